@@ -127,7 +127,7 @@ class _Link:
             while not self._leaving.is_set():
                 try:
                     await self._hold(channels.stub(self.address).Register())
-                except Exception as error:  # noqa: BLE001 - retries after any error: clients find the broker by this link
+                except Exception as error:  # noqa: BLE001 - any error: without this link clients do not find the broker
                     was_connected = self.connected
                     self._lost(
                         await explained(error, "name server", self.address, self._security.trust())

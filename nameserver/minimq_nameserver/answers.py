@@ -1,4 +1,4 @@
-"""The answers of a name server as they are written: routes, lists of topics, and all that it knows of brokers."""
+"""The encoded answers of a name server: routes, lists of topics, and the state of the cluster."""
 
 from __future__ import annotations
 
@@ -19,36 +19,37 @@ from minimq_nameserver.bounds import MAX_ANSWER_BYTES
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
-#: Bytes of routes that are kept.
+#: Maximum bytes of cached routes.
 _KEPT_BYTES = 32 << 20
-#: Where the key of `routes` stands in an encoded list, and that of `away_routes`.
+#: The field keys of `routes` and `away_routes` in an encoded `ListTopicsResponse`.
 _ROUTES, _AWAY_ROUTES = b"\x0a", b"\x1a"
 
 
 class RouteAnswer(NamedTuple):
-    """The route of a topic."""
+    """The encoded route of a topic."""
 
-    #: A `RouteEvent`, and at the same time a `GetRouteResponse`, and a `ListTopicsResponse` with that route alone: in
-    #: all of them the route has the number 1.
+    #: A `RouteEvent`, `GetRouteResponse` and one-route `ListTopicsResponse` alike: in all three, field 1 is the route.
     encoded: bytes
+    #: Whether the route has queues.
     queues: bool
+    #: Whether the route has brokers that are away.
     away: bool
 
 
 class Answers:
-    """Answers out of one route table; each route is encoded once for all who ask and watch. Lives on one event loop."""
+    """Answers from one route table. Encodes each route once for all clients. Lives on one event loop."""
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self._table = table
         self._clock = clock
-        #: What the clock shows, and the time of day at that moment: what is told of a moment never changes.
+        #: The clock and the time of day at the start: converts moments so that their reported time never changes.
         self._began = clock(), time.time()
         self._kept: dict[str, RouteAnswer] = {}
         self._kept_bytes = 0
         self._listing = asyncio.Lock()
 
     def route(self, topic: str) -> RouteAnswer:
-        """Return the route of a topic as it is now."""
+        """Return the current route of a topic."""
         answer = self._kept.get(topic)
         if answer is None:
             answer = self._make(topic)
@@ -57,14 +58,14 @@ class Answers:
         return answer
 
     def forget(self, topics: Collection[str]) -> None:
-        """Make the routes of these topics anew, since they have changed."""
+        """Drop the cached routes of topics that have changed."""
         for topic in topics if len(topics) < len(self._kept) else [name for name in self._kept if name in topics]:
             answer = self._kept.pop(topic, None)
             if answer is not None:
                 self._kept_bytes -= len(answer.encoded)
 
     def cluster(self, access: SharedAccess | None, *, settled: bool) -> bytes:
-        """Return all that is known of brokers, as the present caller may see it."""
+        """Return the state of the cluster as the current caller may see it."""
         may_see = current_caller().sees(Resource.CLUSTER, "")
         conflicts = self._table.conflicts(self._clock()) if may_see else []
         return nameserver_pb2.GetClusterResponse(
@@ -82,15 +83,15 @@ class Answers:
         ).SerializeToString()
 
     async def topics(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:
-        """Return names or routes of all topics, sorted; each route as it was at some moment."""
+        """Return names or routes of all topics, sorted. Routes may be from different moments."""
         topics, away = (sorted(filter(sees, names)) for names in (self._table.topics(), set(self._table.away_topics())))
         if names_only:
             return nameserver_pb2.ListTopicsResponse(names=topics, away_names=away).SerializeToString()
-        async with self._listing:  # each is large while it is made
+        async with self._listing:  # one at a time, as each may be large
             return await self._list_routes([*topics, *away])
 
     async def _list_routes(self, topics: list[str]) -> bytes:
-        # Encoded messages one after the other are the message that has the items of all.
+        # Concatenated protobuf messages are one message with the repeated fields of all.
         encoded = bytearray()
         async for part in slices(topics):
             for answer in map(self.route, part):

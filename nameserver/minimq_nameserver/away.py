@@ -1,6 +1,6 @@
-"""Brokers that have no place in the route table: those that have gone, and those whose place another one has.
+"""Brokers without a place in the route table: those that are away, and those in conflict with another broker.
 
-Pure: times are arguments, in seconds of any clock that only goes forward.
+Pure: times are arguments, in seconds of a monotonic clock.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RememberedBroker:
-    """A broker name none of whose replicas is registered any more, or only with fewer topics than before."""
+    """A broker name with no registered replica, or registered with fewer topics than before."""
 
     broker: BrokerData
     topics: Mapping[str, QueueData]
-    #: When its last replica was gone, in seconds of the caller's clock.
+    #: When its last replica left, in seconds of the caller's clock.
     since: float
     stopped: bool
 
     @property
     def queues(self) -> int:
-        """The number of its queues that could be read."""
+        """The number of its readable queues."""
         return sum(map(_readable, self.topics.values()))
 
     def queues_of(self, topic: str) -> int:
-        """Return the number of queues of one topic that could be read."""
+        """Return the number of readable queues of one topic."""
         return _readable(self.topics[topic])
 
 
 class AwayBrokers:
-    """The brokers that went last, by name. Not thread-safe."""
+    """Remembers the brokers that left last, by name. Not thread-safe."""
 
     def __init__(self, keep_s: float, most: int) -> None:
         self._keep_s = keep_s
         self._most = most
-        self._by_name: dict[str, RememberedBroker] = {}  # the one that went last is at the end
+        self._by_name: dict[str, RememberedBroker] = {}  # in the order in which they left
 
     def add(self, away: RememberedBroker) -> frozenset[str]:
-        """Remember a broker that has gone. Returns the topics of those that are forgotten for it.
+        """Remember a broker that has left. Returns the topics of brokers that are forgotten to make room.
 
-        What one of that name did not carry any more when it came back is still missing, too.
+        Keeps the topics that the broker was already missing.
         """
         if not self._keep_s:
             return frozenset()
@@ -64,9 +64,9 @@ class AwayBrokers:
         return sum(len(away.topics) for away in self._by_name.values())
 
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
-        """Note that a broker is there again with some topics; it stays remembered for those that it lacks.
+        """Note that a broker has registered again. It stays remembered for the topics that it lacks.
 
-        Returns the topics that it carried and carries again.
+        Returns the remembered topics that it carries again.
         """
         away = self._by_name.get(broker_name)
         if away is None:
@@ -79,22 +79,22 @@ class AwayBrokers:
         return frozenset(away.topics.keys() - missing.keys())
 
     def missing_from(self, broker_name: str) -> Collection[str]:
-        """Return the topics that are remembered of a broker name."""
+        """Return the remembered topics of a broker name."""
         away = self._by_name.get(broker_name)
         return () if away is None else away.topics.keys()
 
     def remove(self, broker_name: str) -> frozenset[str] | None:
-        """Forget a broker. Returns the topics that it carried, or None when it is not remembered."""
+        """Forget a broker. Returns its remembered topics; None if it is not remembered."""
         away = self._by_name.pop(broker_name, None)
         return None if away is None else frozenset(away.topics)
 
     def expire(self, now: float) -> frozenset[str]:
-        """Forget the brokers that went too long ago. Returns the topics that they carried."""
+        """Forget the brokers that left too long ago. Returns their remembered topics."""
         over = [name for name, away in self._by_name.items() if now - away.since >= self._keep_s]
         return frozenset().union(*(self.remove(name) or () for name in over))
 
     def all(self) -> list[RememberedBroker]:
-        """Return the brokers that are remembered, sorted by name; any thread may ask."""
+        """Return the remembered brokers, sorted by name. Thread-safe."""
         return [away for _, away in sorted(self._by_name.copy().items())]
 
     def of(self, topic: str) -> list[RememberedBroker]:
@@ -106,16 +106,16 @@ def _readable(data: QueueData) -> int:
     return data.read_queues if data.permission & Permission.READ else 0
 
 
-#: How many conflicts are remembered; of more, the latest.
-MOST_KEPT = 20
-#: Seconds for which a conflict is shown that is not seen again. A refused broker tries every second, so one that is
-#: silent for so long has been stopped, or set up anew.
-KEPT_S = 300.0
+#: Conflicts to remember; the latest ones stay.
+MAX_CONFLICTS = 20
+#: A conflict expires if it does not recur for this long. A refused broker retries every second, so by then it was
+#: stopped or reconfigured.
+CONFLICT_EXPIRY_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """One broker that was refused, or replaced by another."""
+    """A broker that was refused or replaced because of another one, the holder."""
 
     cluster: str
     broker_name: str
@@ -123,7 +123,7 @@ class Conflict:
     address: str
     holder_address: str
     reason: str
-    #: When it was seen first, in seconds of the caller's clock.
+    #: In seconds of the caller's clock, as `last_at`.
     first_at: float
     last_at: float
     times: int
@@ -132,11 +132,11 @@ class Conflict:
 class ConflictLog:
     """The conflicts of the last minutes, one for each broker name and address. Not thread-safe.
 
-    A conflict is over when the broker has a place after all, or when it was not seen for `KEPT_S`.
+    A conflict ends when the broker is registered after all, or when it has not recurred for `CONFLICT_EXPIRY_S`.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], Conflict] = {}  # the one that was seen last is at the end
+        self._seen: dict[tuple[str, str], Conflict] = {}  # oldest first
 
     def note(self, loser: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
         """Remember that a broker was refused or replaced."""
@@ -153,19 +153,19 @@ class ConflictLog:
             last_at=now,
             times=known.times + 1 if known else 1,
         )
-        while len(self._seen) > MOST_KEPT:
+        while len(self._seen) > MAX_CONFLICTS:
             del self._seen[next(iter(self._seen))]
 
     def settle(self, registered: BrokerState) -> None:
-        """Forget the conflict of a broker that has a place now, also one that it had under another name."""
+        """Forget the conflicts of a broker that is registered now, also under another name."""
         self._seen = {
             (name, address): conflict
             for (name, address), conflict in self._seen.items()
-            # Two names for one address: that the holder registers again does not settle it.
+            # If two names claim one address, a new registration of the holder does not end the conflict.
             if address != registered.address
             or (name != registered.broker_name and conflict.holder_address == registered.address)
         }
 
     def recent(self, now: float) -> list[Conflict]:
-        """Return the open conflicts, the one that was seen last at the end; any thread may ask."""
-        return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < KEPT_S]
+        """Return the open conflicts, oldest first. Thread-safe."""
+        return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < CONFLICT_EXPIRY_S]

@@ -20,14 +20,14 @@ PREFIX = "minimq_nameserver"
 
 
 class NameServerMetrics:
-    """Reads what there is from a thread that only looks. To be made on the loop of the controller, if there is one."""
+    """Collects the metrics, on any thread. Must be constructed on the loop of the name server."""
 
     def __init__(self, service: NameServerService, controller: ControllerService | None) -> None:
         self._service = service
         self._controller, self._loop = controller, asyncio.get_running_loop()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics."""
+        """Yield all metrics."""
         yield info(PREFIX, "Release of this server.", {"version": daemon.version()})
         yield from self._of_the_table()
         yield from self._of_clients()

@@ -1,4 +1,4 @@
-"""The brokers that register: the streams by which they stand in the route table, and what takes them out of it."""
+"""The registration streams of brokers, and what removes brokers from the route table."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 
 @dataclass(slots=True)
 class CallCounters:
-    """Counted on the event loop; any thread looks."""
+    """Counters, changed on the event loop and read by any thread."""
 
     registrations: int = 0
     refusals: int = 0
-    #: Brokers that lost their place, by silence or to another one.
+    #: Brokers that were removed for their silence, or replaced by another one.
     removals: int = 0
     look_ups: int = 0
     unknown_look_ups: int = 0
@@ -58,13 +58,13 @@ class Registrations:
         self._session_ids = itertools.count(1)
         self._streams: dict[int, rpc.LiveStream] = {}
         self._live: set[rpc.LiveStream] = set()
-        #: All brokers of a cluster may register at once: look-ups wait for a slice of one of them.
+        #: All brokers of a cluster may register at once; with one at a time, look-ups wait for one slice only.
         self._registering = asyncio.Lock()
 
     # ---- streams ---------------------------------------------------------------------------------
 
     async def keep(self, requests: AsyncIterator[nameserver_pb2.RegisterRequest], context: _Context) -> None:
-        """Serve the stream of one broker."""
+        """Serve the stream of one broker, and remove the broker when it ends."""
         session = next(self._session_ids)
         stopped = False
         with rpc.LiveStream(self._live) as stream:
@@ -75,11 +75,11 @@ class Registrations:
                     await rpc.write(context, answer)
             except MiniMQError as error:
                 self._counters.refusals += 1
-                level = logging.DEBUG if self._was_told(error) else logging.WARNING
+                level = logging.DEBUG if self._is_logged(error) else logging.WARNING
                 log.log(level, "registration refused reason=%r", error.message)
                 raise
             finally:
-                # Before anything is answered: a broker whose stream broke must not be found any more.
+                # Without an await before it: routes must not lead to a broker whose stream broke.
                 self._leave(session, stopped=stopped)
 
     async def _register(
@@ -93,7 +93,7 @@ class Registrations:
         return self._registered(request.broker_name), request.leaving
 
     def _enter(self, session: int, state: BrokerState) -> None:
-        self.expire()  # so that a silent broker does not stand in the way
+        self.expire()  # first, so that a silent broker causes no conflict
         known = self._table.broker(session)
         self._carry_out(self._table.register(session, state, self._clock()))
         self._counters.registrations += 1
@@ -110,7 +110,7 @@ class Registrations:
             expire_after_ms=round(self._table.expire_after_s * 1000),
         )
 
-    def _was_told(self, error: MiniMQError) -> bool:
+    def _is_logged(self, error: MiniMQError) -> bool:
         return any(
             conflict.times > 1 and conflict.reason == error.message for conflict in self._table.conflicts(self._clock())
         )
@@ -133,11 +133,11 @@ class Registrations:
     # ---- the end of registrations ----------------------------------------------------------------
 
     def expire(self) -> None:
-        """Remove the brokers that have been silent for too long, and end their streams."""
+        """Remove brokers that have been silent for too long, and end their streams."""
         self._carry_out(self._table.expire(self._clock()))
 
     def forget(self, broker_name: str) -> bool:
-        """Remember a broker that is away no longer; return whether it was."""
+        """Forget a broker that is away; return whether there was one."""
         change = self._table.forget(broker_name)
         if change is not None:
             self._carry_out(change)
@@ -149,17 +149,19 @@ class Registrations:
             stream.end(Unavailable(reason))
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        """Remember a broker that the controller in this name server refuses."""
+        """Remember a broker that the controller of this name server refuses."""
         self._table.note_conflict(refused, holder, conflict.message, self._clock())
         log.log(
-            logging.DEBUG if self._was_told(conflict) else logging.WARNING, "report refused reason=%r", conflict.message
+            logging.DEBUG if self._is_logged(conflict) else logging.WARNING,
+            "report refused reason=%r",
+            conflict.message,
         )
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
-    """Return what a broker tells; look-ups are answered between two slices of its topics.
+    """Decode and check a registration, with pauses between slices of topics in which look-ups are answered.
 
-    Nearly all of its work on the names is done in C: a broker tells its whole table again when a topic changes.
+    Works on names mostly in C, because a broker sends its whole table again when one topic changes.
     """
     topics: dict[str, QueueData] = {}
     done = 0
@@ -169,7 +171,7 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
         async for names in slices(group.topics):
             for name in filterfalse(known_topics.__contains__, names):
                 check_topic(name)
-            # Interned: many brokers carry a topic, and each of them sends it again and again.
+            # Interned, because many brokers carry a topic and each sends it repeatedly.
             topics.update(dict.fromkeys(map(sys.intern, names), data))
         if len(topics) > MAX_TOPICS:
             raise InvalidArgument(f"broker {request.broker_name} has over {MAX_TOPICS:,} topics, which is the limit")
@@ -188,6 +190,5 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
     )
 
 
-# One object for all topics that are alike, in this registration and the next, saves memory and makes the comparison of
-# two registrations quick.
+# Equal topics share one object, also across registrations: this saves memory and makes comparisons quick.
 _queue_data = functools.lru_cache(maxsize=1 << 14)(queue_data)

@@ -1,4 +1,4 @@
-"""The name server: it owns the route table, the controller if there is one, the timers and the gRPC server."""
+"""The name server: owns the route table, the optional controller, the timers and the gRPC server."""
 
 from __future__ import annotations
 
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Time that calls under way get when the name server stops; none of them takes long.
+#: Timeout of running calls when the name server stops.
 _DRAIN_S = 1.0
 
-#: Time in which the first request of a stream has to come, in seconds.
+#: Timeout of the first request of a stream.
 _FIRST_REQUEST_S = 5.0
 
 _NAMESERVER = nameserver_pb2.DESCRIPTOR.services_by_name["NameServer"]
 _CONTROLLER = controller_pb2.DESCRIPTOR.services_by_name["Controller"]
 
-# A dict first, since of two values for one key gRPC takes the first one.
+# A dict, so that values override the defaults: gRPC uses the first of two values for one key.
 _SERVER_OPTIONS = {
     **dict(rpc.SERVER_OPTIONS),
-    # Clients ping every second: a name server that hangs is told from one that has no news by that alone.
+    # Clients ping every second, which is how they notice that a name server hangs.
     "grpc.http2.min_ping_interval_without_data_ms": 500,
     "grpc.max_receive_message_length": MAX_TABLE_BYTES,
-    # What has come of a request before anybody reads it stays within the first window of its stream, 64 KiB: probes
-    # would make that as large as the largest request.
+    # Keeps the received part of an unread request within the initial stream window, 64 KiB. Bandwidth probes would grow
+    # the window to the size of the largest request.
     "grpc.http2.bdp_probe": 0,
     "grpc.max_concurrent_streams": MAX_STREAMS_OF_A_CONNECTION,
     "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
@@ -52,9 +52,9 @@ _SERVER_OPTIONS = {
 
 
 class NameServer:
-    """A registry of routes, held in memory; its peers know nothing of it.
+    """A registry of routes, kept in memory. Name servers do not know each other.
 
-    Not thread-safe: it lives on the event loop on which `start` was called. It can be started once.
+    Lives on the event loop on which `start` was called. Can be started once.
     """
 
     def __init__(self, options: NameServerOptions) -> None:
@@ -74,16 +74,16 @@ class NameServer:
 
     @property
     def address(self) -> str:
-        """HOST:PORT it serves at; the port is the real one once `start` has returned."""
+        """HOST:PORT at which it serves, with the actual port once `start` has returned."""
         return self._address
 
     @property
     def metrics_address(self) -> str:
-        """HOST:PORT at which it shows its metrics once `start` has returned; empty when it does not."""
+        """HOST:PORT that serves its metrics, once `start` has returned; empty without metrics."""
         return self._metrics_address
 
     async def start(self) -> None:
-        """Return when requests are served."""
+        """Start serving; returns once requests are served."""
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
         self._access = access_of(
             self._options.secrets,
@@ -119,7 +119,7 @@ class NameServer:
         self._standard.serving()
 
     async def stop(self) -> None:
-        """Stop serving: streams end at once, calls under way are answered."""
+        """Stop serving: ends streams at once and answers running calls."""
         if self._standard is not None:
             self._standard.stopping()
         if self._metrics is not None:
@@ -149,7 +149,7 @@ class NameServer:
         return Dispatcher(limits, control=self._control)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
-        # A tenth of the time that a name server takes to start, for those that show metrics.
+        # Imported late: takes a tenth of the start of a name server, and only metrics need it.
         from minimq_common.serving.metrics import MetricsServer
         from minimq_nameserver.metrics import PREFIX, NameServerMetrics
 

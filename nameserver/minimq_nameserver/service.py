@@ -1,4 +1,4 @@
-"""The gRPC face of the name server: calls of brokers and clients, answered out of one route table."""
+"""The gRPC service of the name server: answers brokers and clients from one route table."""
 
 from __future__ import annotations
 
@@ -30,19 +30,18 @@ log = logging.getLogger(__name__)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
-#: What a client is asked to wait before it asks again while brokers are coming back.
+#: Retry delay for look-ups while brokers register again.
 _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
-#: Events above that size take room; smaller ones of all watchers fit beside them.
+#: Larger events count as unsent bytes. Those of all watchers together are small enough otherwise.
 _LARGE_BYTES = 4 << 10
 
 
 class NameServerService:
-    """Answers brokers and clients out of one route table. Everything runs on one event loop, so nothing is locked.
+    """Answers brokers and clients from one route table. Everything runs on one event loop, so nothing is locked.
 
-    It begins *unsettled*: brokers that ran before this name server did are on their way back, one by one. Until
-    `settle` is called an unknown topic is a reason to ask again, and watchers are told nothing, since what they would
-    be told is that most brokers are gone.
+    It starts *unsettled*: running brokers are still registering again, one by one. Until `settle` is called, look-ups
+    of unknown topics get "retry", and watchers get no events, because these would say that most brokers are gone.
     """
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
@@ -57,21 +56,21 @@ class NameServerService:
         self.counters = CallCounters()
         self.registrations = Registrations(table, clock, self.counters, self._changed)
 
-    # ---- what metrics show: any thread may ask ---------------------------------------------------
+    # ---- state and end ---------------------------------------------------------------------------
 
     @property
     def settled(self) -> bool:
-        """True if a topic that is not in the table does not exist."""
+        """True if a topic without a route does not exist. Any thread may read it."""
         return self._settled.is_set()
 
     def settle(self) -> None:
-        """From now on, what is not in the table does not exist."""
+        """Treat topics without a route as nonexistent from now on, and start sending events to watchers."""
         self._settled.set()
         if self._access is not None:
             self._access.settle()
 
     def end_streams(self) -> None:
-        """Tell every stream that this name server stops; watchers get no news of brokers that leave because of it."""
+        """End all streams because this name server stops. Watchers get no events of brokers that leave thereby."""
         self._stopping = True
         self.registrations.end(_STOPPING)
         for stream in self._streams:
@@ -83,7 +82,7 @@ class NameServerService:
             self.watchers.publish(topics)
 
     def share_access(self, shared: SharedAccess) -> None:
-        """Tell brokers from now on of users and rules, and take theirs."""
+        """Exchange users and rules with brokers from now on."""
         self._access = shared
 
     # ---- Brokers ---------------------------------------------------------------------------------
@@ -95,7 +94,7 @@ class NameServerService:
         await self.registrations.keep(request_iterator, context)
 
     async def SyncAccess(self, request_iterator: AsyncIterator[nameserver_pb2.AccessNotice], context: _Context) -> None:
-        """Hand users and rules on, from whoever has the newest to all others."""
+        """Exchange users and rules with a broker; the newer ones win."""
         if self._access is None:
             raise InvalidArgument("this name server has no users and rules: start it with --secrets DIR, as the others")
         own, peer = self._access, f"broker at {rpc.address_of(context.peer())}"
@@ -105,7 +104,7 @@ class NameServerService:
     # ---- Clients ---------------------------------------------------------------------------------
 
     async def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: _Context) -> bytes:
-        """Answer where the queues of a topic are."""
+        """Answer the route of a topic."""
         check_topic(request.topic)
         self.counters.look_ups += 1
         route = self._answers.route(request.topic)
@@ -125,27 +124,27 @@ class NameServerService:
         return TopicNotFound.nowhere(topic)
 
     async def ListTopics(self, request: nameserver_pb2.ListTopicsRequest, context: _Context) -> bytes:
-        """Answer the names or the routes of all topics, sorted; each route is as it was at some moment of the call."""
+        """Answer the names or the routes of all topics, sorted. Routes may be from different moments of the call."""
         caller = current_caller()
         sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
         return await self._hand_out(lambda: self._answers.topics(names_only=request.names_only, sees=sees), context)
 
     async def GetCluster(self, request: nameserver_pb2.GetClusterRequest, context: _Context) -> bytes:
-        """Answer all brokers and their versions, sorted by name, and those whose place another one has."""
+        """Answer all brokers and their versions, sorted by name, and the conflicts of brokers."""
         return await self._hand_out(self._describe_cluster, context)
 
     async def _hand_out(self, make: Callable[[], Awaitable[bytes]], context: _Context) -> bytes:
         answer = await make()
         while len(answer) > SMALL_BYTES and not self.unsent.has_room(len(answer)):
             size = len(answer)
-            del answer  # whoever waits holds none
+            del answer  # not kept in memory while waiting
             await self.unsent.room(size)
             answer = await make()
         if len(answer) > SMALL_BYTES:
-            self._take_room(context, answer, asyncio.current_task())
+            self._count_unsent(context, answer, asyncio.current_task())
         return answer
 
-    def _take_room(self, context: _Context, answer: bytes, until: asyncio.Future[Any] | None) -> None:
+    def _count_unsent(self, context: _Context, answer: bytes, until: asyncio.Future[Any] | None) -> None:
         assert until is not None
         write = self.unsent.begin(context.peer(), len(answer))
         until.add_done_callback(lambda _: self.unsent.end(write))
@@ -156,7 +155,7 @@ class NameServerService:
     async def ForgetBroker(
         self, request: nameserver_pb2.ForgetBrokerRequest, context: _Context
     ) -> nameserver_pb2.ForgetBrokerResponse:
-        """Remember a broker that is away no longer."""
+        """Forget a broker that is away."""
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
         if is_forgotten:
             text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
@@ -166,7 +165,7 @@ class NameServerService:
     async def CheckRights(
         self, request: nameserver_pb2.CheckRightsRequest, context: _Context
     ) -> nameserver_pb2.CheckRightsResponse:
-        """Answer who the caller is, and which of some rights it has."""
+        """Answer the user of the caller, and which of the given rights it has."""
         caller = current_caller()
         needs = [need_of(each.verb, each.resource, each.name) for each in request.rights]
         return nameserver_pb2.CheckRightsResponse(user=caller.user, allowed=map(caller.may, needs))
@@ -174,7 +173,7 @@ class NameServerService:
     async def WatchRoutes(
         self, request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest], context: _Context
     ) -> None:
-        """Send the route of each watched topic, and again whenever it has changed, until the client ends its side."""
+        """Send the route of each watched topic now and after each change, until the client closes its side."""
         watcher = Watcher()
         self.watchers.add(watcher)
         writes: list[asyncio.Future[None]] = []
@@ -187,7 +186,7 @@ class NameServerService:
             finally:
                 telling.cancel()
                 self.watchers.remove(watcher)
-                if writes:  # gRPC breaks a stream on which a write is still under way when the call ends
+                if writes:  # gRPC breaks a stream if a write is unfinished when the call ends
                     await asyncio.wait(writes)
 
     async def _tell(self, watcher: Watcher, context: _Context, writes: list[asyncio.Future[None]]) -> None:
@@ -200,5 +199,5 @@ class NameServerService:
                 event = self._answers.route(topic).encoded
             writes[:] = [asyncio.ensure_future(rpc.write(context, event))]
             if len(event) > _LARGE_BYTES:
-                self._take_room(context, event, writes[0])
+                self._count_unsent(context, event, writes[0])
             await asyncio.shield(writes[0])

@@ -1,4 +1,4 @@
-"""The watched topics of each watcher, and those among them whose routes have changed."""
+"""The clients that watch routes: their topics, and which of these have changed."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from minimq_common.wire.protocol_bounds import MAX_WATCHED
 from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHERS
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
 
-#: Seconds after which a client that found no place is to try again.
+#: Retry delay for a client that is refused because of a limit.
 _BUSY_RETRY_S = 5.0
 
 
 class Watcher:
     """One watching client.
 
-    Holds names of topics and no routes: a client that reads slowly gets the latest route of each topic when it reads.
+    Queues topics rather than routes, so a client that reads slowly gets the latest route of each topic.
     """
 
     def __init__(self) -> None:
         self.topics: set[str] = set()
-        self._news: dict[str, None] = {}  # a set that keeps its order
+        self._news: dict[str, None] = {}  # an ordered set
         self._wake = asyncio.Event()
 
     def add_news(self, topic: str) -> None:
-        """Note that a topic's route has to be sent."""
+        """Queue a topic whose route must be sent."""
         self._news[topic] = None
         self._wake.set()
 
     def end(self, topic: str) -> None:
-        """Watch a topic no longer."""
+        """Stop watching a topic."""
         self.topics.discard(topic)
         self._news.pop(topic, None)
 
     async def take(self) -> str:
-        """Return the topic whose news has waited longest, once there is one."""
+        """Remove and return the first queued topic; waits for one."""
         while not self._news:
             self._wake.clear()
             await self._wake.wait()
@@ -51,31 +51,31 @@ class Watcher:
 
 
 class Watchers:
-    """All watching clients of a name server. Used on its event loop only."""
+    """All watching clients of a name server. Belongs to its event loop."""
 
     def __init__(self) -> None:
         self._all: set[Watcher] = set()
         self._by_topic: dict[str, set[Watcher]] = {}
-        #: Number of topics that are watched; one that ten clients watch counts ten times.
+        #: Number of watched topics; a topic that ten clients watch counts ten times.
         self.watched = 0
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, watcher: Watcher) -> None:
-        """Begin to tell a watcher about its topics."""
+        """Add a watcher. Raises `SystemBusy` if there are too many."""
         if len(self._all) >= MAX_WATCHERS:
             raise SystemBusy(f"{MAX_WATCHERS} clients watch routes, which is the limit", retry_after_s=_BUSY_RETRY_S)
         self._all.add(watcher)
 
     def remove(self, watcher: Watcher) -> None:
-        """Forget a watcher."""
+        """Remove a watcher and its topics."""
         self._all.discard(watcher)
         for topic in [*watcher.topics]:
             self._drop(watcher, topic)
 
     async def follow(self, watcher: Watcher, request: WatchRoutesRequest) -> None:
-        """Set what a watcher watches, as its client says. The topics that are new to it count as news."""
+        """Replace the topics of a watcher, and queue those that are new to it. Raises `SystemBusy` at the limit."""
         if len(request.topics) > MAX_WATCHED:
             raise InvalidArgument(f"a client watches more than {MAX_WATCHED} topics, which is the limit")
         check_bounds(request)
@@ -85,7 +85,7 @@ class Watchers:
             for topic in part:
                 check_topic(topic)
                 if caller.sees_all or caller.allows(Need(Verb.DESCRIBE, Resource.TOPIC, topic)):
-                    wanted[topic] = None  # a look-up of any other topic gets an error
+                    wanted[topic] = None  # silently ignores the others: a look-up reports the error
         added = wanted.keys() - watcher.topics
         if self.watched + len(added) > MAX_WATCHED_BY_ALL:
             raise SystemBusy(
@@ -103,7 +103,7 @@ class Watchers:
                 self.watched += 1
 
     def publish(self, topics: Collection[str]) -> None:
-        """Tell everybody who watches one of these topics that its route has changed."""
+        """Queue these topics for all who watch them, because their routes have changed."""
         for topic in topics:
             for watcher in self._by_topic.get(topic, ()):
                 watcher.add_news(topic)

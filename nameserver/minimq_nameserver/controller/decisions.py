@@ -1,4 +1,4 @@
-"""The file in which the controller keeps its decisions."""
+"""The file of the controller's decisions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
 from minimq_common.files.sealed_rows import RowDamage, change, seal, unsealed
 from minimq_common.replicas.replica_set import ReplicaSet, check_record
 
-#: Address space for the file: a record takes less than a page, so this is enough for thousands of brokers.
+#: Maximum size of the file. A record takes less than a page, so this suffices for thousands of brokers.
 _MAP_BYTES = 64 << 20
 
 
 class DecisionFile:
-    """The latest record of each replica set, in an LMDB file that this process alone has open."""
+    """The latest record of each replica set, in an LMDB file that only one process may open."""
 
     def __init__(self, directory: Path, *, readonly: bool = False) -> None:
         self._path = directory / "decisions.mdb"
@@ -69,14 +69,14 @@ class DecisionFile:
 
     def _damaged(self, error: Exception) -> StoreError:
         text = f"{self._path} cannot be read: {error}"
-        if not self._readonly:  # a name server starts with it
+        if not self._readonly:  # a name server is starting
             text += (
                 ": move it away while the brokers run, which know what was decided; do not restore it from an old copy"
             )
         return StoreError(text)
 
     def save(self, record: ReplicaSet) -> None:
-        """Return when a record is on disk in place of the former one."""
+        """Replace the record of a replica set; returns once it is on disk. Raises `StoreError`."""
         key = "\n".join(record.key).encode()
         try:
             with self._env.begin(write=True) as transaction:
@@ -90,6 +90,6 @@ class DecisionFile:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Let another process have the directory."""
+        """Close the file and unlock the directory."""
         self._env.close()
         os.close(self._lock)

@@ -1,4 +1,4 @@
-"""The gRPC face of the controller: reports in, the table, decisions to the disk and out."""
+"""The gRPC service of the controller: receives reports, writes decisions to disk, then answers them."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ log = logging.getLogger(__name__)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
 
-#: Seconds for which an answer is held back at most, whatever the reporter wants.
+#: Maximum time for which an answer is held back, whatever the replica requests.
 _LONGEST_HOLD_S = 60.0
-#: Between two looks for masters to elect there is so much more time than a look takes.
-_REST = 20
+#: Minimum pause between two checks for due elections, as a multiple of the time that a check takes.
+_PAUSE_FACTOR = 20
 
-#: Returned by what decides: a record, and None where nothing may be decided.
+#: The result of a rule: a record, or None if there is nothing to decide.
 Decision = TypeVar("Decision", bound=ReplicaSet | None)
 
 
 class ControllerService:
-    """Answers replicas out of one table. Everything but the writing of decisions runs on one event loop.
+    """Answers replicas from one table. Everything runs on one event loop, except writing decisions to disk.
 
-    Until a decision about a replica set is on disk, nothing else about that set is looked at: no report comes between
-    what was decided and what it was decided on. Those of other sets are answered meanwhile.
+    While a decision about a replica set is being written, everything else about that set waits, so no report can change
+    the basis of the decision. Reports of other sets are answered meanwhile.
     """
 
     def __init__(
@@ -57,39 +57,39 @@ class ControllerService:
         self._lease_s = lease_s
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="controller-writer")
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
-        self._deciding: dict[Key, asyncio.Task[None]] = {}  # sets of which a decision is being written
+        self._deciding: dict[Key, asyncio.Task[None]] = {}  # decisions that are being written
         self._news: dict[Key, asyncio.Event] = {}
-        self._waiting: Counter[Key] = Counter()  # how many wait for that
-        self._held: dict[asyncio.Timeout, None] = {}  # reports whose answer is held back, the oldest first
+        self._waiting: Counter[Key] = Counter()  # number of waiters for each event in `_news`
+        self._held: dict[asyncio.Timeout, None] = {}  # reports whose answers are held back, oldest first
         self._elections = PeriodicTask("elections", self._elect, lambda: self._pause_s, log, at_once=True)
         self._pause_s = 0.0
         self._stopping = False
         self._file_outage = OutageLog(log)
 
     def start(self) -> None:
-        """Begin to elect."""
+        """Start electing masters."""
         self._elections.start()
 
     async def stop(self) -> None:
-        """Elect no more, and let held calls fail, so that their callers look for another controller. Idempotent."""
+        """Stop electing, and fail calls that are held back. Idempotent."""
         self._stopping = True
         for event in self._news.values():
             event.set()
         await self._elections.stop()
 
     async def close(self) -> None:
-        """Close the file; nothing may be called any more."""
+        """Close the file. No call is allowed afterwards."""
         await asyncio.to_thread(self._writer.shutdown, cancel_futures=True)
         self._file.close()
 
     def statuses(self) -> list[ReplicaSetStatus]:
-        """Return how each replica set is; to be called on the loop."""
+        """Return the status of each replica set. Must be called on the loop."""
         return self._table.statuses(time.monotonic())
 
     # ---- Calls -----------------------------------------------------------------------------------
 
     async def Report(self, request: controller_pb2.ReportRequest, context: _Context) -> controller_pb2.ReportResponse:
-        """Note that a replica lives, and answer the record, at the latest when the reporter wants to know."""
+        """Note that a replica is alive, and answer the record. Held back for `wait_ms` while there is no news."""
         report = from_wire(ReplicaReport, request)
         await self._receive(report)
         record = await self._hold(report, request.wait_ms / 1000)
@@ -106,7 +106,7 @@ class ControllerService:
     async def Promote(
         self, request: controller_pb2.PromoteReplicaRequest, context: _Context
     ) -> controller_pb2.PromoteReplicaResponse:
-        """Make a replica the master once the lease of the present one is over, and answer then."""
+        """Make a replica the master. Answers once it is, after the lease of the current master has ended."""
         record = await self._promote((request.cluster, request.broker_name), request.replica_id, request.unclean)
         return controller_pb2.PromoteReplicaResponse(replica_set=to_wire(controller_pb2.ReplicaSet, record))
 
@@ -169,10 +169,10 @@ class ControllerService:
             return self._table.promote(key, replica_id, unclean=unclean, now=time.monotonic())
 
         record = await self._decide(key, promote)
-        if record is not known:  # else it is the master already, or about to be
+        if record is not known:  # otherwise it is, or will be, the master already
             is_unclean, what = what_was_promoted(record, replica_id)
             log.log(logging.ERROR if is_unclean else logging.INFO, "%s", what)
-        await self._elect_master(key)  # the lease of a master that is gone is over already
+        await self._elect_master(key)  # at once if the lease has already ended
         while (record := self._table.record(key) or record).successor is not None:
             await self._change(key)
         check_promoted(record, replica_id)
@@ -197,10 +197,10 @@ class ControllerService:
         self._pause_s = self._lease_s / 4
         await self._hold_elections()
         now = time.monotonic()
-        # What comes meanwhile puts elections off, or is decided when it comes.
+        # Reports during the pause only postpone elections, or are decided when they arrive.
         self._pause_s = min(self._table.next_look_at(now) - now, self._pause_s)
-        # A look at thousands of sets takes its time, and each of them may be due at another moment.
-        self._pause_s = max(self._pause_s, _REST * (time.monotonic() - now))
+        # Checking thousands of sets takes long, and each may be due at another moment.
+        self._pause_s = max(self._pause_s, _PAUSE_FACTOR * (time.monotonic() - now))
 
     async def _hold_elections(self) -> None:
         due = self._table.elections(time.monotonic())
@@ -213,10 +213,10 @@ class ControllerService:
         await self._decide(key, lambda: self._table.election(key, time.monotonic()))
 
     async def _decide(self, key: Key, rule: Callable[[], Decision]) -> Decision:
-        """Have what a rule decides about a replica set hold, and return it; maybe it holds already.
+        """Return the record that `rule` decides, once it is on disk.
 
-        The rule is asked once no decision about the set is on its way to the disk. What it decides is carried out
-        whatever becomes of the caller.
+        Calls the rule when no decision about the replica set is being written. Carries out its decision even if the
+        caller is cancelled.
         """
         while (deciding := self._deciding.get(key)) is not None:
             await asyncio.wait((deciding,))

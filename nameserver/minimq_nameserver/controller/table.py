@@ -1,4 +1,4 @@
-"""All replica sets of a controller, and what becomes of a report."""
+"""All replica sets of a controller, and the decisions that follow from reports."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from minimq_common.replicas.election import Bootstrap, ReplicaLiveness
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 
-#: Sets that are founded in a row, and in a second after that; of one set, replicas that come or move: the lease of its
-#: master waits for each that is on its way to the disk.
+#: Burst and rate per second of new replica sets, and of new or moved replicas of one set. Each is written to disk, and
+#: reports of the set, which renew the master's lease, wait for that.
 _SETS_PACE, _REPLICAS_PACE = (50, 5.0), (10, 5.0)
 
 #: Cluster and broker name.
@@ -23,7 +23,7 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetStatus:
-    """The condition of a replica set."""
+    """The status of a replica set."""
 
     record: ReplicaSet
     #: Seconds since the master renewed its lease.
@@ -32,19 +32,18 @@ class ReplicaSetStatus:
 
 
 class ControllerTable:
-    """The records, and who was heard of. Pure: time is an argument.
+    """The records and the liveness of their replicas. Pure: time is an argument.
 
-    A method that decides returns the record as it shall be. It holds from `adopt` on, which is called when it is on
-    disk: a decision that could not be written was never made.
+    Methods that decide return the new record without storing it. It takes effect in `adopt`, which is called once the
+    record is on disk: a decision that could not be written was never made.
     """
 
     def __init__(self, records: Iterable[ReplicaSet], lease_s: float, now: float) -> None:
         self._lease_s = lease_s
         self._records: dict[Key, ReplicaSet] = {}
         self._liveness: dict[Key, ReplicaLiveness] = {}
-        self._bootstraps: dict[Key, Bootstrap] = {}  # the ones heard of longest ago first
+        self._bootstraps: dict[Key, Bootstrap] = {}  # ordered by their latest report, oldest first
         self._elections: dict[Key, int] = {}
-        #: How often sets are founded, and how often replicas of one come or move: each is written to the disk.
         self._pace = TokenBucket(*_SETS_PACE, now)
         self._paces: dict[Key, TokenBucket] = {}
         for record in records:
@@ -53,17 +52,20 @@ class ControllerTable:
             self._paces[record.key] = TokenBucket(*_REPLICAS_PACE, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
-        """Return what is decided about a replica set."""
+        """Return the record of a replica set; None without one."""
         return self._records.get(key)
 
     def repaired(self, report: ReplicaReport) -> ReplicaSet | None:
-        """Return the record as it shall be, when a replica was told a later one than there is; else None."""
+        """Return the record to restore if a replica knows a later one than the table has; else None."""
         record = self._records.get(report.key)
         repaired = rules.repaired(record, report)
         return repaired if repaired is not record else None
 
     def found(self, report: ReplicaReport, now: float, coming: int = 0) -> ReplicaSet | None:
-        """Note a report of a replica set that has no record, and return the first one; None while there is none."""
+        """Note a report of a replica set without a record, and return its first record; None while undecided.
+
+        `coming` is the number of first records that are being written.
+        """
         bootstrap = self._bootstraps.pop(report.key, None)
         if bootstrap is None:
             self._check_room(report, now, coming)
@@ -76,9 +78,9 @@ class ControllerTable:
         return record
 
     def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
-        """Note a report of a replica set that has a record, and return the record as it shall be.
+        """Note a report of a replica set with a record, and return the new record.
 
-        The report of a master that may renew its lease renews it.
+        A report of the master renews its lease, if it may be renewed.
         """
         record, liveness = self._records[report.key], self._liveness[report.key]
         liveness.check_alone(report, now)
@@ -86,30 +88,30 @@ class ControllerTable:
         if renewed is not record and not self._paces[report.key].take(now):
             if report.replica_id not in record.addresses:
                 raise SystemBusy(f"many replicas of {record} have come at once")
-            renewed = record  # its address is recorded later: no lease is lost by that
+            renewed = record  # its new address is recorded later; leases are unaffected
         liveness.hear(record, report, now)
         record = liveness.completed(renewed, record)
         return liveness.elect(record, now, self._lease_s) or record
 
     def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Return the record with another in-sync set. Raises as the function of that name, and `InvalidArgument`."""
+        """Return the record with another in-sync set. Raises `InvalidArgument`, and as `rules.change_in_sync`."""
         record = self._find(known.key)
         return self._liveness[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
 
     def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
-        """Return the record with the replica that shall be the next master."""
+        """Return the record with the replica as the next master."""
         record, liveness = self._find(key), self._liveness[key]
         if replica_id not in liveness.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
         return liveness.completed(election.promote(record, replica_id, unclean=unclean), record)
 
     def elections(self, now: float) -> list[ReplicaSet]:
-        """Return the records of those replica sets that get another master now, or their first."""
+        """Return the records of all replica sets that get a new master now."""
         elected = (self.election(key, now) for key in (*self._liveness, *self._bootstraps))
         return [record for record in elected if record is not None]
 
     def election(self, key: Key, now: float) -> ReplicaSet | None:
-        """Return the record of a replica set if it gets another master now, or its first; else None."""
+        """Return the record of a replica set with a new master, if an election is due; else None."""
         liveness = self._liveness.get(key)
         if liveness is not None:
             return liveness.elect(self._records[key], now, self._lease_s)
@@ -117,12 +119,12 @@ class ControllerTable:
         return bootstrap.found(now) if bootstrap is not None else None
 
     def next_look_at(self, now: float) -> float:
-        """Return when `elections` may have something new, were no report to come; infinity for never."""
+        """Return when `elections` may next change without further reports; infinity for never."""
         elections = [liveness.next_look_at(self._records[key], now) for key, liveness in self._liveness.items()]
         return min([*elections, *(each.next_look_at(now) for each in self._bootstraps.values())], default=math.inf)
 
     def adopt(self, record: ReplicaSet, now: float) -> None:
-        """Make a record what is decided; with a new term, a lease begins."""
+        """Store a record. With a new term, a lease begins."""
         known = self._records.get(record.key)
         if known is None or known.term != record.term:
             self._elections[record.key] = self._elections.get(record.key, 0) + 1
@@ -135,7 +137,7 @@ class ControllerTable:
             self._liveness[record.key].adopt(record, now)
 
     def statuses(self, now: float) -> list[ReplicaSetStatus]:
-        """Return how each replica set is."""
+        """Return the status of each replica set, sorted by key."""
         return [
             ReplicaSetStatus(record, self._liveness[key].lease_age(now), self._elections.get(key, 0))
             for key, record in sorted(self._records.items())
@@ -164,7 +166,7 @@ class ControllerTable:
 
 
 class TokenBucket:
-    """Lets something happen some times in a row, and then at a steady rate."""
+    """A rate limiter that allows bursts."""
 
     def __init__(self, burst: int, per_s: float, now: float) -> None:
         self._burst = burst
@@ -173,7 +175,7 @@ class TokenBucket:
         self._at = now
 
     def take(self, now: float) -> bool:
-        """Return whether it may happen once more now, and count that it does."""
+        """Take one token; False if there is none."""
         self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
         self._at = now
         if self._left < 1:

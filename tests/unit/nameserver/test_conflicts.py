@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from minimq_common.model import Permission
-from minimq_nameserver.away import KEPT_S, MOST_KEPT, ConflictLog
+from minimq_nameserver.away import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
 from minimq_nameserver.route_table import BrokerState
 
 
@@ -25,8 +25,8 @@ def test_a_conflict_is_over_some_time_after_it_was_seen_last() -> None:
     log = ConflictLog()
     log.note(broker("other:1"), HOLDER, "", 0.0)
     log.note(broker("other:1"), HOLDER, "", 100.0)
-    assert log.recent(now=100.0 + KEPT_S - 1)
-    assert log.recent(now=100.0 + KEPT_S) == []
+    assert log.recent(now=100.0 + CONFLICT_EXPIRY_S - 1)
+    assert log.recent(now=100.0 + CONFLICT_EXPIRY_S) == []
 
 
 def test_a_conflict_is_over_when_the_broker_has_a_place() -> None:
@@ -50,9 +50,9 @@ def test_that_the_holder_of_an_address_registers_again_settles_nothing() -> None
 
 def test_only_the_latest_conflicts_are_kept() -> None:
     log = ConflictLog()
-    for number in range(MOST_KEPT + 5):
+    for number in range(MAX_CONFLICTS + 5):
         log.note(broker("other:1"), HOLDER, "", number)  # seen again and again, so it stays
         log.note(broker(f"other:{number + 2}"), HOLDER, "", number)
     kept = [conflict.address for conflict in log.recent(now=0.0)]
-    assert len(kept) == MOST_KEPT
-    assert kept[-2:] == ["other:1", f"other:{MOST_KEPT + 6}"]
+    assert len(kept) == MAX_CONFLICTS
+    assert kept[-2:] == ["other:1", f"other:{MAX_CONFLICTS + 6}"]
