@@ -1,4 +1,4 @@
-"""The users and rules of the cluster, as this broker has them: in memory, and in the log of a master."""
+"""The users and rules of the cluster at this broker: in memory, and in the log of a master."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at whether the log and memory have the same document.
+#: Interval at which the documents in the log and in memory are compared.
 _CHECK_INTERVAL_S = 1.0
 
 
 class AccessService:
-    """Returns, sets and stores the document of users and rules. Used on the event loop of the broker.
+    """Reads, replaces and stores the document of users and rules. Belongs to the event loop.
 
-    A document that is newer than that in the log, wherever it came from, is recorded by a master, and one that came by
-    the log is taken into memory; so a cluster in which all servers restart has the newest one again.
+    Keeps log and memory in sync: a master records a document that is newer than the one in its log, and every broker
+    loads a newer one from its log. So a cluster still has the newest document after all servers restart.
     """
 
     def __init__(self, engine: Engine, shared: SharedAccess | None) -> None:
@@ -32,17 +32,17 @@ class AccessService:
         self._shared = shared
         self._setting = asyncio.Lock()  # held while a document is replaced
         self._task = PeriodicTask("access", self._keep, _CHECK_INTERVAL_S, log, at_once=True)
-        self._known: AccessSet | None = None  # from the log, as it was looked at last
-        self._recorded = AccessRank()  # of that
+        self._known: AccessSet | None = None  # the latest one read from the log
+        self._recorded = AccessRank()  # its rank
 
     @property
     def rank(self) -> AccessRank:
-        """The rank of the document in memory; that of none without access control."""
+        """The rank of the document in memory; the lowest rank without access control."""
         return AccessRank() if self._shared is None else self._shared.rank
 
     @property
     def only_reports(self) -> bool:
-        """True if nobody is refused, see `SharedAccess`."""
+        """True in report mode, which refuses nobody; see `SharedAccess`."""
         return self._shared is not None and self._shared.only_reports
 
     def start(self) -> None:
@@ -53,7 +53,7 @@ class AccessService:
             self._task.start()
 
     async def stop(self) -> None:
-        """Record nothing any more."""
+        """Stop keeping them in sync."""
         await self._task.stop()
 
     async def get(self, _: broker_pb2.GetAccessRequest) -> broker_pb2.GetAccessResponse:
@@ -62,7 +62,7 @@ class AccessService:
         return broker_pb2.GetAccessResponse(document=b"" if document is None else document.encoded())
 
     async def set(self, request: broker_pb2.SetAccessRequest) -> broker_pb2.SetAccessResponse:
-        """Put a document in the place of that of the expected version. It is on disk when this returns."""
+        """Replace the document if it has the expected version. The new one is on disk when this returns."""
         shared, later = self._needed(), decode(request.document)
         async with self._setting:
             if shared.rank.version != request.expected_version:
@@ -88,7 +88,7 @@ class AccessService:
         shared = self._needed()
         self._read_log(shared)
         if shared.document is not None and self._recorded < shared.rank:
-            await self._record(shared.document)  # a slave fails: its master has it from the name servers, too
+            await self._record(shared.document)  # fails at a slave; its master gets the document from name servers too
 
     def _read_log(self, shared: SharedAccess) -> None:
         found = self._engine.state.access

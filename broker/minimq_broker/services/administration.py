@@ -1,4 +1,4 @@
-"""The log of administrative changes and their callers."""
+"""Log lines for administrative changes and their callers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from minimq_common.wire.rpc import address_of
 
 log = logging.getLogger(__name__)
 
-#: The caller whose request the task executes: address and client id.
+#: The caller of the current task: address and client id.
 _caller: ContextVar[tuple[str, str]] = ContextVar("caller", default=("-", "-"))
 
 
 def called_by(peer: str, client_id: str = "") -> None:
-    """Record the caller whose request the current task executes."""
+    """Set the caller of the current task."""
     _caller.set((address_of(peer), client_id or "-"))
 
 
 def log_change(change: AdminChange, error: BaseException | None = None) -> None:
-    """Log a change with its caller; automatic changes, such as by time, have no caller."""
+    """Log a change with its caller. Automatic changes have none."""
     address, client_id = _caller.get()
     values = change.action, change.name, change.old, change.new, address, client_id
     if error is None:
@@ -37,14 +37,14 @@ def log_change(change: AdminChange, error: BaseException | None = None) -> None:
 
 
 class LoggedDecision:
-    """A decision about a fact; what the fact changes is logged at the end of the block."""
+    """Wraps a decision about a fact, and logs the administrative change at the end of the block."""
 
     def __init__(self, decide: Callable[[State], Fact | None]) -> None:
         self._decide = decide
         self._change: AdminChange | None = None
 
     def __call__(self, state: State) -> Fact | None:
-        """Return the fact to record; called by the writer."""
+        """Return the fact to record. Called on the thread of the writer."""
         fact = self._decide(state)
         self._change = None if fact is None else change_of(state, fact)
         return fact

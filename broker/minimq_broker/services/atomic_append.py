@@ -1,4 +1,4 @@
-"""Atomic appends: one stream per client, each request of which is stored as a whole or not at all."""
+"""The `AppendAtomic` call: one stream per client, with requests that are each stored completely or not at all."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
 from minimq_proto.v1 import broker_pb2, halves_pb2
 
-#: Outcomes in the resends of dead letters.
+#: Outcomes that occur when dead letters are sent again.
 _OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
 
 
@@ -42,7 +42,7 @@ class AtomicAppendService:
         self._popping = popping
 
     async def serve(self, requests: AsyncIterator[Any], context: Any) -> None:
-        """Take requests and send answers until the client closes its side and all is answered."""
+        """Serve requests until the client closes its side and all are answered."""
         answers = AnswerStream(context, _encoded, self._engine.writes.soon, self._engine.unsent)
         await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)
 
@@ -53,7 +53,7 @@ class AtomicAppendService:
                 await rate.turn()
                 rate.moved(request.ByteSize())
             await self._take(request, answers)
-            del request  # or it would be kept until the next one comes
+            del request  # frees the memory before the next request comes
             await answers.fewer(MAX_WAITING)
 
     async def _take(self, request: broker_pb2.AtomicAppendRequest, answers: AnswerStream) -> None:
@@ -76,7 +76,7 @@ class AtomicAppendService:
     def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
         if append.batches or append.HasField("progress"):
             raise InvalidArgument("the end of a transaction with half messages comes without batches and progress")
-        request_id = append.request_id  # the job may wait long, and not hold the request
+        request_id = append.request_id  # so that the job does not keep the request in memory
 
         def done(outcome: HalfOutcome | MiniMQError) -> None:
             if isinstance(outcome, MiniMQError):

@@ -1,4 +1,4 @@
-"""The clocks of a broker: the time of day, those of leases and redeliveries, and the one that deletes messages."""
+"""The clocks of a broker: for time stamps, leases, redeliveries, and the deletion of old messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def now_ms() -> int:
 
 
 def lease_clock() -> float:
-    """Return seconds on a clock that includes sleep of the machine, if there is one."""
+    """Return seconds of a monotonic clock, which includes time that the machine sleeps where possible."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -26,7 +26,7 @@ _NS_PER_MS = 1_000_000
 
 
 class PopClock:
-    """A time of day that is read once and then advances monotonically: setting the clock releases no message."""
+    """A time of day that is read once and then advances monotonically, so that clock changes redeliver no message."""
 
     def __init__(self, not_before_ms: int = 0) -> None:
         self._ahead_ns = max(time.time_ns(), not_before_ms * _NS_PER_MS) - time.monotonic_ns()
@@ -36,24 +36,24 @@ class PopClock:
         return (self._ahead_ns + time.monotonic_ns()) // _NS_PER_MS
 
     def after_ms(self, duration_ms: int) -> int:
-        """Return the time after a duration, in ms since 1970, rounded up: no invisible duration ends too early."""
+        """Return the time after a duration in ms since 1970, rounded up so that no timeout ends early."""
         return -((self._ahead_ns + time.monotonic_ns()) // -_NS_PER_MS) + duration_ms
 
 
 log = logging.getLogger(__name__)
 
-#: In the data directory: the time in ms since 1970.
+#: File in the data directory with the time in ms since 1970.
 FILE_NAME = "clock"
-#: No warning for smaller differences.
+#: Smaller differences cause no warning.
 TOLERANCE_MS = 60_000
 _SAVE_INTERVAL_S = 60.0
 
 
 class DeletionClock:
-    """The time for the deletion of old data. Thread-safe.
+    """The time by which old data is deleted. Protects data from a system clock that jumps ahead. Thread-safe.
 
-    Advances with the monotonic clock from the time in the file, or else from that of the newest message. Follows the
-    system clock unless that is ahead by more than the allowed jump.
+    Starts at the time in the file, or else at that of the newest message, and advances with the monotonic clock.
+    Follows the system clock unless that is ahead by more than the allowed jump.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class DeletionClock:
     ) -> None:
         self._path, self._max_jump_s, self._newest_ms = path, max_jump_s, newest_ms
         self._clock_ms, self._steady_s = clock_ms, steady_s
-        self._lock = threading.Lock()  # protects all below
+        self._lock = threading.Lock()  # guards the fields below
         self._time_ms: int | None = None
         self._read_at_s = self._save_at_s = 0.0
-        self._has_told_of_stamps = False
-        #: Seconds by which the clock of the machine has jumped ahead; 0 while it is followed.
+        self._has_warned_of_stamps = False
+        #: Seconds by which the system clock has jumped ahead; 0 while this clock follows it.
         self.ahead_s = 0.0
 
     def now_ms(self) -> int:
-        """Return the time for the deletion of old data, in ms since 1970: never later than the clock."""
+        """Return the time for the deletion of old data, in ms since 1970. Never later than the system clock."""
         with self._lock:
             steady_s, clock_ms = self._steady_s(), self._clock_ms()
             if self._time_ms is None:
                 expected_ms = self._saved_ms() or self._newest_ms()
-                if expected_ms is None:  # there is nothing that could be deleted
+                if expected_ms is None:  # no messages, so nothing to delete
                     return clock_ms
             else:
                 expected_ms = self._time_ms + round((steady_s - self._read_at_s) * 1000)
@@ -91,12 +91,12 @@ class DeletionClock:
             return min(self._time_ms, clock_ms)
 
     def kept_ms(self) -> int:
-        """Return the same, and save it for the next start now and then; not for an event loop."""
+        """Return the same, and save it once a minute for the next start. Blocks, so not for an event loop."""
         now_ms = self.now_ms()
         if self._time_ms is not None and self._steady_s() >= self._save_at_s:
             self._save_at_s = self._steady_s() + _SAVE_INTERVAL_S
-            self._tell_of_stamps()
-            with suppress(OSError):  # the next start goes by the newest message
+            self._warn_of_stamps()
+            with suppress(OSError):  # the next start then uses the newest message
                 self._path.write_text(str(self._time_ms), "ascii")
         return now_ms
 
@@ -118,13 +118,13 @@ class DeletionClock:
             log.warning("clock: back within the allowed jump; messages are deleted by age again", extra=ALWAYS_WRITTEN)
         self.ahead_s = ahead_s
 
-    def _tell_of_stamps(self) -> None:
+    def _warn_of_stamps(self) -> None:
         ahead_ms = (self._newest_ms() or 0) - self._clock_ms()
-        if ahead_ms > TOLERANCE_MS and not self._has_told_of_stamps:
+        if ahead_ms > TOLERANCE_MS and not self._has_warned_of_stamps:
             log.warning(
                 "clock: the newest message is ahead of it, so new ones of its queue get that time and stay longer; set "
                 "the clock right, or if it is, go on with new queues (docs/storage.md, clocks that jump) ahead_s=%d",
                 ahead_ms // 1000,
                 extra=ALWAYS_WRITTEN,
             )
-        self._has_told_of_stamps = ahead_ms > TOLERANCE_MS
+        self._has_warned_of_stamps = ahead_ms > TOLERANCE_MS

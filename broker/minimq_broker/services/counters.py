@@ -11,7 +11,7 @@ from minimq_common.serving.histogram import SECONDS, Histogram
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start: messages, and what retention has deleted."""
+    """Counts since the start of the broker. Changed on the event loop."""
 
     messages_in: int = 0
     messages_out: int = 0
@@ -23,28 +23,28 @@ class Counters:
     segments_repaired: int = 0
     bytes_deleted: int = 0
     bytes_deleted_early: int = 0
-    #: The disk is nearly full, and deleting more would not help.
+    #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
     expired_by_age: int = 0
     expired_for_room: int = 0
     atomic_appends: int = 0
-    #: Messages taken one by one that were deleted before their group had settled them.
+    #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0
     delayed_published: int = 0
     delayed_recalled: int = 0
-    #: Batches of them that could not be read when they were due.
+    #: Delayed batches that were unreadable when they were due.
     delayed_lost: int = 0
     compaction_rounds: int = 0
     compaction_removed: int = 0
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
     half_checks: int = 0
-    #: Transactions that no producer is asked about any longer.
+    #: Open transactions after their last check: no producer is asked again.
     halves_undecided: int = 0
     messages_searched: int = 0
-    #: Those that were forwarded, or not, by the outcome.
+    #: By outcome.
     replies: Counter[str] = field(default_factory=Counter)
-    #: Batches that were not taken, by the code of the error.
+    #: Refused batches by error code.
     refused: Counter[str] = field(default_factory=Counter)
     streams_refused: Counter[str] = field(default_factory=Counter)
     #: Seconds from the arrival of a batch to its answer.

@@ -1,4 +1,4 @@
-"""Consumer groups as others look at them: listing, progress and resets."""
+"""The administration of consumer groups: listing, progress and resets."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
-#: Queues that are described before it is the turn of others.
+#: Queues described per slice; other tasks run in between.
 _DESCRIBED_AT_ONCE = 50
-#: Names whose rights are checked before it is the turn of others.
+#: Names whose rights are checked per slice.
 _LISTED_AT_ONCE = 100
-#: Queues and clients that an error names.
+#: Maximum queues or clients that an error names.
 _NAMED = 5
-#: Maximum number of consumers in the report about a popped queue.
+#: Maximum consumers in the report about a popped queue.
 _HOLDERS = 20
 
 
 class GroupService:
-    """The calls of the broker that concern groups as a whole."""
+    """The calls about groups as a whole."""
 
     def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
         self._engine = engine
@@ -42,7 +42,7 @@ class GroupService:
         self._expiry = expiry
 
     async def list_groups(self, _: broker_pb2.ListGroupsRequest) -> broker_pb2.ListGroupsResponse:
-        """Return all groups with members or state here that the caller may see, sorted."""
+        """Return all groups that have members or state here and that the caller may see, sorted."""
         names = sorted(self._engine.state.groups().union(self._engine.groups.names()))
         answer, caller = broker_pb2.ListGroupsResponse(), current_caller()
         async for part in slices(names, _LISTED_AT_ONCE):
@@ -79,7 +79,7 @@ class GroupService:
                 described.queues[-1].sparse = (
                     bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
                 )
-                # One that is popped may be in thousands of pieces.
+                # A popped queue may consist of thousands of runs.
                 if described.queues[-1].HasField("popped") or len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return described
@@ -124,11 +124,11 @@ class GroupService:
     # ---- reset ----------------------------------------------------------------------------------
 
     async def reset(self, request: broker_pb2.ResetOffsetsRequest) -> broker_pb2.ResetOffsetsResponse:
-        """Move a group to other offsets. All offsets are on disk when this returns, or none was changed.
+        """Move a group to other offsets. All offsets are on disk when this returns, or none has changed.
 
-        That members read on where they are and commit over it is out of the question: without `force` there are none,
-        and with it the owners of these queues lose their leases. Their messages in flight can no longer be committed;
-        each is granted its queues again, under a new epoch and at the new offset.
+        Members cannot commit over the reset: without `force` there must be none, and with it the owners of the queues
+        lose their leases. They get the queues again with a new epoch, at the new offset, and can no longer commit
+        messages in flight.
         """
         group = check_group(request.group)
         if group in self._engine.state.published:
@@ -151,7 +151,7 @@ class GroupService:
             check_idle(self._engine, group, keys, "reset")
         async for part in slices(keys, _DESCRIBED_AT_ONCE):
             for key in part:
-                place(key.queue)  # what is refused disturbs nobody
+                place(key.queue)  # raises before any lease is disturbed
         if not request.force:
             check_idle(self._engine, group, keys, "reset")
         self._leases.renew(keys)
@@ -213,7 +213,7 @@ def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
 
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
-    """Raise `GroupConflict` when members of a group are connected, or one of its queues is held for one."""
+    """Raise `GroupConflict` if a group has connected members, or queues that are held for former ones."""
     members = [*engine.groups.members(group).client_ids, *engine.tables.poppers.of_group(group)]
     if members:
         raise GroupConflict(
@@ -230,7 +230,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
-    """Return when an unused group is deleted, in ms since 1970; None: never, as with messages that wait for a retry."""
+    """Return when an unused group will be deleted, in ms since 1970; None if never, such as with pending retries."""
     has_members = engine.groups.agreement(group) is not None or bool(engine.tables.poppers.of_group(group))
     found = expiry.expires_ms(engine.state, group, has_members=has_members)
     return None if found is None or _waits_for_retry(engine, group) else found
@@ -249,7 +249,7 @@ def _waits_for_retry(engine: Engine, group: str) -> bool:
 
 
 def topics_of(state: State, group: str, subscribed: Iterable[str] = ()) -> list[Topic]:
-    """Return the topics that a group reads: it has begun there, or its members subscribe to them."""
+    """Return the topics that a group reads: those it has begun, and those its members subscribe to."""
     names = {*subscribed, *filter(None, map(state.topic_name, state.index.topics(group)))}
     return [topic for name in sorted(names) if (topic := state.topics.get(name)) is not None]
 

@@ -1,4 +1,4 @@
-"""The leases of the broker in time: requested and returned by members, granted at the right moment, and announced."""
+"""Leases at run time: handles requests of members, grants queues when their time has come, and notifies members."""
 
 from __future__ import annotations
 
@@ -23,20 +23,18 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Notifies a member of a group; one that is gone is passed over.
+#: Notifies a member of a group, given by group and client id; ignores one that is gone.
 Tell = Callable[[str, str, broker_pb2.SessionEvent], None]
 
 
-#: Maximum number of queues of this broker that one member may request, and that all members of all groups may.
+#: Maximum queues of this broker that one member may request, and that all members of all groups may.
 MAX_OF_MEMBER = 20_000
 MAX_WANTED = 300_000
-#: Time between two tries to grant queues while this broker may not, in seconds.
+#: Retry interval of grants while this broker may not write.
 _RETRY_S = 0.1
 
 
 class _QueueRequest(NamedTuple):
-    """A request of a member for a queue."""
-
     item: broker_pb2.QueueEpoch
     beginning: Beginning
 
@@ -52,20 +50,19 @@ class LeaseKeeper:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._news: asyncio.Queue[LeaseEvent] = asyncio.Queue()
-        #: What members said when they asked: how often they had given a queue back. 0 is left out.
-        #: By group and client.
+        #: By group and client: how often the member had given each queue back when it requested it. Omits zeros.
         self._given_back: dict[tuple[str, str], dict[QueueKey, int]] = {}
-        #: Wishes that are not granted, by group and client, then by topic and number. A queue that is not here may come
-        #: yet, or come back without the client noticing that it was away.
+        #: Requests that are not granted yet, by group and client, then by topic and queue id. A missing queue may be
+        #: created later, or created again without the client noticing that it was gone.
         self._wishes: dict[tuple[str, str], dict[tuple[str, int], _QueueRequest]] = {}
         self._wish_count = 0
-        #: Looks for wishes of which the queues have come; set when there may be some.
+        #: Repeats requests whose queues have appeared. The event is set when there may be some.
         self._asking: asyncio.Task[None] | None = None
         self._look_again = asyncio.Event()
         engine.streams.receive(self._deliver(), "lease-news")
 
     def retire(self) -> None:
-        """Do nothing more to the leases of the engine: they are others from now on."""
+        """Stop changing leases: the engine now has those of a new role."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -77,10 +74,13 @@ class LeaseKeeper:
         *,
         is_back: bool = False,
     ) -> None:
-        """Grant queues to a member as soon as they exist and are free."""
+        """Grant queues to a member as soon as they exist and are free.
+
+        `is_back` means that the client has continued an earlier session of the group, perhaps as a new process.
+        """
         if not self._engine.groups.is_member(request.group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
-        now = min(request.now_ms or now_ms(), now_ms())  # a master before this one may have been ahead
+        now = min(request.now_ms or now_ms(), now_ms())  # the clock of a former master may have been ahead
         since = {item.topic: now - item.ago_ms for item in request.begun}
         wishes = [_QueueRequest(item, Beginning(start, since.get(item.topic))) for item in request.queues]
         if is_back:
@@ -97,16 +97,16 @@ class LeaseKeeper:
         unknown = [key for wish in wishes if not wish.item.epoch and (key := self._find(group, wish.item))]
         former = [OwnedQueue(key.queue, 0) for key in unknown if owned(key)]
         await self._record_deliveries(group, former, after_death)
-        # Under a lease of its own the successor cannot withdraw a delivery to the process that died.
+        # With new epochs, the new process cannot withdraw deliveries to the one that died.
         self.renew(key for key in unknown if owned(key))
 
     async def _ask(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
-        # Ahead of all grants: a later decision might put the group ahead of what its member reads by then.
+        # Before any grant: a later decision could move the group ahead of what its member is reading by then.
         for topic, beginning in {wish.item.topic: wish.beginning for wish in wishes}.items():
             await self._starts.decide(group, topic, beginning)
         if not self._engine.groups.is_member(group, client_id):
-            return  # it was given up meanwhile
-        # A member that lost its leases and lives has not died of what it had.
+            return  # it has left meanwhile
+        # A living member that lost its leases did not die of the messages that it had.
         former = [OwnedQueue(key.queue, wish.item.epoch) for wish in wishes if (key := self._find(group, wish.item))]
         leases = self._engine.leases
         await self._record_deliveries(
@@ -116,10 +116,10 @@ class LeaseKeeper:
         )
         async for part in slices(wishes):
             if not self._engine.groups.is_member(group, client_id):
-                return  # it was given up meanwhile
+                return  # it has left meanwhile
             for wish in part:
                 self._acquire(group, client_id, wish)
-            self._wind()
+            self._set_timer()
 
     def _acquire(self, group: str, client_id: str, wish: _QueueRequest) -> None:
         item = wish.item
@@ -130,7 +130,7 @@ class LeaseKeeper:
         queue = MessageQueue(item.topic, self._broker_name, item.queue_id)
         self._note_given_back(client_id, key, item.given_back)
         held = self._engine.groups.holds(group, client_id, queue)
-        self._later(self._engine.leases.acquire(key, client_id, self._loop.time(), item.epoch, held=held))
+        self._announce(self._engine.leases.acquire(key, client_id, self._loop.time(), item.epoch, held=held))
 
     def _keep_wish(self, group: str, client_id: str, key: LeaseKey | None, wish: _QueueRequest) -> None:
         wishes = self._wishes.get((group, client_id), {})
@@ -156,48 +156,48 @@ class LeaseKeeper:
                 limit="queues",
             )
 
-    def ask_again(self) -> None:
-        """Ask for those queues that have come for members that wait for them, in a moment."""
+    def retry_wishes(self) -> None:
+        """Repeat pending requests whose queues have appeared, in the background."""
         if self._wishes and (self._asking is None or self._asking.done()):
-            self._asking = self._engine.streams.receive(self._look_for_wishes(), "lease-wishes")
+            self._asking = self._engine.streams.receive(self._retry_wishes(), "lease-wishes")
         self._look_again.set()
 
-    async def _look_for_wishes(self) -> None:
+    async def _retry_wishes(self) -> None:
         while self._look_again.is_set():
             self._look_again.clear()
             for group, client_id in list(self._wishes):
                 wishes = list(self._wishes.get((group, client_id), {}).values())
                 async for part in slices(wishes):
-                    come = [wish for wish in part if self._has_come(group, client_id, wish)]
+                    come = [wish for wish in part if self._has_appeared(group, client_id, wish)]
                     if come:
                         self._engine.streams.receive(self._ask(group, client_id, come), "lease-wishes")
                 await asyncio.sleep(0)
 
-    def _has_come(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
+    def _has_appeared(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         key = self._find(group, wish.item)
         return key is not None and client_id not in self._engine.leases.status(key, self._loop.time()).waiting
 
     async def release(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
-        """Take queues back from a member; what it owned is held for it as long as its group says."""
+        """Take queues back from a member. Holds those that it owned for the hold time of its group."""
         await self.ended(group, client_id, queues)
         async for part in slices(queues):
             for item in part:
                 self._forget_wish(group, client_id, item.topic, item.queue_id)
             for key, _ in self._present(group, part):
-                self._later(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
-            self._wind()
+                self._announce(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
+            self._set_timer()
 
     async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
-        """End the hold of queues whose state a member has saved, or will have saved when it returns them."""
+        """End the hold of queues whose state a member has saved, or will have saved by the time it releases them."""
         async for part in slices(queues):
             for key, item in self._present(group, part):
-                self._later(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
-            self._wind()
+                self._announce(self._engine.leases.saved(key, client_id, item.epoch, self._loop.time()))
+            self._set_timer()
 
     async def ended(
         self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch] | None = None, *, died: bool = False
     ) -> None:
-        """Record what became of deliveries under leases that are about to end."""
+        """Record the fate of deliveries under leases that are about to end; all leases of the member by default."""
         leases = self._engine.leases
         keys = (
             leases.of_member(group, client_id) if queues is None else [key for key, _ in self._present(group, queues)]
@@ -219,21 +219,27 @@ class LeaseKeeper:
             try:
                 if decide(group, part, self._engine.state) is not None:
                     await self._engine.writes.record(partial(decide, group, tuple(part)), alone=False)
-            except MiniMQError as error:  # they count differently then, which harms nothing
+            except MiniMQError as error:  # harmless: only the count of deliveries is wrong
                 log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
-        """Take queues from a member that leaves its group; called before it is out of the member list."""
-        self._later(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
+        """Take a part of the queues of a member that leaves; True if none is left.
+
+        Must be called before the member is removed from the member list.
+        """
+        self._announce(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
         self._wish_count -= len(self._wishes.pop((group, client_id), ()))
         self._given_back.pop((group, client_id), None)
-        self._wind()
+        self._set_timer()
         return not self._engine.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
-        """Fence the owners of queues, and grant them again behind what the caller records before it waits."""
+        """Fence the owners of queues and grant these again, with new epochs.
+
+        The grants are announced after any fact that the caller records before its next await.
+        """
         for key in keys:
-            self._later(self._engine.leases.renew(key))
+            self._announce(self._engine.leases.renew(key))
 
     def _note_given_back(self, client_id: str, key: LeaseKey, times: int) -> None:
         member = key.group, client_id
@@ -264,19 +270,19 @@ class LeaseKeeper:
 
     # ---- time -----------------------------------------------------------------------------------
 
-    def _wind(self) -> None:
+    def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
         due = self._engine.leases.next_expiry
         self._timer = None if due is None else self._loop.call_at(due, self._expire)
 
     def _expire(self) -> None:
-        self._later(self._engine.leases.expire(self._loop.time()))
-        self._wind()
+        self._announce(self._engine.leases.expire(self._loop.time()))
+        self._set_timer()
 
-    # ---- news -----------------------------------------------------------------------------------
+    # ---- notifying members ----------------------------------------------------------------------
 
-    def _later(self, events: Iterable[LeaseEvent]) -> None:
+    def _announce(self, events: Iterable[LeaseEvent]) -> None:
         for event in events:
             self._news.put_nowait(event)
 
@@ -294,7 +300,7 @@ class LeaseKeeper:
         while True:
             try:
                 await self._engine.writes.record(lambda _: None)
-            except NotMaster:  # another broker may be granting; this one may be its master again
+            except NotMaster:  # another broker may grant queues now; this one may become the master again
                 await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
                 log.warning("lease: granted though nothing can be written reason=%s", error)
@@ -307,13 +313,13 @@ class LeaseKeeper:
             self._bring(event)
         except TopicNotFound:
             log.info("lease: the topic was deleted client=%s", event.client_id)
-        except Exception:  # a queue that cannot be looked up must not end the grants of all others
+        except Exception:  # one broken queue must not stop the grants of all others
             log.exception("lease: not told client=%s key=%s", event.client_id, event.key)
 
     def _bring(self, event: LeaseEvent) -> None:
         match event:
             case Granted(client_id, key, epoch):
-                if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise given back meanwhile
+                if self._engine.leases.owner(key) == (client_id, epoch):  # otherwise released meanwhile
                     granted = self._granted(key, epoch)
                     granted.given_back = self._given_back.get((key.group, client_id), {}).get(key.queue, 0)
                     self._forget_wish(key.group, client_id, granted.topic, granted.queue_id)
@@ -324,13 +330,13 @@ class LeaseKeeper:
                 )
                 self._tell(key.group, client_id, broker_pb2.SessionEvent(wanted=wanted))
             case Fencing(_, key):
-                self._engine.arrivals.wake(key.queue)  # a pull that waits looks at its lease again
+                self._engine.arrivals.wake(key.queue)  # waiting pulls check their lease again
 
     def _granted(self, key: LeaseKey, epoch: int) -> broker_pb2.QueueGranted:
         group, queue = key
         topic = self._topic_name(queue)
-        # A queue that came after the group had started has no committed offset: it is read from its beginning. The pull
-        # reports whether that offset is still stored, and what is missing.
+        # A queue created after the group had started has no committed offset and is read from its beginning. The pull
+        # reports if that offset is no longer stored.
         offset = self._engine.state.offset(group, queue) or 0
         granted = broker_pb2.QueueGranted(
             group=group, topic=topic, queue_id=queue.queue_id, epoch=epoch, offset=offset, topic_id=queue.topic_id

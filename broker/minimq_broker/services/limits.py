@@ -1,4 +1,4 @@
-"""Limits on what a broker accepts, and what is refused for them."""
+"""Limits on what a broker accepts, and the count of refusals."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Limits:
 
     max_body_bytes: int
     max_batch_bytes: int
-    #: Bytes of batches that may wait for the disk; more are not read from the network.
+    #: Bytes of batches that may wait for the disk. Beyond this, the broker reads no more from the network.
     max_pending_bytes: int
     #: Seconds that a batch may wait for room among these bytes.
     busy_after_s: float = 0.5
-    #: Bytes that may have been made for clients that have not read them yet.
+    #: Bytes of answers that clients have not read yet.
     max_unsent_bytes: int = 96 << 20
-    #: Bytes that a reader may be behind the end of the log before it is sent to a slave.
+    #: Readers that are more bytes behind the end of the log are sent to a slave.
     slave_read_lag: int = 1 << 32
     max_topics: int = 50_000
     max_groups: int = 10_000
@@ -33,7 +33,7 @@ class Limits:
 
 log = logging.getLogger(__name__)
 
-#: All limits, by the names that errors give them.
+#: The names of all limits, as in `SystemBusy.limit`.
 LIMITS = (
     "client-groups",
     "copies",
@@ -55,12 +55,12 @@ LIMITS = (
     "subscriptions",
     "topics",
 )
-#: A limit that has refused nothing for so long is one that is reached anew, in seconds.
+#: After this long without a refusal, the next one is logged as the begin of a new outage.
 _QUIET_S = 60.0
 
 
 class LimitRefusals:
-    """Counts refusals, and logs a line when a limit begins to refuse, and one a minute while it does."""
+    """Counts refusals by limit. Logs the first refusal of a limit, then one line per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -69,7 +69,7 @@ class LimitRefusals:
         self.counts: Counter[str] = Counter()
 
     def note(self, error: BaseException | None) -> None:
-        """Take note of an error that a client is told; it may be of another kind."""
+        """Count an error that is sent to a client, if it is the refusal of a limit."""
         if not isinstance(error, SystemBusy) or not error.limit:
             return
         limit, now = error.limit, self._clock()

@@ -1,4 +1,4 @@
-"""Offsets: by time, where groups begin, and what they have committed, within bounds."""
+"""Offsets: by time, the start of groups, and committed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from minimq_proto.v1 import broker_pb2
 
 
 def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPosition) -> int:
-    """Return the offset at which a position is in a queue; without one, the end. Any thread may call this."""
+    """Return the offset of a start position in a queue; without a position, the end. Thread-safe."""
     first, end = store.bounds(queue)
     match start.at:
         case broker_pb2.START_AT_EARLIEST:
@@ -37,12 +37,12 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
     if not client_id:
         return CommittedOffset(*queue, item.offset)
-    # An ordinary commit of the offset at which a message may have killed a member says nothing about that message.
+    # None keeps the recorded tries: an ordinary commit says nothing of the next message, which may have killed a member.
     return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
 
 
 class OffsetService:
-    """The calls of the broker that concern offsets."""
+    """The calls about offsets."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -53,7 +53,7 @@ class OffsetService:
         return broker_pb2.GetOffsetResponse(offset=self._engine.store.offset_at(queue, request.timestamp_ms))
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
-        """Record how far a group is. All offsets are on disk when this returns, or none was taken."""
+        """Commit offsets of a group. All of them are on disk when this returns, or none was accepted."""
         group = check_group(request.group)
         self._engine.tables.poppers.check_none(group)
         queues: list[QueueKey] = []
@@ -67,7 +67,7 @@ class OffsetService:
             return broker_pb2.CommitOffsetsResponse()
         check_new_group(self._engine, group)
         check_new_offsets(self._engine.handle.any_store.state, group, queues)
-        if len(queues) > SLICE:  # again, in one go with the commit: a queue may have changed hands meanwhile
+        if len(queues) > SLICE:  # once more, without an await before the commit: queues may have changed owners
             for item, queue in zip(request.offsets, queues, strict=True):
                 self._check_owner(LeaseKey(group, queue), item, request.client_id)
         offsets = tuple(
@@ -75,11 +75,11 @@ class OffsetService:
         )
         published = request.published or msgspec.UNSET
         fact = OffsetsCommitted(group, offsets, request.force, published)
-        await self._engine.writes.record(lambda _: fact, alone=False)  # it depends on nothing
+        await self._engine.writes.record(lambda _: fact, alone=False)  # the fact does not depend on the state
         return broker_pb2.CommitOffsetsResponse()
 
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:
-        """Return the fact of a commit of few offsets. Raises as `commit` does."""
+        """Return the fact of a commit of few offsets, without recording it. Raises what `commit` raises."""
         group = check_group(request.group)
         self._engine.tables.poppers.check_none(group)
         offsets = []
@@ -121,7 +121,7 @@ class OffsetService:
             )
 
     async def committed(self, request: broker_pb2.GetCommittedRequest) -> broker_pb2.GetCommittedResponse:
-        """Return the committed offsets of a group, of one topic or of all; a slave returns what it has."""
+        """Return the committed offsets of a group, of one topic or all. At a slave they may be outdated."""
         state, caller = self._engine.state, current_caller()
         answer = broker_pb2.GetCommittedResponse()
         async for part in slices(state.index.queues(request.group)):
@@ -132,28 +132,28 @@ class OffsetService:
                 if caller.sees(Resource.TOPIC, name):
                     answer.offsets.add(topic=name, queue_id=queue.queue_id, offset=offset)
         if not self._engine.handle.is_slave:
-            await self._engine.writes.record(lambda _: None)  # unconfirmed offsets could go back after a fail-over
+            await self._engine.writes.record(lambda _: None)  # waits until they survive a fail-over
             answer.confirmed = True
         return answer
 
 
 class Beginning(NamedTuple):
-    """Where a group is to begin in a topic."""
+    """The start of a group in a topic."""
 
     start: broker_pb2.StartPosition
-    #: Since when it has read the topic elsewhere, or another topic that had the name before, in ms since 1970; None
-    #: when it has not. Messages sent after that are never skipped.
+    #: Since when the group has read the topic on other brokers, or a former topic of that name, in ms since 1970; None
+    #: if it has not. Messages sent later are never skipped.
     since_ms: int | None = None
 
 
 class GroupBeginnings:
-    """Decides the initial offsets of groups, and returns the decided ones. Belongs to the loop of the engine."""
+    """Decides the initial offsets of groups. Belongs to the loop of the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
-        """Return the topics in which a group has begun here, and how long ago."""
+        """Return which of the named topics a group has begun here, and how long ago."""
         state, now = self._engine.store.state, now_ms()
         found = []
         for name in names:
@@ -164,7 +164,7 @@ class GroupBeginnings:
         return found
 
     async def decide(self, group: str, name: str, beginning: Beginning) -> None:
-        """Record where a group begins in a topic unless that is decided. Raises `NotMaster`."""
+        """Record the initial offsets of a group in a topic, unless they are decided. Raises `NotMaster`."""
         topic = self._engine.store.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.store.state.started:
             queues = [QueueKey(topic.topic_id, queue_id) for queue_id in range(topic.queues)]
@@ -179,13 +179,13 @@ class GroupBeginnings:
         offsets = tuple(
             CommittedOffset(*queue, self._offset(name, queue, beginning))
             for queue in queues
-            if state.offset(group, queue) is None  # else an operator has set one
+            if state.offset(group, queue) is None  # otherwise an operator has set one
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())
 
     def _offset(self, name: str, queue: QueueKey, beginning: Beginning) -> int:
         store = self._engine.store
-        if name.startswith(RETRY_PREFIX):  # what waits there for another try of the group is its own
+        if name.startswith(RETRY_PREFIX):  # pending retries of the group are never skipped
             return store.bounds(queue)[0]
         offset = start_offset(store, queue, beginning.start)
         if beginning.since_ms is not None:
@@ -193,17 +193,17 @@ class GroupBeginnings:
         return offset
 
 
-#: Committed offsets that a broker keeps, of all groups: each costs some hundred bytes of memory.
+#: Maximum committed offsets of all groups. Each costs several hundred bytes of memory.
 MAX_OFFSETS = 500_000
 
 
 def check_new_group(engine: Engine, group: str) -> None:
-    """Raise `SystemBusy` when a group is not known here, and there are as many as there may be."""
+    """Raise `SystemBusy` if a group is new here and the broker has the maximum number of groups."""
     state, groups, most = engine.handle.any_store.state, engine.groups, engine.limits.max_groups
     if state.knows_group(group) or groups.agreement(group) is not None:
         return
     counts = (len(state.index), len(state.agreements), len(state.used), groups.count)
-    # Names are compared only where the numbers leave it open: that takes a while, and anybody may make one up.
+    # Compares names only if the counts are inconclusive: that is slow, and any caller can send new names.
     if sum(counts) < most or (max(counts) < most and len({*state.known_groups(), *groups.names()}) < most):
         return
     raise SystemBusy(
@@ -214,7 +214,7 @@ def check_new_group(engine: Engine, group: str) -> None:
 
 
 def check_new_offsets(state: State, group: str, queues: Sequence[QueueKey]) -> None:
-    """Raise `SystemBusy` when offsets of a group would be more than the broker keeps; it may have been there."""
+    """Raise `SystemBusy` if new offsets of a group would exceed `MAX_OFFSETS`."""
     kept = state.index.offsets
     if kept + len(queues) <= MAX_OFFSETS:
         return

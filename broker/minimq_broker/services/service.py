@@ -1,4 +1,4 @@
-"""The gRPC service of the broker: a table of the services of each noun."""
+"""The gRPC service of the broker: maps each call to the service of its noun."""
 
 from __future__ import annotations
 
@@ -59,15 +59,15 @@ class BrokerService:
         self._status = StatusService(engine, identity, replication, access)
 
     def begin(self) -> None:
-        """Begin anew with sessions: the engine has other groups and leases from now on."""
+        """Start new sessions, because the engine has the groups and leases of a new role."""
         self._session.retire()
         self._popping.retire()
         self._attending.retire()
         self._begin_sessions()
 
     def topics_changed(self) -> None:
-        """Look for queues that members wait for: their topics may have come, or have got more queues."""
-        self._session.leases.ask_again()
+        """Repeat requests of members for queues that may exist now."""
+        self._session.leases.retry_wishes()
 
     def _begin_sessions(self) -> None:
         options = self._options
@@ -81,7 +81,7 @@ class BrokerService:
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
 
     def handlers(self) -> dict[str, Serve]:
-        """Return what serves each call, until the next call of `begin`."""
+        """Return the handlers by call; valid until the next `begin`."""
         return {
             "Append": self._append.serve,
             "AppendAtomic": self._atomic.serve,

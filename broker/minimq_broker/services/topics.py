@@ -1,4 +1,4 @@
-"""Topics: create, change, delete, describe."""
+"""The calls about topics: create, change, delete, describe."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from minimq_common.serving.periodic import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: After this time it is worth asking again whether queues are drained.
+#: Retry delay for callers that wait until queues are drained.
 _LOOK_AGAIN_S = 0.2
 
-#: Queues that are described before it is the turn of others.
+#: Queues described per slice; other tasks run in between.
 _DESCRIBED_AT_ONCE = 100
 
-#: Names that the system gives itself begin with it.
+#: Prefix of internal topics.
 _SYSTEM_PREFIX = "%"
 
 _Decide = Callable[[State], Fact | None]
 
 
 class TopicService:
-    """The calls of the broker that concern topics."""
+    """The calls about topics."""
 
     def __init__(self, engine: Engine, auto_create_queues: int) -> None:
         self._engine = engine
         self._auto_create_queues = auto_create_queues
 
     async def create(self, request: broker_pb2.CreateTopicRequest) -> broker_pb2.CreateTopicResponse:
-        """Create a topic."""
+        """Create a topic, or with `automatic` one for a producer's first message."""
         check_topic(request.topic.topic)
-        self._engine.writes.check()  # ahead of the decision, for which a slave may lack the topic
+        self._engine.writes.check()  # before the decision, because a slave may lack the topic
         make = self._decide_automatic(request.topic.topic) if request.automatic else _decide_creation(request)
 
         def decide(state: State) -> Fact | None:
@@ -66,13 +66,13 @@ class TopicService:
 
     def _decide_automatic(self, name: str) -> _Decide:
         if name not in self._engine.state.topics:
-            self._check_automatic(name)  # what is refused is no work for the writer: producers ask again and again
+            self._check_automatic(name)  # here, to spare the writer repeated requests that are refused
         queues, created_ms = self._auto_create_queues, now_ms()
 
         def decide(state: State) -> Fact | None:
             if name in state.topics:
                 return None
-            self._check_automatic(name)  # it may have been deleted a moment ago
+            self._check_automatic(name)  # again, because the topic may have just been deleted
             return TopicSet(Topic(name, state.position, queues, queues, Permission.READ_WRITE, created_ms))
 
         return decide
@@ -127,14 +127,14 @@ class TopicService:
             raise NotDrained(format_lags(lags), retry_after_s=_LOOK_AGAIN_S)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
-        """Delete a topic. Its messages are gone at once, and their disk space with their segments."""
+        """Delete a topic. Its messages are hidden at once and leave the disk with their segments."""
         await self._engine.writes.record(lambda state: TopicDeleted(state.topic(request.topic).name))
         return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
-        """Return the settings of a topic and the first offsets and ends of its queues. Raises `TopicNotFound`."""
+        """Return the settings of a topic and the bounds of its queues. Raises `TopicNotFound`."""
         topic = self._engine.state.topic(request.topic)
-        # The term ahead of the offsets: they are right in it, whatever begins while they are looked up.
+        # Reads the term before the offsets, so that these are valid in it even if another term begins meanwhile.
         described = broker_pb2.DescribeTopicResponse(
             topic=_message(topic), data_version=self._engine.tables.answered_version, term=self._engine.state.term
         )
@@ -243,8 +243,8 @@ def _check_all_readable(read: int, write: int) -> None:
 
 
 def check_permission(bits: int) -> Permission:
-    """Return the permission. Raises `InvalidArgument` when a bit has no meaning."""
-    # Not by `~`, which knows the bits that have a meaning only: a negative number would pass.
+    """Return the permission. Raises `InvalidArgument` for unknown bits."""
+    # Not by `~`, which would let negative numbers pass.
     if bits not in (Permission.NONE, Permission.WRITE, Permission.READ, Permission.READ_WRITE):
         raise InvalidArgument(f"permission {bits}: it is the sum of 2 (write) and 4 (read)")
     return Permission(bits)

@@ -1,4 +1,4 @@
-"""Clients that attend: each is told what comes for it on one stream, such as the replies that others send."""
+"""Clients that attend: each receives events on one stream, such as replies to its requests."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Context = grpc.aio.ServicerContext[attend_pb2.AttendRequest, attend_pb2.AttendEv
 ReplyContext = grpc.aio.ServicerContext[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse]
 
 
-class _OneByOne(AnswerStream):
-    """Messages that are written each by itself."""
+class _UnbatchedStream(AnswerStream):
+    """Answers that are written one per message."""
 
     def __init__(self, context: Any, engine: Engine) -> None:
         super().__init__(context, bytes, engine.writes.soon, engine.unsent)
 
     def next_size(self) -> int:
-        """Return how large the next message is, in bytes."""
+        """Return the bytes of the next message."""
         return int(self._answers[0].ByteSize())
 
     def take(self) -> bytes:
@@ -36,8 +36,8 @@ class _OneByOne(AnswerStream):
         return bytes(self._answers.pop(0).SerializeToString())
 
 
-class Attendant(_OneByOne):
-    """One client that attends, and the events that wait for it to read them. Lives on the event loop of the broker."""
+class Attendant(_UnbatchedStream):
+    """One client that attends, and the events that wait for it. Belongs to the event loop."""
 
     def __init__(
         self, hello: attend_pb2.AttendRequest, context: Any, engine: Engine, count: Callable[[int], None]
@@ -51,13 +51,13 @@ class Attendant(_OneByOne):
         self._count = count
 
     def add(self, event: attend_pb2.AttendEvent) -> None:
-        """Send an event, after those that wait."""
+        """Queue an event; ignored after the end of the stream."""
         if not self.is_closed:
             self._account(event.ByteSize())
             super().add(event)
 
     def take(self) -> bytes:
-        """Return the next event, which is unread no more: it is about to be written."""
+        """Return the next event, and count it as read, because it is about to be written."""
         data = super().take()
         self._account(-len(data))
         return data
@@ -69,7 +69,7 @@ class Attendant(_OneByOne):
         self._account(-self.unread_bytes)
 
     def hand_over(self, later: Attendant) -> None:
-        """Close, and let a later stream of the same client have the replies that wait."""
+        """Close, and move waiting replies to a later stream of the same client."""
         waiting = [event for event in self._answers if event.HasField("replies")]
         self.close()
         for event in waiting:
@@ -81,7 +81,7 @@ class Attendant(_OneByOne):
 
 
 class Attendants:
-    """All clients that attend. Lives on the event loop of the broker; anew with each role."""
+    """All clients that attend during one role. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self.unread_bytes = 0
@@ -89,11 +89,11 @@ class Attendants:
         self._by_producer_group: defaultdict[str, dict[Attendant, None]] = defaultdict(dict)
 
     def count(self, change: int) -> None:
-        """Count bytes that a client has not read, or has read if they are negative."""
+        """Add to the unread bytes of all clients."""
         self.unread_bytes += change
 
     def enter(self, attendant: Attendant) -> None:
-        """Add a client. It takes over its inbox: whoever has the key is the same client, in a new stream."""
+        """Add a client. It takes over its inbox: only the same client, in a new stream, has the same key."""
         if attendant.inbox is not None:
             former = self._by_inbox.get(attendant.inbox)
             if former is not None:
@@ -103,7 +103,7 @@ class Attendants:
             self._by_producer_group[group][attendant] = None
 
     def leave(self, attendant: Attendant) -> None:
-        """Forget a client."""
+        """Remove a client."""
         if attendant.inbox is not None and self._by_inbox.get(attendant.inbox) is attendant:
             del self._by_inbox[attendant.inbox]
         for group in attendant.producer_groups:
@@ -113,16 +113,16 @@ class Attendants:
                 del self._by_producer_group[group]
 
     def with_inbox(self, inbox: bytes) -> Attendant | None:
-        """Return the client whose inbox has this address."""
+        """Return the client of an inbox address."""
         return self._by_inbox.get(inbox)
 
     def of_producer_group(self, group: str) -> Sequence[Attendant]:
-        """Return the clients of a producer group, the one that came first at the beginning."""
+        """Return the clients of a producer group in the order in which they came."""
         return [*self._by_producer_group.get(group, ())]
 
     @property
     def producers(self) -> Set[tuple[str, int]]:
-        """The producers that are there: by group, and the id under which each sends half messages."""
+        """The connected producers: group, and the producer id of its half messages."""
         return {
             (group, producer_id)
             for group, members in self._by_producer_group.items()
@@ -132,7 +132,7 @@ class Attendants:
 
 
 class AttendService:
-    """The `Attend` call of the broker; anew with each role."""
+    """The `Attend` call of the broker during one role."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -140,11 +140,11 @@ class AttendService:
         self.attendants = Attendants()
 
     def retire(self) -> None:
-        """Refuse new attendants: another role has begun."""
+        """Refuse new clients: another role has begun."""
         self._is_retired = True
 
     async def serve(self, requests: AsyncIterator[attend_pb2.AttendRequest], context: Context) -> None:
-        """Tell a client its events until it closes its side. Raises `NotMaster`, and `InvalidArgument`."""
+        """Send a client its events until it closes its side. Raises `NotMaster`, `InvalidArgument`, `Unavailable`."""
         self._engine.writes.check()
         incoming = aiter(requests)
         hello = await anext(incoming, None)
@@ -177,14 +177,13 @@ async def _receive(incoming: AsyncIterator[attend_pb2.AttendRequest]) -> None:
         raise InvalidArgument("a client that attends says so once in a stream")
 
 
-#: Bytes of replies that may wait for one client to read them; one batch that is larger is forwarded if nothing else
-#: waits.
+#: Bytes of unread replies per client. A larger batch is still forwarded if nothing else waits.
 MAX_UNREAD_BYTES = 1 << 20
-#: Bytes that may wait for all clients; with more, each gets small batches, and those if it has read all before.
+#: Unread bytes of all clients. Beyond this, a client gets only small batches, and only after it has read all others.
 MAX_UNREAD_IN_ALL = 64 << 20
 _SMALL_BYTES = 64 << 10
-#: Bytes that a batch with one reply has besides the body, at most: its properties, of which a message has as many.
-_AROUND_BODY = 256 << 10
+#: Maximum bytes of a batch with one reply besides its body.
+_MAX_PROPERTY_BYTES = 256 << 10
 
 FORWARDED = attend_pb2.REPLY_OUTCOME_FORWARDED
 NOT_OPEN = attend_pb2.REPLY_OUTCOME_NOT_OPEN
@@ -195,7 +194,7 @@ _NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread", TOO_LA
 
 
 class ReplyService:
-    """The `Reply` call of the broker; anew with each role."""
+    """The `Reply` call of the broker during one role."""
 
     def __init__(self, engine: Engine, attendants: Attendants) -> None:
         self._engine = engine
@@ -204,7 +203,7 @@ class ReplyService:
     async def serve(self, requests: AsyncIterator[attend_pb2.ReplyRequest], context: ReplyContext) -> None:
         """Forward replies until the client closes its side. Raises `NotMaster`."""
         self._engine.writes.check()
-        answers = _OneByOne(context, self._engine)
+        answers = _UnbatchedStream(context, self._engine)
         await self._engine.streams.serve(self._receive(requests, answers), "reply-receiver", answers)
 
     async def _receive(self, requests: AsyncIterator[attend_pb2.ReplyRequest], answers: AnswerStream) -> None:
@@ -222,7 +221,7 @@ class ReplyService:
         return outcome
 
     def _try(self, item: attend_pb2.InboxReplies, size: int) -> attend_pb2.ReplyOutcome.ValueType:
-        if size > self._engine.limits.max_body_bytes + _AROUND_BODY:
+        if size > self._engine.limits.max_body_bytes + _MAX_PROPERTY_BYTES:
             return TOO_LARGE
         attendant = self._attendants.with_inbox(item.inbox)
         if attendant is None:
@@ -236,5 +235,5 @@ class ReplyService:
 
 
 def outcome_names() -> Sequence[str]:
-    """Return what may become of replies, by the names that metrics give it."""
+    """Return the names of the outcomes of replies in metrics."""
     return [*_NAMES.values()]

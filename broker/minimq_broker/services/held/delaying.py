@@ -1,4 +1,4 @@
-"""Delayed batches: publishing them when they are due, recalling and listing them."""
+"""Delayed batches: publish them when they are due, recall and list them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from minimq_proto.v1 import delay_pb2
 
 
 class DelayService:
-    """The calls of the broker that concern delayed batches."""
+    """The calls about delayed batches."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
-        """Take batches back that wait. What is answered is on disk. Raises `TopicNotFound`, `NotMaster`."""
+        """Recall waiting batches. The outcomes are on disk when this returns. Raises `TopicNotFound`, `NotMaster`."""
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
         outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys))).outcomes
         self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
 
     async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
-        """Return some of the batches that wait, or were recalled. Raises `TopicNotFound`."""
+        """Return a page of the batches that wait or were recalled. Raises `TopicNotFound`."""
         store = self._engine.store
         topic = store.state.topic(request.topic)
         wanted = DelayedRange(
@@ -68,27 +68,27 @@ class DelayService:
 
 log = logging.getLogger(__name__)
 
-#: How often it looks at the clock, which may be set, at the role of the broker, and again after an error, in seconds.
+#: Maximum time between checks: the clock may be set, the role of the broker may change, an error may need a retry.
 _CHECK_INTERVAL_S = 0.5
-#: Time from one commit to the next, in seconds: batches that are due one after the other share commits.
+#: Minimum time between two commits, so that batches that are due in close succession share commits.
 _PACE_S = 0.004
 
 
 class DueTimer(PeriodicTask):
-    """Publishes delayed batches when they are due, at a master."""
+    """Publishes delayed batches when they are due, if this broker is the master."""
 
     def __init__(
         self, handle: StoreHandle, writes: Writes, counters: Counters, clock_ms: Callable[[], int] = now_ms
     ) -> None:
         self._handle, self._writes, self._counters = handle, writes, counters
         self._clock_ms = clock_ms
-        #: What it waits for, in ms since 1970; None while it waits for the next look.
+        #: The due time that it waits for, in ms since 1970; None while it waits for the next check.
         self._next_ms: int | None = None
         self._has_more = False
         self._began_at = 0.0
         super().__init__("delays", self._once, self._pause_s, log, at_once=True)
 
-    #: Called when this broker may have begun to lead.
+    #: To be called when this broker may have become the master.
     look = PeriodicTask.wake
 
     def delayed(self, due_ms: int) -> None:
@@ -114,10 +114,10 @@ class DueTimer(PeriodicTask):
         if next_ms is None or next_ms > self._clock_ms():
             self._next_ms = next_ms
             return
-        self._writes.check(to_sender=True)  # where a new batch would be refused, this is, too
+        self._writes.check(to_sender=True)  # publishes only while new batches would be accepted
         self._count(job := await self._writes.written(DueJob()))
         if not job.has_more and (job.published or store.next_due_ms != next_ms):
-            self._next_ms = store.next_due_ms  # else it got past nothing, and looks again after a while
+            self._next_ms = store.next_due_ms  # without progress, try again at the next check
         self._has_more = job.has_more
 
     def _count(self, job: DueJob) -> None:

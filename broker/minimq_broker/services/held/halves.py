@@ -1,4 +1,4 @@
-"""Half messages: their ends, as producers, answers of checks and operators decide them, and who is asked for one."""
+"""Half messages: ends their transactions, and asks producers about those that stay open."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from minimq_proto.v1 import attend_pb2, halves_pb2
 
 log = logging.getLogger(__name__)
 
-#: Bytes of the batches in one list, and of each of them; the list leaves out the others.
+#: Maximum bytes of one batch in a list, and of all of them. The list omits other batches.
 _LISTED_BATCH_BYTES = 64 << 10
 _LISTED_BYTES = 8 << 20
-#: Longest pause between two rounds of questions, in seconds.
+#: Maximum pause between two rounds of checks.
 _ROUND_S = 1.0
-#: Questions, and expired transactions, of one round.
+#: Maximum checks, and expired transactions, per round.
 _MOST = 1_000
-#: Unread bytes from which on the broker asks a member nothing more.
+#: The broker sends no check to a member with more unread bytes.
 _MAX_UNREAD_BYTES = 1 << 20
-#: Seconds between two warnings that some are undecided; and how many the log names.
+#: Interval of warnings about undecided transactions, and how many of these the log names.
 _WARN_S = 600.0
 _NAME_MOST = 5
 _WANTED = {
@@ -45,17 +45,17 @@ _WANTED = {
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The questions about one transaction. Times are of the monotonic clock: a broker may have stood still."""
+class _HalfChecks:
+    """The checks of one transaction. Times are of the monotonic clock."""
 
     count: int = 0
     last_at: float = 0.0
-    #: Since when its producer is not there, which may be on its way back; 0 while it is.
+    #: Since when its producer has been disconnected; 0 while it is connected.
     away_since: float = 0.0
 
 
 class HalfService(PeriodicTask):
-    """Calls about half messages. At a master it asks producers, or others of their group, about those left open."""
+    """The calls about half messages. At a master it also asks producers, or their groups, about open transactions."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HalfService(PeriodicTask):
         self._options = options
         self._attendants = attendants
         self._publish_rest = publish_rest
-        self._asked: dict[TransactionId, _Asked] = {}
+        self._asked: dict[TransactionId, _HalfChecks] = {}
         self._turn = 0
         self._warn_at = 0.0
         pause_s = min(
@@ -79,8 +79,8 @@ class HalfService(PeriodicTask):
     # ---- ends -------------------------------------------------------------------------------------
 
     def end(self, end: halves_pb2.EndHalf, done: Callable[[HalfOutcome | MiniMQError], None]) -> None:
-        """End a transaction; `done` is given the outcome that stands, or the error. Raises `MiniMQError`."""
-        self._engine.writes.check(to_sender=True)  # nothing is committed that could not be published
+        """End a transaction. Calls `done` with the final outcome or an error. Raises `MiniMQError`."""
+        self._engine.writes.check(to_sender=True)  # commits only what could be published
         transaction = TransactionId(half_name(check_producer_group(end.producer_group)), end.number)
         wanted = _WANTED.get(end.outcome)
         if wanted is None:
@@ -99,10 +99,10 @@ class HalfService(PeriodicTask):
         if job.leaves_some:
             self._publish_rest()
 
-    # ---- what is open -----------------------------------------------------------------------------
+    # ---- open transactions ------------------------------------------------------------------------
 
     async def list_open(self, request: halves_pb2.ListHalvesRequest) -> halves_pb2.ListHalvesResponse:
-        """Return transactions that have not ended. Raises `InvalidArgument`, and `NotMaster`."""
+        """Return open transactions. Raises `InvalidArgument` and `NotMaster`."""
         self._engine.writes.check()
         group, number = request.producer_group, request.number
         if number >= 0:
@@ -120,7 +120,7 @@ class HalfService(PeriodicTask):
         response = halves_pb2.ListHalvesResponse(count=len(found))
         response.halves.extend(await asyncio.to_thread(self._described, found[: request.most]))
         if number >= 0 and not found:
-            # By the writer: an end that is on its way to the disk counts.
+            # Asks the writer, to include an end that is being written.
             outcomes: list[HalfOutcome | None] = []
             transaction = TransactionId(name, number)
             await self._engine.writes.record(lambda state: outcomes.append(state.transactions.outcomes.of(transaction)))
@@ -135,7 +135,7 @@ class HalfService(PeriodicTask):
             for transaction, half in found:
                 batches = half.stage.in_order
                 names = dict.fromkeys(store.state.topic_name(batch.topic_id) or "" for batch in batches)
-                asked = self._asked.get(transaction, _Asked())
+                asked = self._asked.get(transaction, _HalfChecks())
                 about = halves_pb2.OpenHalf(
                     producer_group=transaction.name[1:],
                     number=transaction.number,
@@ -152,13 +152,13 @@ class HalfService(PeriodicTask):
                 described_ones.append(about)
         return described_ones
 
-    # ---- asking about them ------------------------------------------------------------------------
+    # ---- checks -----------------------------------------------------------------------------------
 
     async def _look(self) -> None:
         store = self._engine.store
         halves = store.state.transactions.open_halves() if store.leads else {}
         present, now = self._attendants().producers, time.monotonic()
-        self._asked = {transaction: self._asked.get(transaction) or _Asked() for transaction in halves}
+        self._asked = {transaction: self._asked.get(transaction) or _HalfChecks() for transaction in halves}
         for transaction, asked in self._asked.items():
             is_there = (transaction.name[1:], halves[transaction].producer_id) in present
             asked.away_since = 0.0 if is_there else asked.away_since or now
@@ -169,7 +169,7 @@ class HalfService(PeriodicTask):
         self._engine.counters.halves_undecided = len(undecided)
         self._warn(undecided)
 
-    def _is_undecided(self, asked: _Asked) -> bool:
+    def _is_undecided(self, asked: _HalfChecks) -> bool:
         return asked.count >= self._options.half_checks
 
     def _due(self, halves: Mapping[TransactionId, OpenHalf], now: float) -> dict[TransactionId, Attendant]:
@@ -180,7 +180,7 @@ class HalfService(PeriodicTask):
             asked = self._asked[transaction]
             if half.stage.began_ms > began_before_ms or self._is_undecided(asked):
                 continue
-            # After a fail-over, say, other members may be back before the producer, whose block may still run.
+            # After a fail-over, other members may reconnect before the producer, whose transaction may still run.
             if now < max(asked.last_at + options.half_check_interval_s, asked.away_since + options.half_check_after_s):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
@@ -247,7 +247,7 @@ class HalfService(PeriodicTask):
 
 
 def _question(store: MessageStore, transaction: TransactionId, half: OpenHalf) -> halves_pb2.CheckHalf:
-    """Return what a member is asked; without a batch, and with a warning in the log, if the first one is damaged."""
+    # Without a batch if the first one is damaged.
     check = halves_pb2.CheckHalf(producer_group=transaction.name[1:], number=transaction.number)
     first = half.stage.in_order[0]
     try:

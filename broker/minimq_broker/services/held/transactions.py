@@ -1,4 +1,4 @@
-"""The end of transactions: records decisions of clients and publishes them, whatever fails meanwhile."""
+"""The end of transactions: records the decisions of clients and publishes committed batches, even after failures."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: How often it is looked whether there is something to publish that no call publishes, in seconds.
+#: Interval of checks for committed batches that no call publishes.
 _CHECK_INTERVAL_S = 1.0
-#: How often it is looked for batches that are staged for too long, in seconds; with a short expiry more often.
+#: Maximum time between checks for expired transactions.
 _EXPIRE_S = 10.0
-#: Maximum number of transactions that one fact expires, and that the log names.
+#: Maximum transactions that one fact expires, and that the log names.
 _EXPIRE_MOST = 1000
 _NAME_MOST = 5
 
@@ -42,7 +42,7 @@ def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
 
 
 class TransactionService(PeriodicTask):
-    """Calls about transactions. At a master it publishes what is decided, and drops what is not decided in time."""
+    """The calls about transactions. At a master it also publishes decided ones, and drops those not decided in time."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class TransactionService(PeriodicTask):
         super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
-        """Record a decision unless there is one, publish the rest of the transaction, and return the decision."""
+        """Record the decision unless one is recorded, publish the rest of the transaction, and return the decision."""
         wanted = self._decided(request)
         stands = wanted.decision
 
@@ -78,17 +78,17 @@ class TransactionService(PeriodicTask):
             self._check_staged(wanted, state)
             return wanted
 
-        self._writes.check(to_sender=True)  # nothing is decided that could not be published
+        self._writes.check(to_sender=True)  # decides only what could be published
         await self._writes.record(decide, keeps_log=True)
-        while await self._publish_next(wanted.name):  # with enough replicas also when there is nothing: they have all
+        while await self._publish_next(wanted.name):  # even the last, empty job waits until enough replicas have all
             pass
         return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
 
     async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
-        """Return the decision about the latest transaction of a name, once it can no longer be lost.
+        """Return the decision about the latest transaction of a name, once the decision can no longer be lost.
 
-        If the request names the batches to be committed, and all of them are here, they do not expire early from now
-        on: another broker may decide next, and the writer may die before it notifies this one.
+        If the request names the batches to commit and all of them are here, they no longer expire early: another broker
+        may record the decision next, and the client may die before it sends the decision here.
         """
         name = check_transaction(request.name)
         response = broker_pb2.DescribeTransactionResponse()
@@ -131,7 +131,7 @@ class TransactionService(PeriodicTask):
 
     # ---- in the background ------------------------------------------------------------------------------
 
-    #: Called when this broker may have begun to lead.
+    #: To be called when this broker may have become the master.
     look = PeriodicTask.wake
 
     async def _once(self) -> None:
@@ -152,7 +152,7 @@ class TransactionService(PeriodicTask):
             try:
                 while more := await self._publish_next(name):
                     published += more
-            except StoreFull:  # so would the others
+            except StoreFull:  # the others would fail too
                 raise
             except StoreError as error:
                 unreadable = error

@@ -1,4 +1,4 @@
-"""The compactor: carries out rounds of compaction beside everything else, in small steps with long pauses."""
+"""The compactor: runs rounds of compaction in the background, in small steps with long pauses."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Work of one step, in seconds: it keeps the threads that serve clients waiting.
+#: Duration of one step, during which the threads that serve clients wait.
 _STEP_S = 0.004
-#: The longest pause between two looks, in seconds, and the shortest pause between two steps.
+#: Minimum pause between two steps.
 _PAUSE_S = 0.002
-#: Bytes of memory for each key of a round, about.
+#: Approximate bytes of memory per key of a round.
 _KEY_BYTES = 160
 
 
 class Compactor(PeriodicTask):
-    """Looks after compacted topics, from `start` to `stop`. What touches the disk runs on another thread."""
+    """Compacts topics periodically. Everything that touches the disk runs on another thread."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Compactor(PeriodicTask):
         memory_bytes: int,
         share: float,
     ) -> None:
-        """A round uses that much memory for keys, and that share of the time of one processor."""
+        """A round uses up to `memory_bytes` for keys, and `share` of the time of one processor."""
         self._handle, self._counters = handle, counters
         super().__init__("compaction", self._compact, interval_s, log)
         self._share = share

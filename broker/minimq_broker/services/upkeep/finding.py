@@ -1,4 +1,4 @@
-"""Finding messages, on a thread, a short time for each call; and the groups that have read one of them."""
+"""Searches for messages, on a thread and for a short time per call; and the progress of groups at one message."""
 
 from __future__ import annotations
 
@@ -25,17 +25,16 @@ from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import find_pb2
 
-#: Calls that look or wait for their turn; one looks at a time.
+#: Maximum calls that search or wait for their turn; one searches at a time.
 MAX_FINDS = 32
-#: How long one call looks, in seconds of CPU and in all, and how many bytes of batches it returns: the last one may
-#: overshoot them.
+#: Bounds of one call: seconds of CPU, seconds in all, and bytes of returned batches, which the last one may exceed.
 _CALL_CPU_S = 0.025
 _CALL_S = 0.1
 _ANSWER_BYTES = 1 << 20
-#: Batches between two looks at the clock, after which other threads have their turn.
+#: Batches per step. After each the call checks the clock and sleeps, so that other threads run.
 _STEP_ROWS = 100
 _PAUSE_S = 0.0001
-#: Most unreadable places that one call tells.
+#: Maximum unreadable places that one call reports.
 _MOST_UNREADABLE = 64
 _ALL = 1 << 62
 
@@ -49,7 +48,7 @@ class FindService:
         self._asked = 0
 
     async def find(self, request: find_pb2.FindRequest) -> find_pb2.FindResponse:
-        """Look for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
+        """Search for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
         search = _search_of(request)
         if self._asked >= MAX_FINDS:
             error = SystemBusy(f"{MAX_FINDS} searches are under way at this broker", limit="finds")
@@ -57,7 +56,7 @@ class FindService:
             raise error
         self._asked += 1
         try:
-            async with self._turn:  # those that wait get it in their order, each for one call
+            async with self._turn:  # first come, first served; each call searches once
                 state = self._engine.state
                 queue = state.queue(request.topic, request.queue_id)
                 state.check_allowed(state.topic(request.topic), Permission.READ)
@@ -71,11 +70,11 @@ class FindService:
 
     def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:
         with self._engine.handle.reading() as store:
-            return _Look(store, queue, request, search).run()
+            return _FindCall(store, queue, request, search).run()
 
 
-class _Look:
-    """One call that looks: where it is, and what it has found."""
+class _FindCall:
+    """The search of one call: its position, and the answer so far."""
 
     def __init__(self, store: MessageStore, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> None:
         self._store = store
@@ -96,7 +95,7 @@ class _Look:
         return offset if row is None else row.last_offset + 1
 
     def run(self) -> find_pb2.FindResponse:
-        """Look until the time is over, or there is enough to tell."""
+        """Search until the end, the time limit, or a full answer."""
         answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
         while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MOST_UNREADABLE:
             self._step()
@@ -127,7 +126,7 @@ class _Look:
                 batch=batch.data,
             )
             self._bytes_left -= len(batch.data)
-        if next_offset <= self._at:  # or it would be looked for again and again
+        if next_offset <= self._at:  # no progress: would loop forever
             self._pass_over(None, "nothing is found there")
         else:
             self._at = next_offset
@@ -151,7 +150,7 @@ def _search_of(request: find_pb2.FindRequest) -> Search:
     return batch_search.verified(search) if request.verify else search
 
 
-#: Groups that are looked at before it is the turn of others.
+#: Groups per slice; other tasks run in between.
 _AT_ONCE = 50
 
 _PROGRESS = {
@@ -168,7 +167,7 @@ class TraceService:
         self._engine = engine
 
     async def trace(self, request: find_pb2.TraceMessageRequest) -> find_pb2.TraceMessageResponse:
-        """Return the progress of each group that the caller may see."""
+        """Return the progress at one message of each group that the caller may see. Raises `OffsetOutOfRange`."""
         state = self._engine.state
         queue = state.queue(request.topic, request.queue_id)
         end = self._engine.store.queue_end(queue).offset

@@ -1,4 +1,4 @@
-"""The end of consumer groups: deleted on request, or because they were unused for too long."""
+"""The deletion of consumer groups: on request, or because they were unused for too long."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
 
-#: Longest time between two looks for idle groups, in seconds; with a short expiry it is a part of that.
+#: Maximum interval of checks for idle groups. With a short expiry there are `_CHECKS_PER_EXPIRY` checks in that time.
 _CHECK_INTERVAL_S = 60.0
-_LOOKS_PER_EXPIRY = 20
-#: Groups that one look deletes; the next check continues.
+_CHECKS_PER_EXPIRY = 20
+#: Maximum groups that one check deletes; the next check continues.
 _DELETE_MOST = 100
 
 
 class GroupDeletion:
-    """Deletes groups. Not thread-safe: it belongs to the loop of the engine."""
+    """Deletes groups. Belongs to the loop of the engine."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class GroupDeletion:
         self._loop = asyncio.get_running_loop()
         self._members_are_back_at = self._loop.time() + min(away_s, expiry.idle_ms / 1000)
         self._clock_ms = clock_ms or engine.deletion_ms
-        #: Groups that were warned of, and when they were to be deleted.
+        #: Groups whose deletion was announced in the log, and when it was due.
         self._warned: dict[str, int] = {}
 
     # ---- on request -----------------------------------------------------------------------------
 
     async def delete(self, request: broker_pb2.DeleteGroupRequest) -> broker_pb2.DeleteGroupResponse:
-        """Delete a group, its dead letters only if requested; with `force` its members start over as a new group."""
+        """Delete a group, and its dead letters if requested. With `force`, its members continue as a new group."""
         group = check_group(request.group)
         if not request.force:
             check_idle(self._engine, group, self._engine.leases.of_group(group), "deletion")
@@ -68,18 +68,18 @@ class GroupDeletion:
     async def _delete(self, group: str, decide: Callable[[State], Fact | None]) -> Fact | None:
         fact = await self._engine.writes.record(decide)
         if fact is not None:
-            await self._sessions.begin_anew(group)  # a member may have come at this moment
+            await self._sessions.begin_anew(group)  # even without `force`: a member may have joined just now
         return fact
 
     # ---- by time --------------------------------------------------------------------------------
 
     @property
     def look_every_s(self) -> float:
-        """Seconds between two looks for idle groups."""
-        return min(_CHECK_INTERVAL_S, self._expiry.idle_ms / 1000 / _LOOKS_PER_EXPIRY)
+        """Seconds between two checks for idle groups."""
+        return min(_CHECK_INTERVAL_S, self._expiry.idle_ms / 1000 / _CHECKS_PER_EXPIRY)
 
     async def look(self) -> None:
-        """Delete the groups that have been idle for too long, and warn of those that soon will be."""
+        """Delete groups that have been idle for too long, and log those whose deletion is near. Raises `NotMaster`."""
         self._engine.writes.check()
         state, now = self._engine.state, self._clock_ms()
         deleted = 0
@@ -116,7 +116,7 @@ class GroupDeletion:
 
         def decide(state: State) -> Fact | None:
             if self._expiry.expires_ms(state, group, has_members=False) != due_ms:
-                return None  # somebody has come
+                return None  # the group was used meanwhile
             return GroupDeleted(group, tuple(name for name in (retry_topic(group),) if name in state.topics))
 
         if await self._delete(group, decide) is None:

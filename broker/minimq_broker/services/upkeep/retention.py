@@ -1,6 +1,6 @@
-"""Retention: deletes the oldest segments when they are too old, too many, or when the disk needs them back.
+"""Retention: deletes the oldest segments when they are too old or too many, or when the disk is too full.
 
-Segments of which something is still needed are rewritten instead, and so are those with much garbage.
+Rewrites segments that still contain needed entries instead, and segments with much garbage.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Pause before the next look as long as it is not known what is needed, since the state is not saved yet, in seconds.
+#: Check interval while it is not known which entries are needed, because the state is not saved yet.
 _SOON_S = 1.0
 
-#: What one slice reads, at most.
+#: One slice of a rewriting reads at most this.
 _SLICE_BYTES = 8 << 20
 _SLICE_ENTRIES = 2_000
-#: The shortest pause between two slices, in seconds. It is at least as long as the slice has taken.
+#: Minimum pause between two slices. A pause also lasts at least as long as the slice before it.
 _PAUSE_S = 0.005
-#: Room that stays on the disk beside what a rewriting makes.
+#: Disk space that a rewriting leaves free.
 _SPARE_BYTES = 64 << 20
 
 
 class Retention(PeriodicTask):
-    """Looks at the segments again and again, from `start` to `stop`. What touches the disk runs on another thread."""
+    """Checks the segments periodically. Everything that touches the disk runs on another thread."""
 
     def __init__(
         self,
@@ -69,31 +69,31 @@ class Retention(PeriodicTask):
         super().__init__(
             "retention",
             self._look,
-            lambda: check_interval_s if self._knows else min(check_interval_s, _SOON_S),
+            lambda: check_interval_s if self._knows_needed else min(check_interval_s, _SOON_S),
             log,
             at_once=True,
         )
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Size of the log after something was deleted early, which may go on with what it has grown since.
+        #: Size of the log after the last early deletion. The next one may delete as much as the log has grown since.
         self._kept_bytes = 0
-        #: Whether it is known what of old segments is needed.
-        self._knows = False
-        #: Segments whose age could not be read, so that it is logged once.
+        #: Whether it is known which entries of old segments are needed.
+        self._knows_needed = False
+        #: Segments whose age could not be read, to log each once.
         self._unreadable: set[int] = set()
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start checking."""
         self._loop = asyncio.get_running_loop()
         super().start()
 
     async def stop(self, *, cancel: bool = False) -> None:
-        """End once the thread is done with the present deletion, or slice: a file is not closed under its hands."""
+        """Stop after the current deletion or slice, so that no file is closed while the thread uses it."""
         await super().stop(cancel=cancel)
 
     def look_now(self) -> None:
-        """Check at once: the disk gets fuller than it should be. Any thread may call this."""
+        """Check at once, because the disk is fuller than its limit. Thread-safe."""
         if self._loop is not None and not self.is_stopping:
             self._loop.call_soon_threadsafe(self.wake)
 
@@ -110,7 +110,7 @@ class Retention(PeriodicTask):
                 try:
                     if not await self._rewrite(item.segment.start, item.reason):
                         return
-                except StoreFull as error:  # there may be room for another one, which makes room for this one
+                except StoreFull as error:  # rewriting another segment may fit, and make room for this one
                     no_room = no_room or error
                     continue
             elif not await asyncio.to_thread(self._delete, item):
@@ -122,7 +122,7 @@ class Retention(PeriodicTask):
         if garbage is not None and not self.is_stopping:
             await self._rewrite(garbage, None)
 
-    # ---- rewriting, in slices, with pauses, and only where there is room -------------------------------
+    # ---- rewriting: in slices, with pauses, and only if there is room ----------------------------------
 
     async def _rewrite(self, start: int, reason: Reason | None) -> bool:
         return bool(await in_steps(self._handle, partial(self._rewritten, start, reason), self._pause))
@@ -157,10 +157,10 @@ class Retention(PeriodicTask):
             return self._put_in_place(store, made, reason)
 
     def _stretch(self, store: MessageStore, start: int, reason: Reason | None) -> tuple[list[Segment], int]:
-        """Return a segment with the neighbors that are rewritten with it, and how many bytes stay, about."""
+        # Returns the segment with the neighbors to rewrite with it, and about how many bytes of them stay.
         segments = store.log.segments
         index = next((number for number, each in enumerate(segments[:-1]) if each.start == start), None)
-        if index is None:  # it is there no more, or written to
+        if index is None:  # it is gone, or being written
             return [], 0
         kept: list[tuple[int, bool]] = []
         for segment, following in itertools.pairwise(segments[: index + 2]):
@@ -177,7 +177,7 @@ class Retention(PeriodicTask):
 
     def _put_in_place(self, store: MessageStore, made: Rewriting, reason: Reason | None) -> bool:
         before = store.log.disk_bytes
-        with store.log.kept:  # no copy of the log begins between the look and the change
+        with store.log.kept:  # no copy of the log begins between the check and the change
             if not store.old.put_in_place(made, self._lowest_needed()):
                 return False
         self._counters.segments_rewritten += len(made.former)
@@ -195,7 +195,7 @@ class Retention(PeriodicTask):
         )
         return True
 
-    # ---- looking ------------------------------------------------------------------------------------
+    # ---- checking -----------------------------------------------------------------------------------
 
     def _find_garbage(self, needed_from: int) -> int | None:
         with self._handle.reading() as store:
@@ -215,11 +215,11 @@ class Retention(PeriodicTask):
     def _look_at_topics(self) -> None:
         with self._handle.reading() as store:
             store.old.look(self._clock_ms())
-            self._knows = store.old.known_to >= 0
+            self._knows_needed = store.old.known_to >= 0
 
     def _delete(self, item: Expired) -> bool:
         with self._handle.reading() as store:
-            with store.log.kept:  # no copy of the log begins between the look and the change
+            with store.log.kept:  # no copy of the log begins between the check and the change
                 is_oldest = store.log.segments[0].start == item.segment.start
                 is_deleted = is_oldest and store.remove_first(self._lowest_needed())
             if is_deleted:
@@ -252,7 +252,7 @@ class Retention(PeriodicTask):
             if is_outdated(facts[-1], now, rules):
                 try:
                     store.call(lambda: self._seal(store))
-                except StoreFull as error:  # what is deleted below may make room
+                except StoreFull as error:  # the deletions below may make room
                     log.warning("retention: no segment sealed, will try again error=%s", error)
             free_to = min(store.old.rewritable_to, needed_from)
             used = sum(each.size_bytes for each in facts)
@@ -281,7 +281,7 @@ class Retention(PeriodicTask):
         about = segment.path.stat()
         try:
             newest = segment.newest_ms()
-        except (lmdb.Error, struct.error, StoreError) as error:  # if damaged, it must not keep later segments forever
+        except (lmdb.Error, struct.error, StoreError) as error:  # a damaged segment must not block later ones forever
             newest = about.st_mtime_ns // 1_000_000
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)

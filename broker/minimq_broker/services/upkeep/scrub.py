@@ -1,4 +1,4 @@
-"""The scrub: rereads old segments slowly, so that damage is found before the data is needed."""
+"""The scrub: slowly rereads old segments to find damage before the data is needed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: What one step looks at, at most, and the time between two steps in seconds: 4 MiB and 1,000 entries in a second.
+#: Bounds of one step, and the pause between two: up to 4 MiB and 1,000 entries per second.
 _STEP_BYTES = 1 << 20
 _STEP_ENTRIES = 250
 _STEP_S = 0.25
-#: Pause between checks of pages, in seconds: most of it is for others.
+#: Pause between checks of pages.
 _PAGES_S = 0.02
-#: Time before the first round, in seconds: a start has better things to do.
+#: Delay of the first round, so that it does not slow down the start.
 _FIRST_S = 60.0
-#: Pause before the next attempt when pages could not be checked, in seconds: a copy of everything may be on its way.
+#: Pause before the next attempt if pages could not be checked, such as while everything is copied from the master.
 _AGAIN_S = 2.0
 
 
 class Scrub(PeriodicTask):
-    """Verifies all sealed segments in rounds, on a thread; first the pages that the start left out."""
+    """Verifies all sealed segments in rounds, on a thread. Before the first round, checks pages that the start skipped."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters
@@ -50,7 +50,7 @@ class Scrub(PeriodicTask):
                 if not await in_steps(
                     self._handle, partial(_look_at_pages, segment), lambda _: asyncio.sleep(_PAGES_S)
                 ):
-                    return  # the log was cut, or is another one
+                    return  # the log was cut or replaced
             self._has_seen_pages, self._pause_s = True, min(self._round_s, _FIRST_S)
 
     async def _round(self) -> None:

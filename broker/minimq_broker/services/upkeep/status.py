@@ -1,4 +1,4 @@
-"""The broker itself: its report, and its permission for all topics."""
+"""The calls about the broker itself: status, promotion, and its permission for all topics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DISK_LEVEL = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of this broker."""
+    """The identity of this broker, as it reports it."""
 
     cluster: str
     broker_name: str
@@ -34,7 +34,7 @@ class Identity:
 
 
 class StatusService:
-    """The calls of the broker that concern it as a whole."""
+    """The calls about the broker as a whole."""
 
     def __init__(self, engine: Engine, identity: Identity, replication: Replication, access: AccessService) -> None:
         self._engine = engine
@@ -43,7 +43,7 @@ class StatusService:
         self._access = access
 
     async def describe(self, _: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
-        """Return the report of this broker."""
+        """Return the status of this broker."""
         identity, counters = self._identity, self._engine.counters
         status = broker_pb2.GetStatusResponse(
             cluster=identity.cluster,
@@ -89,7 +89,7 @@ class StatusService:
         )
 
     async def promote(self, request: broker_pb2.PromoteRequest) -> broker_pb2.PromoteResponse:
-        """Become the master of the replicas. Raises as `Replication.promote` does."""
+        """Become the master of the replicas. Raises what `Replication.promote` raises."""
         before = self._replication.tell()
         term = await self._replication.promote(unclean=request.unclean)
         if term != before.term:
@@ -99,25 +99,25 @@ class StatusService:
         return broker_pb2.PromoteResponse(term=term)
 
     async def probe(self, _: broker_pb2.ProbeRequest) -> broker_pb2.ProbeResponse:
-        """Answer once the writer has processed all earlier jobs: not at all while the disk hangs."""
+        """Answer once the writer has processed all earlier jobs; never while the disk hangs."""
         await self._engine.writes.record(lambda _: None, alone=False)
         return broker_pb2.ProbeResponse()
 
     async def set_permission(self, request: broker_pb2.SetPermissionRequest) -> broker_pb2.SetPermissionResponse:
-        """Set what may be done with all topics. Durable when this returns. Raises `InvalidArgument`."""
+        """Set the upper bound of the permission of all topics. Durable when this returns. Raises `InvalidArgument`."""
         fact = PermissionSet(check_permission(request.permission))
         await self._engine.writes.record(lambda _: fact)
         return broker_pb2.SetPermissionResponse(data_version=self._engine.tables.answered_version)
 
 
 class Replication(Protocol):
-    """The place of a broker among its replicas."""
+    """The replication status of a broker, and its promotion."""
 
     def tell(self) -> broker_pb2.ReplicationStatus:
         """Return the replication status of the broker and its replicas."""
 
     def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync, for readers that are far behind; 0 if there is none."""
+        """Return the broker id of a slave in sync to which readers far behind are sent; 0 if there is none."""
 
     async def promote(self, *, unclean: bool) -> int:
         """Become the master, and return the term."""
