@@ -1,4 +1,4 @@
-"""The talk of a broker with each of its name servers about users and rules."""
+"""The exchange of users and rules between a broker and its name servers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
-#: Seconds after which a broker goes by the document that it has, without having heard of any name server.
+#: A broker that reaches no name server for this long uses the document that it has.
 _SETTLE_S = 5.0
 
 
 class AccessLinks:
-    """Keeps a stream to each name server. Lives on the event loop on which `start` was called."""
+    """Keeps a stream to each name server. Belongs to the event loop on which `start` was called."""
 
     def __init__(self, nameservers: Sequence[str], shared: SharedAccess, security: ChannelSecurity) -> None:
         self._nameservers = nameservers
@@ -37,7 +37,7 @@ class AccessLinks:
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Begin to talk; returns at once. The document counts once one name server has nothing newer, or soon."""
+        """Start exchanging in the background. Settles the document once one name server agrees, or after a while."""
         self._tasks = [
             asyncio.create_task(self._run(address), name=f"access-{address}") for address in self._nameservers
         ]
@@ -71,7 +71,7 @@ class AccessLinks:
                     raise Unavailable(f"{peer} ended the stream")
                 except grpc.RpcError as error:
                     cause: Exception = await explained(error, "name server", address, self._security.trust())
-                except Exception as error:  # noqa: BLE001 - whatever it is, the broker would miss all changes
+                except Exception as error:  # noqa: BLE001 - any error: without the stream the broker misses all changes
                     cause = error
                 finally:
                     stream.cancel()

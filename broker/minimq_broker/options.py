@@ -16,7 +16,7 @@ from minimq_common.serving.logs import LogFormat
 from minimq_common.serving.options import check_limits, option
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
 
-#: Where Linux says how much memory the control group of this process may use: that of its container.
+#: The memory limit of this process's control group, which is that of its container, on Linux.
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TERM_LEASE_S = 3.0
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
@@ -383,12 +383,12 @@ class BrokerOptions:
 
     @property
     def slave_read_lag(self) -> int:
-        """The bytes that a reader may be behind: older data is probably not in the memory of the machine."""
+        """Readers this many bytes behind go to a slave: older data is probably not in the page cache."""
         return self.slave_read_lag_bytes or int(0.4 * _memory_bytes(_MEMORY_LIMIT))
 
     @property
     def max_batch_bytes(self) -> int:
-        """Largest batch: one body of the largest size, or many small messages with long keys and properties."""
+        """Maximum bytes of a batch: one body of the largest size, or many small messages with keys and properties."""
         return max(self.max_body_bytes, 4 << 20) + (4 << 20)
 
 
@@ -396,5 +396,5 @@ def _memory_bytes(limit: Path) -> int:
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     try:
         return min(machine, int(limit.read_text("ascii")))
-    except (OSError, ValueError):  # there are no control groups, or no limit: it says "max"
+    except (OSError, ValueError):  # no control groups, or no limit, which reads "max"
         return machine

@@ -1,4 +1,4 @@
-"""The broker: it owns the engine, the registration at the name servers and the gRPC server."""
+"""The broker: owns the engine, the registration at name servers, the background tasks and the gRPC server."""
 
 from __future__ import annotations
 
@@ -56,30 +56,30 @@ from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: Time that calls under way get when the broker stops: enough for a commit that is on its way to the disk.
+#: Timeout of running calls when the broker stops: enough for a commit in progress.
 _DRAIN_S = 5.0
 
-#: Streams of clients, which end in good order when the broker stops.
+#: Streams of clients, which end cleanly when the broker stops.
 _STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply")
 
-#: Time that the stop takes in all, but for the disk: replicas and name servers that hang add up to no more. A container
-#: is killed after 10 seconds if nothing else is said.
+#: Maximum time of a stop except for the disk, even if replicas and name servers hang. By default containers are killed
+#: after 10 seconds.
 _STOP_S = 8.0
 
-#: Time between two looks at whether the store has failed, in seconds.
+#: Interval at which the health service checks whether the store has failed.
 _CHECK_INTERVAL_S = 0.5
 
-#: What a request may have besides the largest batch, in bytes.
-_AROUND_BATCH = 1 << 20
+#: Bytes that a request may have besides the largest batch.
+_MAX_REQUEST_OVERHEAD = 1 << 20
 
-#: What one of several replicas is told whose store cannot be opened.
+#: The remedy if the store of a replica cannot be opened.
 _REMEDY = (
     "if another replica is the master now (minimq cluster status), rebuild this one from it: minimq-broker rebuild "
     "--from MASTER_HOST:PORT {}"
 )
 _BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
-#: What tools for gRPC find here.
+#: The services that health checks and reflection know.
 _SERVICES = (_BROKER.full_name, _REPLICATION.full_name)
 
 
@@ -90,7 +90,7 @@ class _Startable(Protocol):
 
 
 class Broker:
-    """One broker. Not thread-safe: it lives on the event loop on which `start` was called; it can be started once."""
+    """One broker. Lives on the event loop on which `start` was called. Can be started once."""
 
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
@@ -107,21 +107,21 @@ class Broker:
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
-        #: Ends what was started, the latest first, and when its end has to be over.
+        #: Stops what was started in reverse order; and the loop time by which this must be done.
         self._ends, self._until = AsyncExitStack(), math.inf
 
     @property
     def address(self) -> str:
-        """HOST:PORT it serves at; the port is the real one once `start` has returned."""
+        """HOST:PORT at which it serves, with the actual port once `start` has returned."""
         return self._address
 
     @property
     def metrics_address(self) -> str:
-        """HOST:PORT at which it shows its metrics once `start` has returned; empty when it does not."""
+        """HOST:PORT that serves its metrics, once `start` has returned; empty without metrics."""
         return self._metrics_address
 
     async def start(self) -> None:
-        """Open the store, serve, and register, in this order: nobody finds a broker that is not ready."""
+        """Open the store, serve, then register, so that clients never find a broker that is not ready."""
         options = self._options
         self._secrets = secrets_of(options.secrets, options.client_certificates)
         clock = self._new_clock(options)
@@ -132,7 +132,7 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         server = grpc.aio.server(
             options=rpc.server_options(
-                max_receive_message_length=options.max_batch_bytes + _AROUND_BATCH,
+                max_receive_message_length=options.max_batch_bytes + _MAX_REQUEST_OVERHEAD,
                 max_allowed_incoming_connections=options.max_connections,
             )
         )
@@ -140,16 +140,16 @@ class Broker:
         self._roles = self._make_roles(engine, options) if options.controller else None
         snapshots = Snapshots(engine.handle, engine.unsent)
         self._start_upkeep(engine, snapshots, clock)
-        standing = ReplicationView(engine.handle, self._roles)
+        replication_view = ReplicationView(engine.handle, self._roles)
         transactions = self._start_publishing(engine, options, clock)
         access = await self._start_access(engine, options)
-        service = self._service = BrokerService(engine, identity, options, standing, transactions, access)
+        service = self._service = BrokerService(engine, identity, options, replication_view, transactions, access)
         self._start_task(service.halves)
         if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         standard = self._add_services(server, engine, service, replication)
-        if self._access is not None:  # nobody gets in by users and rules that may be old
+        if self._access is not None:  # users and rules may be outdated until then
             await self._access.shared.wait_until_settled()
         await server.start()
         self._registration = Registration(
@@ -157,11 +157,11 @@ class Broker:
         )
         self._ends.push_async_callback(self._unregister, self._registration)
         if self._roles is not None:
-            self._roles.start()  # it registers once it knows as what
+            self._roles.start()  # registers once the broker has a role
         else:
             self._registration.start()
         if options.metrics:
-            await self._start_metrics(engine, identity, standing)
+            await self._start_metrics(engine, identity, replication_view)
         standard.serving()
         self._ends.callback(standard.stopping)
         self._start_task(
@@ -184,12 +184,12 @@ class Broker:
         self._start_task(self._due_timer)
         return self._transactions
 
-    async def _start_metrics(self, engine: Engine, identity: Identity, standing: ReplicationView) -> None:
-        # A tenth of the time that a broker takes to start, for those that show metrics.
+    async def _start_metrics(self, engine: Engine, identity: Identity, replication_view: ReplicationView) -> None:
+        # Imported late: takes a tenth of the start of a broker, and only metrics need it.
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
         from minimq_common.serving.metrics import MetricsServer
 
-        metrics = BrokerMetrics(engine, identity, standing, self._control, self._options)
+        metrics = BrokerMetrics(engine, identity, replication_view, self._control, self._options)
         shown = MetricsServer(metrics.collect, PREFIX)
         self._ends.push_async_callback(shown.stop)
         self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
@@ -284,13 +284,13 @@ class Broker:
             raise
 
     async def stop(self) -> None:
-        """Unregister, let calls under way end, write what was handed in, close the store. Idempotent."""
+        """Unregister, finish running calls, write submitted jobs, and close the store. Idempotent."""
         self._until = asyncio.get_running_loop().time() + _STOP_S
         await self._ends.aclose()
 
     async def _close_engine(self, engine: Engine) -> None:
         self._engine = None
-        await asyncio.to_thread(engine.close)  # it waits for the disk
+        await asyncio.to_thread(engine.close)  # waits for the disk
 
     async def _unregister(self, registration: Registration) -> None:
         self._registration = None
@@ -299,7 +299,7 @@ class Broker:
     async def _end_calls(self, server: grpc.aio.Server, engine: Engine, dispatcher: Dispatcher) -> None:
         engine.streams.end()
         if self._roles is not None:
-            await engine.writes.settle(_DRAIN_S)  # what was taken is acknowledged while this broker still leads
+            await engine.writes.settle(_DRAIN_S)  # acknowledges accepted jobs while this broker still leads
             await self._roles.stop()
         await dispatcher.drain(_STREAMS, _left(self._until))
         await server.stop(_left(self._until))
@@ -353,7 +353,7 @@ class Broker:
             self._registration.changed()
 
     def _describe(self) -> nameserver_pb2.RegisterRequest:
-        assert self._engine is not None  # it is closed after the registration has ended
+        assert self._engine is not None  # closes after the registration has ended
         data_version, state = self._engine.tables.data_version, self._engine.state
         alike = defaultdict[tuple[int, ...], list[str]](list)
         for topic in state.topics.copy().values():

@@ -9,7 +9,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq_broker.core.popping.pop_runs import MAX_HELD
 from minimq_broker.services.popping.pop_clients import MAX_CLIENTS, MAX_TOPICS
-from minimq_broker.services.popping.popping import MAX_SPANS_UNDER_WAY, MAX_UNDER_WAY
+from minimq_broker.services.popping.popping import MAX_PENDING_SPANS, MAX_PENDING_STEPS
 from minimq_common.errors import SystemBusy
 from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN, MAX_TAKES
 from minimq_proto.v1 import broker_pb2
@@ -79,7 +79,7 @@ def test_more_spans_than_may_be_on_their_way_to_the_disk_are_refused_whole(
     [(epoch, _, count)] = spans_of(popper.answer())
     assert count == MAX_TAKEN == 2 * MAX_SPANS
     halves = [[number for at in range(first, first + MAX_SPANS) for number in (at, 1)] for first in (0, MAX_SPANS)]
-    fitting = MAX_SPANS_UNDER_WAY // MAX_SPANS
+    fitting = MAX_PENDING_SPANS // MAX_SPANS
     ids = popper.begin(settles=[settling(popper, epoch, halves[0])] * fitting + [settling(popper, epoch, halves[1])])
     answers = {answer.id: answer for answer in (popper.result() for _ in ids)}
     assert [answers[number].HasField("failure") for number in ids] == [False] * fitting + [True]
@@ -95,7 +95,7 @@ def test_takes_of_one_stream_that_are_too_many_are_refused_and_the_others_wait_o
     cluster: LocalCluster, one_queue: str, popper: RawPopper
 ) -> None:
     waiting = popper.taking(1, 600, 60)
-    requests = MAX_UNDER_WAY // MAX_TAKES + 1  # of the last one nothing is taken in
+    requests = MAX_PENDING_STEPS // MAX_TAKES + 1  # of the last one nothing is taken in
     ids = [popper.begin(takes=[waiting] * MAX_TAKES) for _ in range(requests + 1)]
     refused = [popper.result() for _ in range(MAX_TAKES)]
     assert {answer.id for answer in refused} == {*ids[-1]}

@@ -1,1 +1,1 @@
-"""The metrics of a broker, read on demand."""
+"""The metrics of a broker, collected at each scrape."""

@@ -1,4 +1,4 @@
-"""The messages of topics and the lag of groups, in a bounded number of series."""
+"""The depths of topics and the lags of groups, in a bounded number of series."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import DEAD_LETTER_PREFIX
 
-#: Stands for the topics, and for the pairs of a group and a topic, that have no series of their own. No legal name.
+#: The label of the series that sums up all topics, or pairs of group and topic, beyond the bound. Not a legal name.
 OTHERS = "(others)"
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDepth:
-    """The messages of a topic, in all of its queues."""
+    """The number of messages in all queues of a topic."""
 
     stored: int
+    #: Includes deleted messages.
     appended: int
 
 
 class Backlog:
-    """Counts messages by the offsets in the state. Used by one thread at a time, of any kind."""
+    """Counts messages by the offsets in the state. Used by one thread at a time."""
 
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
         self._most_series = most_series
-        #: First offsets of queues, which cost a look at the disk. They change with the start of the log and the term.
+        #: Cached first offsets of queues, which are read from disk. They change with the log's cuts and its term.
         self._firsts: dict[QueueKey, int] = {}
-        self._firsts_as_of = (0, 0)
+        self._firsts_version = (0, 0)
 
     def topics(self) -> dict[str, TopicDepth]:
-        """Return what each topic holds, by its name."""
+        """Return the depths of topics by name."""
         names = self._names()
         ends = self._store().state.ends.copy()
         stored, appended = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0)
@@ -44,7 +45,7 @@ class Backlog:
         return {name: TopicDepth(stored[name], appended[name]) for name in stored}
 
     def dead_letters(self) -> dict[str, int]:
-        """Return how many dead letters of each group are stored, by its name."""
+        """Return the stored dead letters by group."""
         topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
         found: dict[str, int] = {}
         for topic in (topic for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)):
@@ -55,7 +56,7 @@ class Backlog:
         return found
 
     def lags(self) -> dict[tuple[str, str], int]:
-        """Return how many messages each group has still to read of each topic where it has offsets."""
+        """Return the lag of each group in each topic where it has offsets, by group and topic."""
         names = self._names()
         state = self._store().state
         committed, popped = state.committed.copy(), state.popped.copy()
@@ -74,7 +75,7 @@ class Backlog:
         return lags
 
     def in_flight(self) -> dict[tuple[str, str], int]:
-        """Return how many messages that are taken one by one consumers of each group have, of each topic."""
+        """Return the messages of work queues that consumers hold, by group and topic."""
         names, by_pair = self._names(), dict[tuple[int, str], int]()
         for (group, topic_id, _), queue in self._store().state.popped.copy().items():
             if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
@@ -94,11 +95,11 @@ class Backlog:
     def _first(self, queue: QueueKey) -> int:
         store = self._store()
         if not store.log.complete_from and not store.log.floors:
-            return 0  # nothing was ever deleted
+            return 0  # no message was ever deleted
         as_of = (store.log.cuts, store.state.term)
-        if as_of != self._firsts_as_of:
-            self._firsts, self._firsts_as_of = {}, as_of
+        if as_of != self._firsts_version:
+            self._firsts, self._firsts_version = {}, as_of
         if queue not in self._firsts:
-            # Of an empty queue it is the end, where its next message will be the first.
+            # For an empty queue this is its end, where its next message will be.
             self._firsts[queue] = store.bounds(queue)[0]
         return self._firsts[queue]

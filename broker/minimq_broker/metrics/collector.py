@@ -1,7 +1,7 @@
 """All metrics of a broker; docs/monitoring.md has the table.
 
-What happens often was counted where it happens, once for each batch or commit. Everything else is read at the scrape,
-by a thread that only reads: at single values, and at copies of tables.
+Frequent events are counted where they happen, once per batch or commit. Everything else is read at the scrape, by a
+thread that reads only single values and copies of tables.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from minimq_proto.v1 import broker_pb2
 
 PREFIX = "minimq_broker"
 
-#: The calls that are streams of clients, as metrics name them.
+#: The streams of clients, as metrics name them.
 _STREAMS = ("append", "appendatomic", "attend", "pop", "pull", "reply", "session")
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
-#: Fields of `Counters`, their names, and what they count.
+#: Fields of `Counters`, with the name and the description of their metric.
 _COUNTERS = (
     ("messages_in", "messages_in", "Stored messages."),
     ("messages_searched", "messages_searched", "Messages that searches looked at."),
@@ -69,26 +69,26 @@ _COUNTERS = (
 
 
 class BrokerMetrics:
-    """The metrics of one broker. To be made on the event loop of the broker."""
+    """The metrics of one broker. Must be constructed on its event loop; `collect` runs on another thread."""
 
     def __init__(
         self,
         engine: Engine,
         identity: Identity,
-        standing: ReplicationView,
+        replication_view: ReplicationView,
         control: AccessControl | None,
         options: BrokerOptions,
     ) -> None:
         self._engine = engine
         self._identity = identity
-        self._standing = standing
+        self._replication_view = replication_view
         self._most_series = options.metrics_series
         self._control = control
         self._loop = asyncio.get_running_loop()
         self._backlog = Backlog(lambda: engine.store, options.metrics_series)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics. What cannot be looked at is left out: the rest may tell why."""
+        """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
         identity = self._identity
         values = {
             "broker": identity.broker_name,
@@ -110,7 +110,7 @@ class BrokerMetrics:
         yield from self._traffic()
         yield from self._clients()
         with contextlib.suppress(TimeoutError):
-            status = on_loop(self._loop, self._standing.tell)
+            status = on_loop(self._loop, self._replication_view.tell)
             yield from _replication(status, self._engine.handle.log_status.end)
         yield from self._of_store()
 
@@ -118,7 +118,7 @@ class BrokerMetrics:
         try:
             with self._engine.handle.reading() as store:
                 return [*self._commits(store), *self._disk(store), *self._depths(store)]
-        except SystemBusy:  # while it is replaced by a copy of the master's
+        except SystemBusy:  # the store is being truncated or replaced
             return []
 
     def _traffic(self) -> Iterator[Metric]:
@@ -190,7 +190,7 @@ class BrokerMetrics:
         )
         try:
             use, _ = store.disk.look()
-        except OSError:  # what is not known is not shown
+        except OSError:  # omit unknown values
             return
         yield gauge(f"{PREFIX}_disk_free_bytes", "Free disk space.", use.free_bytes)
         yield gauge(f"{PREFIX}_disk_used_ratio", "Used share of the disk, by all programs, from 0 to 1.", use.ratio)
@@ -285,7 +285,6 @@ class BrokerMetrics:
 
 
 def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    """Yield what is known of delayed messages. The numbers of those that wait are in the state: nothing is counted."""
     waiting = sum(each.messages for each in store.state.delays.by_topic.copy().values())
     yield gauge(f"{PREFIX}_delayed_messages", "Delayed messages that wait until they are due.", waiting)
     next_ms = store.next_due_ms
@@ -303,7 +302,6 @@ def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
 
 
 def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    """Yield the metrics of half messages."""
     table = [*store.state.transactions.open_halves().values()]
     oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
@@ -326,7 +324,6 @@ def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
 
 
 def _replication(status: broker_pb2.ReplicationStatus, log_end: int) -> Iterator[Metric]:
-    """Yield the metrics that apply to the role that a broker has."""
     yield gauges(
         f"{PREFIX}_role",
         "1 for the role of the broker, 0 for the other roles.",

@@ -1,1 +1,1 @@
-"""The spans of a broker by OpenTelemetry, if somebody wants them."""
+"""Optional OpenTelemetry spans of a broker."""

@@ -1,4 +1,4 @@
-"""The spans of a broker by OpenTelemetry. It needs `minimq[otel-broker]`: import this only if somebody wants spans."""
+"""The OpenTelemetry spans of a broker. Needs `minimq[otel-broker]`, so import it only with --otel."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from minimq_common.serving import daemon
 
 _SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 _NOTHING = Context()
-#: Seconds for which the end of a broker waits for the collector.
+#: Maximum time that the stop of a broker waits for the collector.
 _CLOSE_S = 2.0
 
 
 class BatchTracer:
-    """Makes spans of batches, at most so many in a second, and exports them by a thread of its own.
+    """Makes spans of batches, at most `most_per_s` per second, and exports them on a separate thread.
 
-    The variables `OTEL_*` say where to and which; `OTEL_EXPORTER_OTLP_ENDPOINT` is http://localhost:4318 by default.
+    The variables `OTEL_*` configure the export; `OTEL_EXPORTER_OTLP_ENDPOINT` is http://localhost:4318 by default.
     """
 
     def __init__(self, broker_name: str, broker_id: int, most_per_s: int, exporter: SpanExporter | None = None) -> None:
@@ -42,13 +42,13 @@ class BatchTracer:
         self._most = most_per_s
         self._second, self._count = 0, 0
         own = Resource.create({"service.name": "minimq-broker", "service.instance.id": f"{broker_name}/{broker_id}"})
-        resource = own.merge(OTELResourceDetector().detect())  # the variables win
+        resource = own.merge(OTELResourceDetector().detect())  # the variables take precedence
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter or OTLPSpanExporter()))
         self._tracer = self._provider.get_tracer("minimq-broker", daemon.version(), _SCHEMA_URL)
 
     def parent(self, traceparent: str) -> Context | None:
-        """Return the context of whoever has sent a batch; None if there are to be no spans of it."""
+        """Return the trace context of the sender; None if the batch is not traced."""
         if not traceparent:
             return None
         second = int(time.monotonic())
@@ -65,7 +65,7 @@ class BatchTracer:
         return set_span_in_context(NonRecordingSpan(context), _NOTHING)
 
     def make(self, parent: Context, job: AppendJob, came_at: float, ended_at: float) -> None:
-        """Make the span of a batch that is answered, with those of its wait, its commit and its confirmation."""
+        """Make the span of an answered batch, with child spans for its wait, commit and confirmation."""
         now = time.time_ns() - time.monotonic_ns()
 
         def begun(name: str, context: Context, kind: SpanKind, at: float) -> Span:
@@ -103,7 +103,7 @@ class BatchTracer:
         ended(whole, ended_at)
 
     def close(self) -> None:
-        """Export what is left, and end; a collector that hangs is waited for only so long."""
+        """Export the remaining spans and stop, within `_CLOSE_S` even if the collector hangs. Blocks."""
         ending = threading.Thread(target=self._provider.shutdown, name="minimq-spans", daemon=True)
         ending.start()
         ending.join(_CLOSE_S)

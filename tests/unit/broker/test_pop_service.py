@@ -100,7 +100,7 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
-    monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
+    monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
 
     async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
         await make_topic(engine, 100)
@@ -128,7 +128,7 @@ def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be
 
 def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
-    monkeypatch.setattr(popping, "_COUNTED_FOR_S", 0.0)
+    monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
 
     async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
         await make_topic(engine, 1)

@@ -1,4 +1,4 @@
-"""Answers to a consumer that takes messages one by one: their batches are read as a response is written."""
+"""Answers to consumers of work queues: reads delivered batches when a response is written."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
 from minimq_common.wire.unsent import Unsent
 from minimq_proto.v1 import broker_pb2
 
-#: Results that may wait for a client that does not read; with more, nothing is received from it.
+#: Results that may wait for a client that does not read. Beyond this, the broker stops receiving from it.
 MAX_WAITING = 1_000
-#: A response is about this large, and never larger by more than what one take brings.
+#: Target size of a response, which one take may exceed.
 _RESPONSE_BYTES = 1 << 20
 
 
 class PopAnswers(AnswerStream):
-    """The answers to one stream; the batches of delivered messages are read as they are written."""
+    """The answers of one stream. Reads the batches of delivered messages when they are written."""
 
     def __init__(
         self,
@@ -44,15 +44,15 @@ class PopAnswers(AnswerStream):
     ) -> None:
         super().__init__(context, bytes, soon, unsent, rate)
         self._reader = reader
-        #: Has a take that waits answered at once, by its id.
+        #: By take id: answers a waiting take at once, without messages.
         self.cancels: dict[int, Callable[[], None]] = {}
 
     def next_size(self) -> int:
-        """Return how large the next response will be, about, in bytes."""
+        """Estimate the bytes of the next response."""
         return _RESPONSE_BYTES if any(isinstance(answer, DeliveredRuns) for answer in self._answers) else 0
 
     def add(self, answer: broker_pb2.PopResult | DeliveredRuns) -> None:
-        """Write a result; messages that were delivered to a client that is gone go to others."""
+        """Queue a result. If the stream has ended, give delivered messages back."""
         if self.cancels:
             self.cancels.pop(answer.take_id if isinstance(answer, DeliveredRuns) else answer.id, None)
         if not self._over.done():
@@ -61,11 +61,11 @@ class PopAnswers(AnswerStream):
             self._reader.give_back(answer)
 
     def fail(self, number: int, error: Exception) -> None:
-        """Answer a take or a settle by an error."""
+        """Queue an error as the answer to a take or a settle."""
         self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
 
     def close(self) -> None:
-        """Write no more."""
+        """Write nothing more, cancel waiting takes, and give back messages whose batches were not written."""
         super().close()
         for cancel in [*self.cancels.values()]:
             cancel()
@@ -75,10 +75,10 @@ class PopAnswers(AnswerStream):
                 self._reader.give_back(answer)
 
     def take(self) -> bytes:
-        """Return the waiting results, up to the size of a response."""
+        """Return the encoded results, up to the size of a response."""
         parts: list[bytes] = []
         size = taken = 0
-        with Lent() as lent:  # batches are copied once, from the file into the response
+        with Lent() as lent:  # copies batches only once, from the file into the response
             for answer in self._answers:
                 if size >= _RESPONSE_BYTES:
                     break
@@ -98,14 +98,14 @@ class PopAnswers(AnswerStream):
 
 log = logging.getLogger(__name__)
 
-#: Maximum bytes of one take, whatever it requests, plus the batch that exceeds the limit.
+#: Maximum bytes of one take, whatever it requests. The last batch may exceed it.
 _MOST_BYTES = 4 << 20
-#: Number of batches whose positions are cached.
+#: Maximum queues whose latest batch is cached.
 _MAX_PLACES = 10_000
 
 
 class DeliveredRuns(NamedTuple):
-    """Messages of a take whose batches are not read yet."""
+    """The result of a take whose batches are not read yet."""
 
     take_id: int
     max_bytes: int
@@ -113,26 +113,26 @@ class DeliveredRuns(NamedTuple):
     key: PopKey
     runs: Sequence[Run]
     epoch: int
-    #: The queue has more that may be taken now.
+    #: The queue has more messages to take now.
     has_more: bool
 
 
-#: Settles messages of a queue on behalf of their consumer.
+#: Settles messages of a queue for their consumer.
 SettleFor = Callable[[PopKey, Settle], None]
 
 
 class PopReader:
-    """Reads the batches of delivered messages; gives back what does not fit, and sets aside what cannot be read."""
+    """Reads the batches of delivered messages. Gives back those that do not fit, and sets aside unreadable ones."""
 
     def __init__(self, engine: Engine, clock: PopClock, settle: SettleFor) -> None:
         self._engine = engine
         self._clock = clock
         self._settle = settle
-        #: The batch that was handed out of last, without its bytes.
+        #: The batch of each queue that was delivered last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
     def encode(self, delivered: DeliveredRuns, lent: Lent) -> list[bytes]:
-        """Return the parts of the encoded result of a take, valid until `lent` is closed: large batches are views."""
+        """Encode the result of a take. The parts are valid until `lent` closes, because large batches are views."""
         key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
@@ -155,13 +155,13 @@ class PopReader:
             for batch in batches:
                 fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
             return [result.SerializeToString()]
-        # A message field that occurs twice is merged: the second time it adds the batches.
+        # Protobuf merges a message field that occurs twice: the second occurrence adds the batches.
         parts = [*batch_parts(broker_pb2.PoppedMessages.BATCHES_FIELD_NUMBER, batches)]
         more = field_head(broker_pb2.PopResult.POPPED_FIELD_NUMBER, sum(map(len, parts)))
         return [result.SerializeToString(), more, *parts]
 
     def give_back(self, delivered: DeliveredRuns) -> None:
-        """Release messages that were delivered to a client that is gone: it was no try."""
+        """Return messages whose client is gone. Does not count as a try."""
         self._give_back(delivered, [(run.first, run.end) for run in delivered.runs])
 
     def _give_back(self, delivered: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:
@@ -172,7 +172,7 @@ class PopReader:
         room = min(delivered.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
-        gone = list[tuple[int, int]]()  # deleted meanwhile: the next take passes over it, and tells of it
+        gone = list[tuple[int, int]]()  # deleted meanwhile: the next take skips and reports them
         failure: MiniMQError | None = None
         for run in delivered.runs:
             begin = at = run.first

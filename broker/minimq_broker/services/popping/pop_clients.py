@@ -1,4 +1,4 @@
-"""The consumers that take messages one by one: their streams and filters, within bounds."""
+"""The consumers of work queues: their streams and filters, within bounds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from minimq_common.security.caller import Caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
 
-#: Consumers of one stream, topics that these take from, and characters of their filters.
+#: Maximum consumers of one stream, topics that these take from, and characters of their filters.
 MAX_CLIENTS = 1_000
 MAX_TOPICS = 5_000
 MAX_FILTERS = 2 * MAX_FILTER
@@ -28,7 +28,7 @@ MAX_FILTERS = 2 * MAX_FILTER
 
 @dataclass(slots=True, eq=False)
 class PopClientStream:
-    """One stream of a client."""
+    """One stream of a client, which may serve several consumers."""
 
     answers: PopAnswers
     caller: Caller
@@ -55,7 +55,7 @@ class PopClients:
         self._poppers = engine.tables.poppers
 
     def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
-        """Count consumers that have messages as present for the grace: no member may divide their queues meanwhile."""
+        """Count consumers that have messages as present for the grace period, so that no group member can join yet."""
         popped = self._engine.handle.any_store.state.popped.copy()
         holders = {
             (group, run.client)
@@ -76,7 +76,7 @@ class PopClients:
             asyncio.get_running_loop().call_later(grace_s, miss)
 
     def enter(self, popper: Popper) -> None:
-        """Record a consumer that takes. Raises `GroupConflict` while members of the group divide its queues."""
+        """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""
         group, client_id, stream = popper
         if (group, client_id) in stream.clients:
             return
@@ -94,7 +94,7 @@ class PopClients:
         self._poppers.came(group, client_id)
 
     def subscribe(self, popper: Popper, take: broker_pb2.PopTake) -> frozenset[int]:
-        """Record the filter of a consumer for a topic; return the hashes of the wanted tags, the same for all."""
+        """Set the filter of a consumer for a topic, and return the hashes of its tags. Raises `SystemBusy`."""
         self.enter(popper)
         group, client_id, stream = popper
         key = (group, client_id, take.topic)
@@ -119,7 +119,7 @@ _OUTCOMES = {
 
 
 def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
-    """Return the messages of a settle, each span from the first to before the second. Raises `InvalidArgument`."""
+    """Return the spans of a settle as pairs of the first offset and the end. Raises `InvalidArgument`."""
     if len(settle.spans) % 2 or not settle.spans:
         raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
     firsts = settle.spans[::2]
@@ -127,7 +127,7 @@ def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
-    """Return the step for a settle, after which the queue `may_divide` into more runs."""
+    """Return the step of a settle. `may_divide` allows it to divide the queue into more runs."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:

@@ -1,6 +1,6 @@
-"""Takes of one group from one topic: waiting takes are served in turn, from the queues that may have messages.
+"""The takes of one group from one topic: serves waiting takes in order, from the queues that may have messages.
 
-Of FIFO topics it looks up the lanes of the next messages.
+For FIFO topics it looks up the lanes of the next messages.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
 from minimq_proto.v1 import broker_pb2
 
-#: A client continues with the queue whose batch it has: each is sent to few clients. So that no queue waits for long,
-#: a take goes to the one that was begun longest ago each time that so many messages have come, for so many seconds.
+#: A client keeps taking from the queue whose batch it has, so that each batch is sent to few clients. To be fair to the
+#: other queues, after this many messages and seconds a take goes to the least recently served queue.
 _TURN = 1_000
 _TURN_S = 0.1
-#: Delay before another check of a queue whose messages could not be delivered, in ms.
-_REST_MS = 20
-#: Batches that one look passes over.
+#: Delay before another check of a queue whose messages could not be delivered.
+_RECHECK_MS = 20
+#: Maximum batches that one search for wanted tags skips.
 _STEP_ROWS = 250
 
 
 @dataclass(slots=True, eq=False)
 class WaitingTake:
-    """A take without an answer yet."""
+    """A take that is not answered yet."""
 
     id: int
-    #: The consumer; "" if the messages stay with their handle when it is gone.
+    #: The consumer; "" if the messages are not released when it disconnects.
     client: str
     most: int
     max_bytes: int
@@ -55,7 +55,7 @@ class WaitingTake:
     have: frozenset[int]
     tags: frozenset[int]
     ahead: bool
-    #: When it came, by the clock of redeliveries.
+    #: When it was received, by the `PopClock`.
     asked_ms: int
     answers: PopAnswers
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -64,7 +64,7 @@ class WaitingTake:
     def of(
         cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
     ) -> WaitingTake:
-        """Return a take as it comes from a client."""
+        """Create it from the request of a client."""
         return cls(
             take.id,
             "" if take.unbound else client_id,
@@ -81,7 +81,7 @@ class WaitingTake:
 
 
 class PopLine:
-    """The takes of one group from one topic, at a cost that does not depend on the number of its queues."""
+    """The takes of one group from one topic. Its cost does not depend on the number of queues."""
 
     def __init__(
         self, engine: Engine, group: str, topic: Topic, clock: PopClock, may_begin: Callable[[], bool]
@@ -93,22 +93,23 @@ class PopLine:
         self._may_begin = may_begin
         self._loop = asyncio.get_running_loop()
         self._waiting: OrderedDict[WaitingTake, None] = OrderedDict()
-        #: Takes whose wait is over while another one is served, which may leave messages for them.
-        self._late: dict[WaitingTake, None] = {}
-        #: Queues that may have messages, the next one first; the others have none until their time in `_due`.
+        #: Takes whose wait has expired, but which may still get messages that jobs in flight leave over.
+        self._overdue: dict[WaitingTake, None] = {}
+        #: Queues that may have messages, in the order of service. Others have none until their time in `_due`, in ms.
         self._ready: OrderedDict[int, None] = OrderedDict.fromkeys(range(topic.queues))
         self._due: dict[int, int] = {}
         self._earliest_ms: float = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        #: Messages that pending takes may receive, and the number of these takes, by queue.
+        #: By queue: the messages that takes in flight may receive, and the number of these takes.
         self._asked: Counter[int] = Counter()
         self._under_way: Counter[int] = Counter()
+        #: Settles in flight that return messages.
         self._returning = 0
-        #: The first stored offset of queues, as long as the log begins there.
+        #: Cached first offsets of queues. `_cuts` is the state of the log for which they are valid.
         self._firsts: dict[int, int] = {}
         self._cuts: tuple[object, int] = None, -1
-        #: The queue that each stream takes from.
-        self._near: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
+        #: The queue that each stream took from last.
+        self._preferred: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
         self._turn = _TURN
         self._turn_until = 0.0
         self._is_over = False
@@ -119,18 +120,18 @@ class PopLine:
         """The latest known settings of the topic."""
         return self._topic
 
-    # ---- what happens --------------------------------------------------------------------------------
+    # ---- events --------------------------------------------------------------------------------------
 
     def take(self, take: WaitingTake) -> PopStep | None:
-        """Return the step by which a take asks a queue; None if the take waits, or is answered already."""
-        if take.ahead and self._topic.fifo:  # what becomes of older messages may void what was taken ahead
+        """Return the step with which a take requests messages; None if the take waits, or is answered already."""
+        if take.ahead and self._topic.fifo:  # the outcome of older messages could invalidate those taken ahead
             take.answers.add(broker_pb2.PopResult(id=take.id))
             return None
         if not self._waiting and (queue_id := self._next(take.answers)) is not None:
             return self._step(take, queue_id)
         self._waiting[take] = None
         if take.until <= self._loop.time():
-            self._late[take] = None
+            self._overdue[take] = None
             self._serve()
         else:
             take.timer = self._loop.call_at(take.until, self._expire, take)
@@ -144,7 +145,7 @@ class PopLine:
             take.answers.add(broker_pb2.PopResult(id=take.id))
 
     def taken(self, take: WaitingTake, step: PopStep, job: PopJob) -> None:
-        """Process the result of a take: it is answered, or waits on."""
+        """Process the result of a take: answer it, or let it wait again."""
         queue_id = step.key.queue_id
         self._asked[queue_id] -= take.most
         self._under_way[queue_id] -= 1
@@ -162,13 +163,13 @@ class PopLine:
             take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
-        else:  # another one was faster
+        else:  # another take was faster
             if self._has(queue_id):
-                self._rest(queue_id, self._clock.now_ms() + _REST_MS)
+                self._rest(queue_id, self._clock.now_ms() + _RECHECK_MS)
             self._waiting[take] = None
             self._waiting.move_to_end(take, last=False)
             if take.until <= self._loop.time():
-                self._late[take] = None
+                self._overdue[take] = None
             else:
                 take.timer = self._loop.call_at(take.until, self._expire, take)
         if not self._is_over:
@@ -176,7 +177,7 @@ class PopLine:
 
     def wake(self, queue_id: int) -> None:
         """Note that a queue may have messages."""
-        if queue_id not in self._ready and queue_id >= self._topic.queues:  # the topic has got more of them
+        if queue_id not in self._ready and queue_id >= self._topic.queues:  # the topic has more queues now
             topic = self._engine.state.topics.get(self._topic.name)
             if topic is None or topic.topic_id != self._topic.topic_id or queue_id >= topic.queues:
                 return
@@ -186,19 +187,19 @@ class PopLine:
             self._serve()
 
     def join(self, queue_id: int) -> None:
-        """Note that a batch for a queue is on its way to the disk: the next waiting take joins its commit."""
+        """Note that a batch for a queue was submitted: the next waiting take joins its commit."""
         take = next(iter(self._waiting), None)
-        may_join = take is not None and not take.tags and take not in self._late and not self._topic.fifo
+        may_join = take is not None and not take.tags and take not in self._overdue and not self._topic.fifo
         if take is not None and may_join and queue_id < self._topic.queues:
-            with suppress(MiniMQError, lmdb.Error, struct.error):  # it is served later, or told
+            with suppress(MiniMQError, lmdb.Error, struct.error):  # the take still waits, and is served later
                 self._ask(take, queue_id, AS_WRITTEN)
 
     def returning(self) -> None:
-        """Note that messages are being returned: until they are, no take is answered with nothing."""
+        """Note that a settle is returning messages: no take is answered with nothing until it is done."""
         self._returning += 1
 
     def returned(self, queue_id: int) -> None:
-        """Note that they are returned."""
+        """Note that such a settle is done."""
         self._returning -= 1
         self._ready[queue_id] = None
         if not self._is_over:
@@ -218,7 +219,7 @@ class PopLine:
         self._serve()
 
     def end(self, error: MiniMQError | None) -> None:
-        """Answer all takes, including those that are requeued: with an error, or with nothing."""
+        """Answer all takes with an error or without messages, also those that would wait again later."""
         self._is_over = True
         for take in [*self._waiting]:
             self._leave(take)
@@ -238,8 +239,8 @@ class PopLine:
             if (queue_id := self._next(take.answers)) is None:
                 break
             self._ask(take, queue_id)
-        if self._late and not self._returning and not any(self._under_way.values()):
-            for take in [*self._late]:
+        if self._overdue and not self._returning and not any(self._under_way.values()):
+            for take in [*self._overdue]:
                 self._leave(take)
                 take.answers.add(broker_pb2.PopResult(id=take.id))
         self._arm()
@@ -266,7 +267,7 @@ class PopLine:
 
     def _leave(self, take: WaitingTake) -> None:
         del self._waiting[take]
-        self._late.pop(take, None)
+        self._overdue.pop(take, None)
         if take.timer is not None:
             take.timer.cancel()
             take.timer = None
@@ -274,7 +275,7 @@ class PopLine:
     def _expire(self, take: WaitingTake) -> None:
         take.timer = None
         if take in self._waiting:
-            self._late[take] = None
+            self._overdue[take] = None
             self._serve()
 
     def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
@@ -311,12 +312,12 @@ class PopLine:
         return stored
 
     def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
-        with suppress(MiniMQError, lmdb.Error, struct.error):  # who reads it is told
+        with suppress(MiniMQError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
             batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
             return at, max(at, batches[0].base_offset if batches else behind)
         return 0, 0
 
-    # ---- which queues --------------------------------------------------------------------------------
+    # ---- the next queue ------------------------------------------------------------------------------
 
     def _next(self, answers: PopAnswers) -> int | None:
         now = self._clock.now_ms()
@@ -324,7 +325,7 @@ class PopLine:
             self._wake_due(now)
         ready = self._ready
         if self._turn > 0 or self._loop.time() < self._turn_until:
-            near = self._near.get(answers, -1)
+            near = self._preferred.get(answers, -1)
             if near in ready and near < self._topic.queues and self._has(near):
                 return near
         else:
@@ -333,9 +334,9 @@ class PopLine:
             queue_id = next(iter(ready))
             if queue_id < self._topic.queues and self._has(queue_id):
                 ready.move_to_end(queue_id)
-                self._near[answers] = queue_id
+                self._preferred[answers] = queue_id
                 return queue_id
-            del ready[queue_id]  # it comes back with what is under way, or with what arrives
+            del ready[queue_id]  # takes in flight and arriving batches add it again
             popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
             if popped is not None and popped.due_ms > now and not self._under_way[queue_id]:
                 self._rest(queue_id, popped.due_ms)
@@ -374,29 +375,29 @@ class PopLine:
             self._timer = self._loop.call_later(min(wait_s, 3600.0), self._serve)
 
 
-#: Batches and bytes of one lookup, which is made while fewer stretches than that are known.
-_LOOK_BATCHES = 256
-_LOOK_BYTES = 1 << 20
-#: Queues whose lanes are kept.
+#: Maximum batches and bytes of one lookup. There is one whenever fewer than `_LOOKUP_BATCHES` stretches are known.
+_LOOKUP_BATCHES = 256
+_LOOKUP_BYTES = 1 << 20
+#: Maximum queues whose lanes are cached.
 _MAX_QUEUES = 100
 
 
 class NextLanes:
-    """Looks up the lanes of the next batches of queues for one group: each batch once, many batches at a time."""
+    """Looks up the lanes of the next batches of queues for one group. Reads each batch once, many at a time."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._known: dict[QueueKey, tuple[Stretch, ...]] = {}
 
     def of(self, queue: QueueKey, first: int, end: int) -> tuple[Stretch, ...]:
-        """Return the lanes of messages from an offset on, without a gap; none at the end of the queue."""
+        """Return the lanes of messages from offset `first` on, without a gap; empty at the end of the queue."""
         known = self._known.get(queue, ())
         if known and known[0].first <= first <= known[-1].end:
             known = tuple(stretch for stretch in known if stretch.end > first)
         else:
             known = ()
         at = known[-1].end if known else first
-        if len(known) < _LOOK_BATCHES and at < end:
+        if len(known) < _LOOKUP_BATCHES and at < end:
             known += self._looked_up(queue, at, end)
         if len(self._known) >= _MAX_QUEUES:
             self._known.clear()
@@ -407,13 +408,13 @@ class NextLanes:
         store = self._engine.store
         found: list[Stretch] = []
         try:
-            batches, _ = store.search(queue, at, ReadLimits(end - at, _LOOK_BYTES, max_rows=_LOOK_BATCHES))
+            batches, _ = store.search(queue, at, ReadLimits(end - at, _LOOKUP_BYTES, max_rows=_LOOKUP_BATCHES))
             lanes = [(batch.base_offset, batch.base_offset + batch.count, read_lane(batch.data)) for batch in batches]
-        except (MiniMQError, lmdb.Error, struct.error):  # who gets them is told
+        except (MiniMQError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
             lanes = []
         for first, behind, lane in lanes or [(at, self._behind(queue, at, end), 0)]:
             if first > at:
-                found.append(Stretch(at, first, 0))  # they are lost: who gets them is told
+                found.append(Stretch(at, first, 0))  # lost messages, which their consumer gets reported
                 at = first
             if found and lane == found[-1].lane:
                 found[-1] = Stretch(found[-1].first, behind, lane)

@@ -1,4 +1,4 @@
-"""Delivery of messages one by one: a request settles some messages and requests others, in one job."""
+"""The `Pop` call, for work queues: a request settles messages and takes others, in one job of the writer."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ log = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse]
 
-#: Maximum number of pending takes and settles of one stream, and of spans in flight to the disk: limits the memory that
+#: Maximum pending takes and settles of one stream, and settled spans that wait for the disk. Limits the memory that
 #: clients can use.
-MAX_UNDER_WAY = 4_096
-MAX_SPANS_UNDER_WAY = 50_000
-#: Runs of all popped queues, about 240 bytes each; beyond it, only messages that were delivered before are redelivered.
+MAX_PENDING_STEPS = 4_096
+MAX_PENDING_SPANS = 50_000
+#: Maximum runs of all popped queues, about 240 bytes each. Beyond this, messages are only redelivered.
 MAX_RUNS_IN_ALL = 500_000
-#: How long a count of runs is used, in seconds.
-_COUNTED_FOR_S = 1.0
-#: Outcomes after which others may get the messages.
+#: Interval at which runs are counted.
+_COUNT_INTERVAL_S = 1.0
+#: Outcomes after which other consumers may get the messages.
 _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 
 
 class PopService:
-    """The `Pop` call of the broker; anew with each role."""
+    """The `Pop` call of the broker during one role."""
 
     def __init__(
         self, engine: Engine, starts: GroupBeginnings, grace_s: float, may_join: Callable[[str, str], None]
@@ -62,16 +62,16 @@ class PopService:
         self.clock = PopClock(engine.newest_ms() or 0)
         self._reader = PopReader(engine, self.clock, self._settle_for)
         self._lines: dict[tuple[str, int], PopLine] = {}
-        #: The same by topic.
+        #: The same lines by topic id, then group.
         self._lines_of: dict[int, dict[str, PopLine]] = {}
-        self._spans_under_way = 0
-        self._counted_at = -_COUNTED_FOR_S
+        self._pending_spans = 0
+        self._counted_at = -_COUNT_INTERVAL_S
         self._is_full = False
         self._is_retired = False
         self._clients.expect_holders(self.clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
-        """Stop releasing and serving: another role has begun."""
+        """Stop serving: another role has begun."""
         self._is_retired = True
         self._listen(False)
         for line in self._lines.values():
@@ -80,7 +80,7 @@ class PopService:
         self._lines_of.clear()
 
     def _listen(self, wanted: bool) -> None:
-        """Hear of batches only while there are lines: of most brokers nobody ever pops."""
+        # Listens for batches only while there are lines, because most brokers serve no work queues.
         arrivals, writes = self._engine.arrivals, self._engine.writes
         if wanted and self._arrived not in arrivals.listeners:
             arrivals.listeners.append(self._arrived)
@@ -92,7 +92,7 @@ class PopService:
     # ---- streams -----------------------------------------------------------------------------------
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PopRequest], context: Context) -> None:
-        """Answer takes and settles until the client closes its side and the last one is answered."""
+        """Serve takes and settles until the client closes its side and all are answered."""
         engine = self._engine
         caller = current_caller()
         answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, caller.sent)
@@ -113,7 +113,7 @@ class PopService:
     ) -> None:
         read, answers = context.read, stream.answers
         try:
-            request: Any = await anext(requests, grpc.aio.EOF)  # only the first has to come soon
+            request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
             while request is not grpc.aio.EOF:
                 answers.expected += max(1, len(request.settles) + len(request.takes))
                 if (pause := self._accept(request, stream)) is not None:
@@ -122,7 +122,7 @@ class PopService:
                     await answers.fewer(MAX_WAITING)
                 request = await read()
         finally:
-            for cancel in [*answers.cancels.values()]:  # who goes gets nothing more
+            for cancel in [*answers.cancels.values()]:
                 cancel()
 
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
@@ -138,7 +138,7 @@ class PopService:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
             if not (request.settles or request.takes):
-                stream.answers.expected -= 1  # it has no answer, and is not refused any more
+                stream.answers.expected -= 1  # such a request gets no answer, unless it was refused above
             steps = self._settles(popper.group, request, stream)
             if not request.takes:
                 self._hand_in(popper, steps, (), self._returning(steps))
@@ -150,14 +150,14 @@ class PopService:
                 return begun
             else:
                 self._take(popper, request.takes, steps)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client must hear of it
+        except Exception as error:  # noqa: BLE001 - the client must get any error
             self._refuse(request, error, stream)
         return None
 
     def _check(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
-        asked = len(request.settles) + len(request.takes)  # cancellations do not count: they make room
-        if asked and stream.answers.expected > MAX_UNDER_WAY + asked:
-            text = f"more than {MAX_UNDER_WAY} takes and settles are under way on one stream"
+        asked = len(request.settles) + len(request.takes)  # cancellations do not count, because they make room
+        if asked and stream.answers.expected > MAX_PENDING_STEPS + asked:
+            text = f"more than {MAX_PENDING_STEPS} takes and settles are under way on one stream"
             raise SystemBusy(text, limit="pops")
         check_bounds(request)
         if stream.caller is not ANY_CALLER:
@@ -169,10 +169,10 @@ class PopService:
 
     def _enter(self, popper: Popper, request: broker_pb2.PopRequest) -> None:
         group, client_id = check_group(popper.group), check_client_id(popper.client_id)
-        is_back = request.settles and self._poppers.has(group, client_id)  # within its grace, and works
+        is_back = request.settles and self._poppers.has(group, client_id)  # the same process, in its grace period
         if is_back or (request.cancels and not (request.settles or request.takes)):
             self._clients.enter(popper)
-        elif request.takes and self._poppers.is_away(group, client_id):  # a new process in place of one that died
+        elif request.takes and self._poppers.is_away(group, client_id):  # a new process replaces one that died
             self._free(group, Leave(client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
@@ -205,7 +205,7 @@ class PopService:
                 self._returned(lines)
             for line, take, step in takes:
                 if job.error is None:
-                    self._tell_missed(step)
+                    self._report_missed(step)
                 line.taken(take, step, job)
 
         job = PopJob(popper.group, steps, self.clock.now_ms(), done=done)
@@ -232,19 +232,19 @@ class PopService:
             for take in takes:
                 await self._starts.decide(popper.group, take.topic, Beginning(take.start))
             self._take(popper, request.takes, ())
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - the client must get any error
             self._note(error, popper.group)
             for take in request.takes:
                 popper.stream.answers.fail(take.id, error)
 
     def _take(self, popper: Popper, takes: Sequence[broker_pb2.PopTake], settles: Sequence[PopStep]) -> None:
         asked, answers = [], popper.stream.answers
-        lines = self._returning(settles)  # first: what they give back may be for a take that does not wait
+        lines = self._returning(settles)  # first, because a take that does not wait may get the returned messages
         for take in takes:
             try:
                 line, tags = self._line(popper, take)
                 waiting = WaitingTake.of(take, popper.client_id, tags, answers, self.clock.now_ms())
-                # Also of one that does not wait: it may stand behind others, and who has given it up returns all of it.
+                # Even for a take that does not wait: it may queue behind others when its client cancels it.
                 answers.cancels[take.id] = partial(line.cancel, waiting)
                 step = line.take(waiting)
                 if step is not None:
@@ -268,12 +268,12 @@ class PopService:
         return line, tags
 
     def may_begin(self) -> bool:
-        """Return whether messages may be delivered for the first time: all queues together have few enough runs."""
+        """Return whether new messages may be delivered, because the number of runs is below its limit."""
         now = time.monotonic()
-        if now - self._counted_at >= _COUNTED_FOR_S:
+        if now - self._counted_at >= _COUNT_INTERVAL_S:
             self._counted_at = now
             popped = self._engine.state.popped.copy().items()
-            # Those of dead letters have a limit of their own, which no consumer makes room in.
+            # Runs of dead letters have their own limit, because consumers do not settle them.
             runs = sum(len(queue) for (group, _, _), queue in popped if not group.startswith(DEAD_LETTER_PREFIX))
             if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
                 log.warning("pop: only delivered messages are redelivered, until some are settled runs=%d", runs)
@@ -289,11 +289,11 @@ class PopService:
         state = self._engine.state
         for settle in request.settles:
             try:
-                if self._spans_under_way + len(settle.spans) // 2 > MAX_SPANS_UNDER_WAY:
-                    text = f"more than {MAX_SPANS_UNDER_WAY:,} spans of messages are on their way to the disk"
+                if self._pending_spans + len(settle.spans) // 2 > MAX_PENDING_SPANS:
+                    text = f"more than {MAX_PENDING_SPANS:,} spans of messages are on their way to the disk"
                     raise SystemBusy(text, limit="pop-spans")
                 steps.append(settle_step(state, group, settle, self.clock, self.may_begin()))
-                self._spans_under_way += len(settle.spans) // 2
+                self._pending_spans += len(settle.spans) // 2
             except MiniMQError as error:
                 self._note(error, group)
                 stream.answers.fail(settle.id, error)
@@ -301,7 +301,7 @@ class PopService:
 
     def _settled(self, step: PopStep, job: PopJob, stream: PopClientStream) -> None:
         if isinstance(step.what, Settle):
-            self._spans_under_way -= len(step.what.spans)
+            self._pending_spans -= len(step.what.spans)
         error = job.error or step.error
         if error is not None:
             self._note(error, job.group)
@@ -314,7 +314,7 @@ class PopService:
         stream.answers.add(result)
 
     def wake_after(self, step: PopStep) -> None:
-        """Wake the line of a queue after a settle, which may have released messages or made room for others."""
+        """Wake the line of a queue after a settle, which may have released messages or made room for new ones."""
         key = step.key
         if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
             line.wake(key.queue_id)
@@ -333,30 +333,30 @@ class PopService:
             line.returned(queue_id)
 
     def _settle_for(self, key: PopKey, settle: Settle) -> None:
-        self._hand_in_alone(key.group, [PopStep(0, key, settle)])
+        self._submit_settles(key.group, [PopStep(0, key, settle)])
 
-    def _hand_in_alone(self, group: str, steps: Sequence[PopStep]) -> None:
+    def _submit_settles(self, group: str, steps: Sequence[PopStep]) -> None:
         lines = self._returning(steps)
 
         def done(job: PopJob) -> None:
             self._returned(lines)
             for step in job.steps:
-                self.wake_after(step)  # its line may be another one by now, if all consumers were gone for a moment
+                self.wake_after(step)  # the line may be a new one, if all consumers were gone meanwhile
 
         try:
             self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))
-        except MiniMQError as error:  # at the end of the role; else the deadline comes
+        except MiniMQError as error:  # the role ends; the deadline of the messages releases them
             self._returned(lines)
             log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)
 
-    def _tell_missed(self, step: PopStep) -> None:
+    def _report_missed(self, step: PopStep) -> None:
         if step.missed:
             self._engine.counters.pops_missed += step.missed
             queue = self._engine.state.name_of(QueueKey(step.key.topic_id, step.key.queue_id))
             text = "pop: unsettled messages were deleted group=%s queue=%s count=%d"
             log.warning(text, step.key.group, queue, step.missed)
 
-    # ---- what others do ----------------------------------------------------------------------------
+    # ---- batches that arrive, and consumers that leave ---------------------------------------------
 
     def _arrived(self, queue: QueueKey | None) -> None:
         if queue is not None:
@@ -400,7 +400,7 @@ class PopService:
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
         if steps:
             log.info("pop: consumer lost group=%s client=%s queues=%d", group, gone.client, len(steps))
-            self._hand_in_alone(group, steps)
+            self._submit_settles(group, steps)
 
     def _leave(self, group: str) -> None:
         if not self._is_retired and not self._poppers.of_group(group):

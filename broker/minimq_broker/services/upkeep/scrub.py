@@ -33,7 +33,7 @@ _AGAIN_S = 2.0
 
 
 class Scrub(PeriodicTask):
-    """Verifies all sealed segments in rounds, on a thread. Before the first round, checks pages that the start skipped."""
+    """Verifies all sealed segments in rounds, on a thread. Before the first round, checks pages the start skipped."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters
