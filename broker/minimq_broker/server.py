@@ -66,7 +66,6 @@ _STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply
 #: after 10 seconds.
 _STOP_S = 8.0
 
-#: Interval at which the health service checks whether the store has failed.
 _CHECK_INTERVAL_S = 0.5
 
 #: Bytes that a request may have besides the largest batch.
@@ -79,7 +78,6 @@ _REMEDY = (
 )
 _BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]
-#: The services that health checks and reflection know.
 _SERVICES = (_BROKER.full_name, _REPLICATION.full_name)
 
 

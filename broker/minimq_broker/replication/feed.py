@@ -185,10 +185,7 @@ class Feed:
 
 
 def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
-    """Return the position from which a slave continues, and the last entry before it that begins a term.
-
-    With that entry the slave verifies that both logs are of the same replica set.
-    """
+    """Return where a slave continues, and the last term's first entry before it, by which it verifies the log."""
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
     if start is None or start.position < store.log.complete_from:
         return replication_pb2.GoOn(position=position)

@@ -74,10 +74,7 @@ class LeaseKeeper:
         *,
         is_back: bool = False,
     ) -> None:
-        """Grant queues to a member as soon as they exist and are free.
-
-        `is_back` means that the client has continued an earlier session of the group, perhaps as a new process.
-        """
+        """Grant queues to a member once they exist and are free. `is_back`: it continues a former session."""
         if not self._engine.groups.is_member(request.group, client_id):
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
         now = min(request.now_ms or now_ms(), now_ms())  # the clock of a former master may have been ahead
@@ -223,10 +220,7 @@ class LeaseKeeper:
                 log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
-        """Take a part of the queues of a member that leaves; True if none is left.
-
-        Must be called before the member is removed from the member list.
-        """
+        """Take some queues of a member that leaves; True if none is left. Must precede its removal from the group."""
         self._announce(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
         self._wish_count -= len(self._wishes.pop((group, client_id), ()))
         self._given_back.pop((group, client_id), None)
@@ -234,10 +228,7 @@ class LeaseKeeper:
         return not self._engine.leases.of_member(group, client_id)
 
     def renew(self, keys: Iterable[LeaseKey]) -> None:
-        """Fence the owners of queues and grant these again, with new epochs.
-
-        The grants are announced after any fact that the caller records before its next await.
-        """
+        """Fence owners and grant their queues again, after all facts that the caller records before its next await."""
         for key in keys:
             self._announce(self._engine.leases.renew(key))
 

@@ -41,10 +41,7 @@ class StreamWriter(Generic[Message]):
     async def write(
         self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
     ) -> bool:
-        """Wait for the turn and for room among unsent bytes, then call `make` and write its message.
-
-        `make` may return None to write nothing; the result is then False. `expected` estimates the message's bytes.
-        """
+        """Wait for the turn and for room for `expected` bytes, then write what `make` returns; False if it is None."""
         await self._turn.acquire()
         try:
             if self._rate is not None:

@@ -133,10 +133,7 @@ class Writes:
     async def record(
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
     ) -> Fact | None:
-        """Record the fact that `decide` returns, and return it once it is on disk; see `FactJob`.
-
-        Raises what `decide` raises, and `NotMaster`.
-        """
+        """Record the fact of `decide` and return it once it is on disk; see `FactJob`. Also raises `NotMaster`."""
         with LoggedDecision(decide) as decision:
             return (await self.written(FactJob(decision, alone, keeps_log))).fact
 

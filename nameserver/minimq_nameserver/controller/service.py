@@ -213,11 +213,7 @@ class ControllerService:
         await self._decide(key, lambda: self._table.election(key, time.monotonic()))
 
     async def _decide(self, key: Key, rule: Callable[[], Decision]) -> Decision:
-        """Return the record that `rule` decides, once it is on disk.
-
-        Calls the rule when no decision about the replica set is being written. Carries out its decision even if the
-        caller is cancelled.
-        """
+        # Waits for earlier decisions about the set, then writes that of `rule`, even if the caller is cancelled.
         while (deciding := self._deciding.get(key)) is not None:
             await asyncio.wait((deciding,))
         record = rule()

@@ -62,7 +62,7 @@ class ControllerTable:
         return repaired if repaired is not record else None
 
     def found(self, report: ReplicaReport, now: float, coming: int = 0) -> ReplicaSet | None:
-        """Note a report of a replica set without a record, and return its first record; None while undecided.
+        """Note a report of a set without a record; return its first record, or None while undecided.
 
         `coming` is the number of first records that are being written.
         """
@@ -78,10 +78,7 @@ class ControllerTable:
         return record
 
     def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
-        """Note a report of a replica set with a record, and return the new record.
-
-        A report of the master renews its lease, if it may be renewed.
-        """
+        """Note a report of a set with a record, and return the new record. Renews the lease of a master, if allowed."""
         record, liveness = self._records[report.key], self._liveness[report.key]
         liveness.check_alone(report, now)
         renewed = rules.renew(record, report)

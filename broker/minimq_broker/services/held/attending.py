@@ -28,11 +28,9 @@ class _UnbatchedStream(AnswerStream):
         super().__init__(context, bytes, engine.writes.soon, engine.unsent)
 
     def next_size(self) -> int:
-        """Return the bytes of the next message."""
         return int(self._answers[0].ByteSize())
 
     def take(self) -> bytes:
-        """Return the next message."""
         return bytes(self._answers.pop(0).SerializeToString())
 
 

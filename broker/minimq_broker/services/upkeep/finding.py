@@ -95,7 +95,6 @@ class _FindCall:
         return offset if row is None else row.last_offset + 1
 
     def run(self) -> find_pb2.FindResponse:
-        """Search until the end, the time limit, or a full answer."""
         answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
         while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MOST_UNREADABLE:
             self._step()
