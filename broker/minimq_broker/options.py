@@ -123,9 +123,7 @@ class BrokerOptions:
         minimum=0,
     )
     retention_check_s: float = option(10.0, "Time between two searches for expired messages.", minimum=0.01)
-    compaction_check_s: float = option(
-        10.0, "Time between two looks for topics that are to be compacted.", minimum=0.01
-    )
+    compaction_check_s: float = option(10.0, "Time between two checks for topics to compact.", minimum=0.01)
     compaction_memory_bytes: int = option(
         128 << 20,
         "Memory for the keys of a round of compaction; with less of it, more rounds are needed.",
@@ -181,7 +179,7 @@ class BrokerOptions:
     )
     busy_after_s: float = option(
         0.5,
-        "Time that a batch waits for room among the pending bytes before its sender is told to try again later.",
+        "Time that a batch waits for room among the pending bytes before its sender gets 'busy, try again'.",
         minimum=0,
     )
     auto_create_queues: int = option(
@@ -300,7 +298,7 @@ class BrokerOptions:
     otel: bool = option(
         False, "Export spans of batches whose messages are traced, by OpenTelemetry; the variables OTEL_* say where to."
     )
-    otel_batches: int = option(100, "Most batches in a second that get spans.", minimum=1, maximum=100_000)
+    otel_batches: int = option(100, "Maximum batches per second that get spans.", minimum=1, maximum=100_000)
 
     def __post_init__(self) -> None:
         check_broker(self.name)

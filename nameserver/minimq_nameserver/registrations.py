@@ -101,7 +101,7 @@ class Registrations:
         log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
         missing = self._table.missing_from(state.broker_name)
         if missing and known is None:
-            text = "broker registered without topics that one of its name carried broker=%s missing=%d topic=%s"
+            text = "broker registered without topics that it carried before broker=%s missing=%d topic=%s"
             log.warning(text, state, len(missing), min(missing))
 
     def _registered(self, broker_name: str) -> nameserver_pb2.RegisterResponse:

@@ -114,7 +114,7 @@ class RouteTable:
         if former is not None:
             self._remove(former)
             if former.session != session:
-                ended.append((former.session, f"broker {state} has registered anew"))
+                ended.append((former.session, f"broker {state} has registered again"))
         loser = self._brokers.get(name, {}).get(state.broker_id)
         if loser is not None:
             self._remove(loser)

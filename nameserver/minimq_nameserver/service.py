@@ -96,7 +96,9 @@ class NameServerService:
     async def SyncAccess(self, request_iterator: AsyncIterator[nameserver_pb2.AccessNotice], context: _Context) -> None:
         """Exchange users and rules with a broker; the newer ones win."""
         if self._access is None:
-            raise InvalidArgument("this name server has no users and rules: start it with --secrets DIR, as the others")
+            raise InvalidArgument(
+                "this name server has no users and rules: start it with --secrets DIR, like the others"
+            )
         own, peer = self._access, f"broker at {rpc.address_of(context.peer())}"
         with rpc.LiveStream(self._streams):
             await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)

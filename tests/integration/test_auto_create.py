@@ -153,7 +153,7 @@ def test_without_a_broker_nothing_is_made() -> None:
 def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals() -> None:
     with LocalCluster(brokers=2) as own:
         own.server("broker-b").pause()
-        text = r"2 of 2 brokers: broker-b .*not answered in time.*; broker-a .*makes none by itself"
+        text = r"2 of 2 brokers: broker-b .*not answered in time.*; broker-a .*creates none automatically"
         with closing(ClusterClient(own.nameserver, 0.5)) as client, pytest.raises(DeadlineExceeded, match=text):
             Asking(client).create("orders")
 
@@ -177,7 +177,7 @@ def test_a_refusal_is_remembered_for_a_while_and_no_work_for_the_writer(monkeypa
         brokers.call_all = count  # type: ignore[assignment,method-assign]
 
         def refused() -> int:
-            with pytest.raises(TopicNotFound, match="makes none by itself"):
+            with pytest.raises(TopicNotFound, match="creates none automatically"):
                 automatic.create("typo")
             return len(asked)
 

@@ -50,8 +50,8 @@ def committed(member: RawMember, group: str) -> dict[int, int]:
         ({"offset": 3}, OffsetOutOfRange, "offset 3 of queue .*/0 is not stored: valid are 0 to 2"),
         ({"offset": -1}, OffsetOutOfRange, "valid are 0 to 2"),
         ({"offset": 1}, OffsetOutOfRange, "offset 1 of queue .*/1 is not stored: valid are 0 to 0"),
-        ({}, InvalidArgument, "where to go on"),
-        ({"start": broker_pb2.StartPosition()}, InvalidArgument, "where to go on"),
+        ({}, InvalidArgument, "the reset has no position"),
+        ({"start": broker_pb2.StartPosition()}, InvalidArgument, "the reset has no position"),
         ({"offset": 0, "queue_ids": [0, 4]}, QueueNotFound, "0 to 3"),
     ],
 )

@@ -112,7 +112,7 @@ def test_names_and_numbers(cluster: LocalCluster, topic: str, name: str, number:
 
 
 def test_a_decision_has_to_be_there(transactions: RawTransactions) -> None:
-    with pytest.raises(InvalidArgument, match="which the request lacks"):
+    with pytest.raises(InvalidArgument, match="the request has no decision"):
         transactions.begin_commit(None)()
 
 

@@ -72,7 +72,7 @@ async def take_copy(handle: StoreHandle, stub: ReplicationAsyncStub, peer: str, 
     """Replace the content of a store by a copy from its master. If interrupted, the store is left empty."""
     async with copying(stub, peer) as (first, following):
         if first.log_id != log_id:
-            raise Unavailable(f"{peer} has another log by now, {first.log_id}, than it had, {log_id}")
+            raise Unavailable(f"{peer} has changed its log: it is {first.log_id} now, and was {log_id}")
         log.info("replication: copying everything from=%d to=%d source=%s", first.copy.start, first.end, peer)
 
         async def make(path: Path, segment_bytes: int) -> None:

@@ -39,7 +39,7 @@ class EtcdController:
         while not rules.is_news(view.record, report) and time.monotonic() < deadline:
             await view.wait(deadline)
         if rules.repaired(view.record, report) is not view.record:  # the next report restores it
-            raise Unavailable(f"etcd has lost what it held of {report.broker_name} at this moment")
+            raise Unavailable(f"etcd has just lost the record of {report.broker_name}: the next report restores it")
         if view.record is not None:
             rules.check_not_ending(view.record, report)
         return view.record

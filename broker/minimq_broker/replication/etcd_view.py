@@ -239,8 +239,8 @@ class EtcdView:
         now = time.monotonic()
         if self._seen is not None and outcome.latest < self._seen.latest:
             log.error(
-                "controller: etcd holds less below %s than before, so it was emptied or restored from a backup: "
-                "replicas put back what they were told",
+                "controller: etcd has older keys below %s than before, so it was emptied or restored from a backup: "
+                "replicas restore the record that they know",
                 self._prefix,
             )
             self._seen, self._liveness, self._bootstrap = None, None, Bootstrap(self._term_lease_s)

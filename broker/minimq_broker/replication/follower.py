@@ -203,19 +203,19 @@ class Follower:
             # Copies of one log keep its identity even if they diverged under different masters, so compare an entry.
             if store.entries(term.position, 1) != [frame.go_on.term_entry]:
                 raise BrokerConflict(
-                    f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: "
-                    f"its term {term.term} began in another way; {remedy}"
+                    f"the log of this broker, {mine}, is not a copy of that of {name}, {theirs}: "
+                    f"its term {term.term} begins with another entry; {remedy}"
                 )
         elif store.end and mine and theirs and mine != theirs:
             raise BrokerConflict(
-                f"the log of this broker, {mine}, is not one of {name}, which is {theirs}: nothing is deleted here; "
+                f"the log of this broker, {mine}, is not a copy of that of {name}, {theirs}: nothing is deleted here; "
                 f"{remedy}"
             )
 
     async def _cut(self, position: int) -> None:
         store = self._engine.store
         if position > store.end:
-            raise CopyNeeded(f"the master goes on at {position}, but the log ends at {store.end}")
+            raise CopyNeeded(f"the master continues at {position}, but this log ends at {store.end}")
         if position < store.confirmed:
             log.error(
                 "replication: acknowledged messages are lost, since the master does not have them "
@@ -225,7 +225,7 @@ class Follower:
                 store.confirmed,
             )
         else:
-            log.warning("replication: taken back, since the master does not have it from=%d to=%d", store.end, position)
+            log.warning("replication: truncating what the master does not have from=%d to=%d", store.end, position)
         await self._engine.handle.change(
             lambda store: store.truncate(position), "this broker truncates entries that its master does not have"
         )

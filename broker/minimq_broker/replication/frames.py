@@ -37,7 +37,7 @@ async def next_frame(
         async with asyncio.timeout(patience_s):
             frame = await stream.read()
     except TimeoutError:
-        raise DeadlineExceeded(f"{peer} said nothing for {patience_s} s") from None
+        raise DeadlineExceeded(f"{peer} sent nothing for {patience_s} s") from None
     if not isinstance(frame, replication_pb2.ReplicaFrame):
         raise Unavailable(f"{peer} has ended the stream")
     return check_answer(frame, peer)

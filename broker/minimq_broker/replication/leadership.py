@@ -242,7 +242,7 @@ class Leadership:
     def _conflict(self, slave: FollowerHello, other: str) -> BrokerConflict:
         conflict = BrokerConflict(
             f"replica {slave.replica_id} of {self.record} is at {other}, but {slave.address} says that it is "
-            "that one, too: give one of them another --id, or end it"
+            "the same replica: give one of them another --id, or stop it"
         )
         if slave not in self._refused:
             self._refused.add(slave)

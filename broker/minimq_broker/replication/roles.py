@@ -32,7 +32,7 @@ from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-_NO_ANSWER = "roles: the controller gives no answer that counts reason=%s"
+_NO_ANSWER = "roles: no valid answer from the controller reason=%s"
 
 #: Part of a lease for which the controller may hold back the answer to a report while there is no news.
 _HELD = 1 / 6
@@ -208,8 +208,8 @@ class RoleKeeper:
             self._outage.worked("roles: the controller answers again")
         else:
             self._outage.failed(
-                "roles: no set of that name has a master, and a slave founds none: look at --name and --cluster, or "
-                "start its master broker=%s cluster=%s id=%d",
+                "roles: no replica set of that name has a master, and a slave cannot create one: check --name and "
+                "--cluster, or start the master broker=%s cluster=%s id=%d",
                 self.own.broker_name,
                 self.own.cluster,
                 self.own.replica_id,
@@ -348,6 +348,6 @@ def new_run() -> int:
 
 def _what_is_stale(record: ReplicaSet, known: ReplicaSet) -> str:
     return (
-        f"it answers with an old record of {record}, term {record.term}, version {record.version}, though it had told "
-        f"term {known.term}, version {known.version}: if that set is no more, start this broker anew"
+        f"its record of {record}, term {record.term}, version {record.version}, is older than the one it sent before, "
+        f"term {known.term}, version {known.version}: if that replica set was deleted, restart this broker"
     )

@@ -52,7 +52,7 @@ class ReplicationService:
         elif first is not None and first.HasField("fetch"):
             await self._leadership(first.fetch.log).send_entries(first.fetch, context)
         else:
-            raise InvalidArgument("the first request says who follows")
+            raise InvalidArgument("the first request must be `follow` or `fetch`")
 
     def _leadership(self, follow: replication_pb2.Follow) -> Leadership:
         own = f"{self._broker_name} of cluster {self._cluster}"

@@ -68,7 +68,7 @@ class AppendService:
     async def _take_joined(self, request: Any, answers: AppendAnswers, caller: Caller) -> None:
         joined = request.joined
         if len(joined) > MAX_JOINED_APPENDS:  # their ids are not decoded, so only the end of the stream can answer
-            raise InvalidArgument(f"{len(joined)} requests came with another, the limit is {MAX_JOINED_APPENDS}")
+            raise InvalidArgument(f"{len(joined)} requests are joined to one, the limit is {MAX_JOINED_APPENDS}")
         for number in range(-1, len(joined)):
             part = request if number < 0 else _opened(joined[number])
             if (job := self._take(part, answers, caller)) is not None:
@@ -82,7 +82,7 @@ class AppendService:
             answers.refuse(request.request_id, error)
             answers.expected += 1
             raise Unavailable(
-                "a request was over a limit of its fields: those behind it go on another stream"
+                "a request of this stream exceeded a limit of its fields: send the later ones on another stream"
             ) from None
         try:
             has_transaction = request.HasField("transaction")
@@ -164,7 +164,7 @@ def _opened(data: bytes) -> broker_pb2.AppendRequest:
     try:
         return broker_pb2.AppendRequest.FromString(data)
     except DecodeError as error:
-        reason = f"{len(data)} bytes that came with a request are none: {error}"
+        reason = f"{len(data)} bytes of a joined request cannot be decoded: {error}"
     raise InvalidArgument(reason)
 
 

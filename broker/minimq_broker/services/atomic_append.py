@@ -75,7 +75,7 @@ class AtomicAppendService:
 
     def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
         if append.batches or append.HasField("progress"):
-            raise InvalidArgument("the end of a transaction with half messages comes without batches and progress")
+            raise InvalidArgument("the end of a transaction with half messages has no batches and no progress")
         request_id = append.request_id  # so that the job does not keep the request in memory
 
         def done(outcome: HalfOutcome | MiniMQError) -> None:
@@ -94,7 +94,7 @@ class AtomicAppendService:
 
     def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AnswerStream) -> AtomicJob:
         if not request.batches and not request.HasField("progress"):
-            raise InvalidArgument("an atomic append has batches, or what a group has consumed")
+            raise InvalidArgument("an atomic append needs batches, or the progress of a group")
         if request.ByteSize() > MAX_ATOMIC_BYTES:
             raise MessageTooLarge(
                 f"a transaction of {request.ByteSize():,} bytes is over the limit of {MAX_ATOMIC_BYTES:,}: divide it"
@@ -134,7 +134,7 @@ class AtomicAppendService:
             progress = request.progress
             if progress.HasField("commit"):
                 if len(progress.begins) != len(progress.commit.offsets):
-                    raise InvalidArgument("there is one begin for each offset of an atomic append")
+                    raise InvalidArgument("an atomic append needs one of `begins` for each committed offset")
                 job.offsets, job.begins = self._offsets.checked(progress.commit), tuple(progress.begins)
             if progress.settles:
                 job.settles = self._settles(check_group(progress.group), progress)
@@ -156,7 +156,7 @@ class AtomicAppendService:
         steps = []
         for settle in progress.settles:
             if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
-                raise InvalidArgument("the settles of an atomic append are of consumed messages")
+                raise InvalidArgument("an atomic append settles messages as done only")
             may_divide = popping.may_begin()
             steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
         return PopJob(group, steps, popping.clock.now_ms())
@@ -169,8 +169,8 @@ class AtomicAppendService:
             return PopStep(settle.id, PopKey(settle.topic, *queue), Claim(spans, stored[1]), stored)
         if settle.outcome != broker_pb2.POP_OUTCOME_REOPEN:
             raise InvalidArgument(
-                "dead letters are claimed, in the topic of those of the group, and messages of other topics are "
-                "delivered again, in an atomic append without other settles"
+                "an atomic append about dead letters claims letters in the dead-letter topic of the group, reopens "
+                "messages of other topics, and settles nothing else"
             )
         if topic.fifo:
             raise InvalidArgument(f"messages of the FIFO topic {settle.topic!r} are not delivered out of their order")

@@ -122,8 +122,8 @@ class DeletionClock:
         ahead_ms = (self._newest_ms() or 0) - self._clock_ms()
         if ahead_ms > TOLERANCE_MS and not self._has_warned_of_stamps:
             log.warning(
-                "clock: the newest message is ahead of it, so new ones of its queue get that time and stay longer; set "
-                "the clock right, or if it is, go on with new queues (docs/storage.md, clocks that jump) ahead_s=%d",
+                "clock: the newest message is ahead of it, so new ones of its queue get that time and stay longer; "
+                "correct the clock, or if it is right, use new queues (docs/storage.md, clocks that jump) ahead_s=%d",
                 ahead_ms // 1000,
                 extra=ALWAYS_WRITTEN,
             )

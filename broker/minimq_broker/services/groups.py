@@ -168,10 +168,10 @@ class GroupService:
         store = self._engine.store
         if request.WhichOneof("to") == "start":
             if request.start.at == broker_pb2.START_AT_UNSPECIFIED:
-                raise InvalidArgument("the reset does not say where to go on: earliest, latest, a time or an offset")
+                raise InvalidArgument("the reset has no position: give earliest, latest, a time or an offset")
             return lambda queue: start_offset(store, queue, request.start)
         if request.WhichOneof("to") != "offset":
-            raise InvalidArgument("the reset does not say where to go on: earliest, latest, a time or an offset")
+            raise InvalidArgument("the reset has no position: give earliest, latest, a time or an offset")
 
         def checked(queue: QueueKey) -> int:
             first, end = store.bounds(queue)

@@ -294,7 +294,7 @@ class LeaseKeeper:
             except NotMaster:  # another broker may grant queues now; this one may become the master again
                 await asyncio.sleep(_RETRY_S)
             except MiniMQError as error:
-                log.warning("lease: granted though nothing can be written reason=%s", error)
+                log.warning("lease: granting although nothing can be written reason=%s", error)
                 return
             else:
                 return
@@ -305,7 +305,7 @@ class LeaseKeeper:
         except TopicNotFound:
             log.info("lease: the topic was deleted client=%s", event.client_id)
         except Exception:  # one broken queue must not stop the grants of all others
-            log.exception("lease: not told client=%s key=%s", event.client_id, event.key)
+            log.exception("lease: cannot notify the member client=%s key=%s", event.client_id, event.key)
 
     def _bring(self, event: LeaseEvent) -> None:
         match event:

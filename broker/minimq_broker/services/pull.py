@@ -204,8 +204,8 @@ class _Pull:
         if self._offset > end:
             self._bounds = self._bounds[0], end
             raise OffsetOutOfRange(
-                f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} was taken back: "
-                f"the queue ended at {end} after term {before}, and goes on with other messages"
+                f"offset {self._offset} of queue {self._request.topic}/{queue.queue_id} was cut off: "
+                f"the queue ended at {end} after term {before}, and continues with other messages"
             )
 
     async def _wait(self, queue: QueueKey, first: int, end: int) -> bool:

@@ -123,7 +123,7 @@ class SessionService:
         except TimeoutError:
             session.is_silent = True
             log.warning(
-                "session: no heartbeat, or it reads nothing client=%s seconds=%s",
+                "session: ended, the client sends no heartbeats or reads nothing client=%s seconds=%s",
                 session.client_id,
                 self._options.session_timeout_s,
             )
@@ -144,8 +144,8 @@ class SessionService:
         former = self._sessions.find(user, client_id)
         if former is None and len(self._sessions) >= most:
             raise SystemBusy(
-                f"this broker has sessions with {most} consumers, which is its limit (--max-sessions): stop some, or "
-                "raise it",
+                f"this broker already serves {most} consumers, its limit (--max-sessions): stop some, or "
+                "raise the limit",
                 limit="sessions",
             )
         if former is not None and former.connected:
@@ -258,7 +258,7 @@ class SessionService:
         try:
             await self._engine.writes.record(decide)
         except MiniMQError as error:
-            log.warning("group: what it agrees on is not kept group=%s reason=%s", group, error)
+            log.warning("group: the agreement of its members is not recorded group=%s reason=%s", group, error)
 
     def notify_may_retry(self, group: str, client_id: str) -> None:
         """Notify a refused member that it may try to join a group again."""

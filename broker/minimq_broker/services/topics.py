@@ -79,11 +79,11 @@ class TopicService:
 
     def _check_automatic(self, name: str) -> None:
         if name.startswith(_SYSTEM_PREFIX):
-            raise TopicNotFound(f"topic {name!r} does not exist: names that begin with % are never made by themselves")
+            raise TopicNotFound(f"topic {name!r} does not exist: names that begin with % are not created automatically")
         if not self._auto_create_queues:
             raise TopicNotFound(
                 f"topic {name!r} does not exist: create it with `minimq topic create {name}`, or, if it exists, start "
-                "the broker that carries it; this broker makes none by itself, since --auto-create-queues is 0"
+                "the broker that carries it; this one creates none automatically, as --auto-create-queues is 0"
             )
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:

@@ -122,8 +122,8 @@ class Writes:
             except TimeoutError:
                 if not self._has_room(job):
                     raise SystemBusy(
-                        f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker and leave no room "
-                        f"since {self._limits.busy_after_s} s: send again later, or to another broker",
+                        f"{self._pending_bytes:,} bytes of batches wait for the disk of the broker, without room for "
+                        f"others for {self._limits.busy_after_s} s: retry later, or send to another broker",
                         limit="pending-bytes",
                     ) from None
 

@@ -70,9 +70,7 @@ class DecisionFile:
     def _damaged(self, error: Exception) -> StoreError:
         text = f"{self._path} cannot be read: {error}"
         if not self._readonly:  # a name server is starting
-            text += (
-                ": move it away while the brokers run, which know what was decided; do not restore it from an old copy"
-            )
+            text += ": move it away while the brokers run: they report the decisions again; do not restore an old copy"
         return StoreError(text)
 
     def save(self, record: ReplicaSet) -> None:

@@ -245,7 +245,7 @@ class ControllerService:
         self._table.adopt(record, time.monotonic())
         if known is None and record.log_term and record.master_run:
             log.warning(
-                "nothing was recorded of a broker that has a log, its replica with the longest one becomes the master: "
+                "no record of a broker that has a log, so its replica with the longest log becomes the master: "
                 "was the directory of the controller lost? broker=%s cluster=%s log=%s",
                 record.broker_name,
                 record.cluster,

@@ -74,7 +74,7 @@ class ControllerTable:
         bootstrap.hear(report, now)
         record = bootstrap.found(now)
         if record is not None and not self._pace.take(now):
-            raise SystemBusy(f"many brokers have come at once: {report.broker_name} has to wait")
+            raise SystemBusy(f"too many new brokers at once: {report.broker_name} must wait")
         return record
 
     def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
@@ -84,7 +84,7 @@ class ControllerTable:
         renewed = rules.renew(record, report)
         if renewed is not record and not self._paces[report.key].take(now):
             if report.replica_id not in record.addresses:
-                raise SystemBusy(f"many replicas of {record} have come at once")
+                raise SystemBusy(f"too many new replicas of {record} at once")
             renewed = record  # its new address is recorded later; leases are unaffected
         liveness.hear(record, report, now)
         record = liveness.completed(renewed, record)
@@ -150,7 +150,7 @@ class ControllerTable:
         while self._bootstraps and not self._bootstraps[oldest := next(iter(self._bootstraps))].is_recent(now):
             del self._bootstraps[oldest]
         if len(self._bootstraps) >= MAX_BOOTSTRAPS:
-            raise SystemBusy(f"{len(self._bootstraps)} brokers of which nothing is recorded report, which is the limit")
+            raise SystemBusy(f"{len(self._bootstraps)} brokers without a record report, which is the limit")
 
     def _find(self, key: Key) -> ReplicaSet:
         record = self._records.get(key)

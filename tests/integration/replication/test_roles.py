@@ -284,7 +284,7 @@ def test_a_report_that_cannot_be_made_is_told_and_made_later(
             await until(lambda: master.in_sync == {0})
 
     asyncio.run(test())
-    assert caplog.text.count("roles: the controller gives no answer that counts reason=ValueError('and again')") == 1
+    assert caplog.text.count("roles: no valid answer from the controller reason=ValueError('and again')") == 1
     assert caplog.text.count("Traceback") == 1
     assert "roles: the controller answers again failures=2 " in caplog.text
 

@@ -44,10 +44,10 @@ def test_a_term_that_began_with_another_entry_is_of_another_log(tmp_path: Path, 
             return replication_pb2.ReplicaFrame(go_on=go_on, log_id=log_id)
 
         follower._check_same_log(frame(entry, log_id))
-        with pytest.raises(BrokerConflict, match="its term 1 began in another way; give it the data directory of this"):
+        with pytest.raises(BrokerConflict, match="its term 1 begins with another entry; give it the data directory of"):
             follower._check_same_log(frame(entry[:-1] + b"!", log_id))
         follower._check_same_log(frame(entry, "another"))
-        with pytest.raises(BrokerConflict, match="began in another way"):
+        with pytest.raises(BrokerConflict, match="begins with another entry"):
             follower._check_same_log(frame(entry[:-1] + b"!", "another"))
 
     with_engine(tmp_path, test)

@@ -98,7 +98,7 @@ def test_sets_without_a_record_are_forgotten_when_nobody_reports(monkeypatch: py
     table = ControllerTable([], LEASE_S, now=0)
     for number in range(5):
         assert table.found(report(broker_name=f"broker-{number}", founds=False), now=number / 10) is None
-    with pytest.raises(SystemBusy, match="5 brokers of which nothing is recorded"):
+    with pytest.raises(SystemBusy, match="5 brokers without a record"):
         table.found(report(broker_name="broker-x", founds=False), now=1)
     assert table.found(report(broker_name="broker-x", founds=False), now=100) is None
     assert len(table._bootstraps) == 1

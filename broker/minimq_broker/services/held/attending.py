@@ -164,7 +164,7 @@ def _check(hello: attend_pb2.AttendRequest) -> None:
     check_client_id(hello.client_id)
     if hello.inbox_key and len(hello.inbox_key) < MIN_KEY_BYTES:
         raise InvalidArgument(
-            f"the key of the inbox has {len(hello.inbox_key)} bytes: it must have {MIN_KEY_BYTES}, or others guess it"
+            f"the key of the inbox has {len(hello.inbox_key)} bytes: it needs {MIN_KEY_BYTES}, to be hard to guess"
         )
     for group in hello.producer_groups:
         check_group(group)
@@ -172,7 +172,7 @@ def _check(hello: attend_pb2.AttendRequest) -> None:
 
 async def _receive(incoming: AsyncIterator[attend_pb2.AttendRequest]) -> None:
     async for _ in incoming:
-        raise InvalidArgument("a client that attends says so once in a stream")
+        raise InvalidArgument("a client sends only one request on a stream of Attend")
 
 
 #: Bytes of unread replies per client. A larger batch is still forwarded if nothing else waits.

@@ -238,7 +238,7 @@ class HalfService(PeriodicTask):
         if undecided and now >= self._warn_at:
             self._warn_at = now + _WARN_S
             log.warning(
-                "half messages: undecided after checks=%d, and keep their files: minimq transaction list count=%d "
+                "half messages: undecided after checks=%d, their files are kept: minimq transaction list count=%d "
                 "first=%s",
                 self._options.half_checks,
                 len(undecided),
@@ -253,7 +253,7 @@ def _question(store: MessageStore, transaction: TransactionId, half: OpenHalf) -
     try:
         check.batch = bytes(staged_batch(store.log.entry_at(first.position), transaction.name, first))
     except (CorruptEntry, StoreError) as error:
-        log.warning("half messages: cannot be read of=%s error=%s", described(transaction), error.message)
+        log.warning("half messages: cannot read the first batch of=%s error=%s", described(transaction), error.message)
     check.topic = store.state.topic_name(first.topic_id) or ""
     return check
 

@@ -35,7 +35,7 @@ _NAME_MOST = 5
 def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
     """Return the transaction of a request. Raises `InvalidArgument`."""
     if wire.number < 0:
-        raise InvalidArgument(f"{wire.number} is no number of a transaction: they begin at 0")
+        raise InvalidArgument(f"{wire.number} is not a transaction number: they begin at 0")
     if wire.is_half:
         return TransactionId(half_name(check_producer_group(wire.name)), wire.number)
     return TransactionId(check_transaction(wire.name), wire.number)
@@ -113,7 +113,7 @@ class TransactionService(PeriodicTask):
     def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
         decision = request.decision
         if not request.HasField("decision"):
-            raise InvalidArgument("a transaction is committed by a decision, which the request lacks")
+            raise InvalidArgument("the request has no decision about the transaction")
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)

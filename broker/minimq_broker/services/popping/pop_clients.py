@@ -121,7 +121,7 @@ _OUTCOMES = {
 def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
     """Return the spans of a settle as pairs of the first offset and the end. Raises `InvalidArgument`."""
     if len(settle.spans) % 2 or not settle.spans:
-        raise InvalidArgument("a settle names messages by first offset and number in turns, and at least one pair")
+        raise InvalidArgument("a settle needs pairs of first offset and number of messages, at least one")
     firsts = settle.spans[::2]
     return [*zip(firsts, map(add, firsts, settle.spans[1::2]), strict=True)]
 
@@ -131,7 +131,7 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: P
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:
-        raise InvalidArgument(f"{settle.outcome} is no outcome: messages are done, freed, kept or given back")
+        raise InvalidArgument(f"{settle.outcome} is not an outcome: use done, free, extend or return")
     if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
         raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
     spans = spans_of(settle)

@@ -276,7 +276,7 @@ class PopService:
             # Runs of dead letters have their own limit, because consumers do not settle them.
             runs = sum(len(queue) for (group, _, _), queue in popped if not group.startswith(DEAD_LETTER_PREFIX))
             if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
-                log.warning("pop: only delivered messages are redelivered, until some are settled runs=%d", runs)
+                log.warning("pop: too many runs, delivers no new messages until some are settled runs=%d", runs)
             self._is_full = runs >= MAX_RUNS_IN_ALL
         return not self._is_full
 

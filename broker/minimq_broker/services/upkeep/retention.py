@@ -182,7 +182,7 @@ class Retention(PeriodicTask):
                 return False
         self._counters.segments_rewritten += len(made.former)
         if made.lost:
-            log.error("retention: lost is what cannot be read from=%d entries=%d", made.start, made.lost)
+            log.error("retention: unreadable entries are lost from=%d entries=%d", made.start, made.lost)
         log.info(
             "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
             made.start,
@@ -275,7 +275,7 @@ class Retention(PeriodicTask):
         facts = self._facts(store, commit_log.active, position)
         if is_outdated(facts, self._clock_ms(), store.options.retention):
             commit_log.roll(position)
-            log.info("retention: sealed segment=%d, all its messages are over age", facts.start)
+            log.info("retention: sealed segment=%d, all its messages have expired", facts.start)
 
     def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentFacts:
         about = segment.path.stat()
@@ -285,7 +285,7 @@ class Retention(PeriodicTask):
             newest = about.st_mtime_ns // 1_000_000
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)
-                log.error("retention: goes by the time of the file segment=%d error=%s", segment.start, error)
+                log.error("retention: age unreadable, uses file time segment=%d error=%s", segment.start, error)
         rest = self._rest(store, segment, end) if segment.sealed else NO_REST
         return SegmentFacts(segment.start, end, about.st_size, newest, rest)
 
@@ -295,7 +295,5 @@ class Retention(PeriodicTask):
         except DAMAGE as error:
             if segment.start not in self._unreadable:
                 self._unreadable.add(segment.start)
-                log.error(
-                    "retention: dead letters alone are kept of a damaged segment=%d error=%s", segment.start, error
-                )
+                log.error("retention: keeping only dead letters of a damaged segment=%d error=%s", segment.start, error)
             return store.old.rest_of_damaged(segment)
