@@ -50,7 +50,7 @@ class BrokerState:
 
 @dataclass(frozen=True, slots=True)
 class RouteFact:
-    """What routes say of one broker name: topics and addresses. Immutable."""
+    """The topics and addresses of one broker name, as routes show them. Immutable."""
 
     topics: Mapping[str, QueueData]
     broker: BrokerData

@@ -581,9 +581,9 @@ def test_each_append_of_a_request_stands_by_itself(
     for number, text in {
         2: "two batches of an atomic append have the same number",
         3: "a batch without a number",
-        4: "an atomic append has batches, or",
+        4: "an atomic append needs batches, or",
         5: "settles 12,000 spans",
-        7: "comes without batches",
+        7: "has no batches",
     }.items():
         assert text in said[number]
     [refused] = append(too_large)

@@ -224,7 +224,7 @@ def test_a_damaged_segment_goes_by_the_time_of_its_file(
         await kept.until(lambda: kept.engine.counters.segments_deleted == count)
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-    assert [record.getMessage() for record in caplog.records if "time of the file" in record.getMessage()] == [
+    assert [record.getMessage() for record in caplog.records if "uses file time" in record.getMessage()] == [
         "retention: age unreadable, uses file time segment=0 error=the entry at position 0 does not match its CRC-32C"
     ]
 

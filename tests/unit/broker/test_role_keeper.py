@@ -125,10 +125,10 @@ def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog
         assert roles.record == LEADING_TWO
         assert not roles.refusal(to_sender=True)
         assert roles.leadership.lease_left_s < lease_left_s
-        assert caplog.text.count("it answers with an old record") == 1
+        assert caplog.text.count("is older than the one it sent before") == 1
         await controller.tell(replace(LEADING_TWO, version=6))
         await controller.tell(LEADING_TWO)
-        assert caplog.text.count("it answers with an old record") == 2
+        assert caplog.text.count("is older than the one it sent before") == 2
 
     with_keeper(tmp_path, test)
 
@@ -140,17 +140,19 @@ def test_a_slave_that_finds_no_set_says_so_once(
     async def test(_roles: RoleKeeper, controller: ToldController) -> None:
         for _ in range(3):
             await controller.tell(None)
-        assert "no set of that name" not in caplog.text  # its master may be about to found it
+        assert "no replica set of that name" not in caplog.text  # its master may be about to found it
         monkeypatch.setattr("minimq_broker.replication.roles._NO_SET_WARNING_S", 0.0)
         for _ in range(3):
             await controller.tell(None)
-        said = [record.getMessage() for record in caplog.records if "no set of that name" in record.getMessage()]
-        assert [text.partition("start its master ")[2] for text in said] == (
+        said = [
+            record.getMessage() for record in caplog.records if "no replica set of that name" in record.getMessage()
+        ]
+        assert [text.partition("start the master ")[2] for text in said] == (
             [] if founds else ["broker=broker-a cluster=c id=0"]
         )
         await controller.tell(FOLLOWING)
         await controller.tell(replace(FOLLOWING, version=6))
-        assert caplog.text.count("no set of that name") == len(said)
+        assert caplog.text.count("no replica set of that name") == len(said)
 
     with_keeper(tmp_path, test, replace(OWN, founds=founds))
 
