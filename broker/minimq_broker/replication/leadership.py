@@ -62,10 +62,10 @@ class Leadership:
             own_id, record.in_sync, patience, self._loop.time(), sync=record.sync, confirmed=store.confirmed
         )
         #: Woken when the in-sync set should change.
-        self._recording = PeriodicTask("in-sync set", self._record_set, math.inf, log)
-        self._looking = PeriodicTask("replicas", self._look, _CHECK_INTERVAL_S, log)
-        self._recording.start()
-        self._looking.start()
+        self._record_task = PeriodicTask("in-sync set", self._record_set, math.inf, log)
+        self._check_task = PeriodicTask("replicas", self._look, _CHECK_INTERVAL_S, log)
+        self._record_task.start()
+        self._check_task.start()
 
     @property
     def term(self) -> int:
@@ -163,7 +163,7 @@ class Leadership:
         self.end()
         for feed in self._feeds.values():
             feed.end()
-        ends = (self._recording.stop(), self._looking.stop(), *(feed.ended() for feed in self._feeds.values()))
+        ends = (self._record_task.stop(), self._check_task.stop(), *(feed.ended() for feed in self._feeds.values()))
         await asyncio.gather(*ends, return_exceptions=True)
 
     # ---- slaves ---------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Leadership:
     def _moved(self) -> None:
         self.grown()
         if self._wanted() is not None:
-            self._recording.wake()
+            self._record_task.wake()
 
     # ---- the in-sync set ------------------------------------------------------------------------
 

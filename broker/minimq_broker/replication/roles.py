@@ -74,7 +74,7 @@ class RoleKeeper:
         #: Since when the controller has answered this slave without a replica set; infinite if it has one.
         self._no_set_since = math.inf
         self._began = asyncio.Event()
-        self._changing = PeriodicTask("roles", self._change, _CHECK_INTERVAL_S, log)
+        self._change_task = PeriodicTask("roles", self._change, _CHECK_INTERVAL_S, log)
         self._reporting: asyncio.Task[None] | None = None
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
@@ -129,7 +129,7 @@ class RoleKeeper:
     def start(self) -> None:
         """Start reporting and taking roles."""
         self._reporting = asyncio.create_task(self._keep_reporting(), name="roles-report")
-        self._changing.start()
+        self._change_task.start()
 
     async def stop(self) -> None:
         """Stop leading and following, and resign: the controller may elect another master at once. Idempotent."""
@@ -138,7 +138,7 @@ class RoleKeeper:
             return
         self._damage.stop()
         reporting.cancel()
-        await asyncio.gather(reporting, self._changing.stop(), return_exceptions=True)
+        await asyncio.gather(reporting, self._change_task.stop(), return_exceptions=True)
         await self._end_role()
         with contextlib.suppress(MiniMQError, TimeoutError):
             async with asyncio.timeout(_RESIGN_TIMEOUT_S):
@@ -229,7 +229,7 @@ class RoleKeeper:
         self._confirmations.accept(record.term)
         if self.follower is not None and self.follower.master.term != record.term:
             self.follower.end()
-        self._changing.wake()
+        self._change_task.wake()
 
     # ---- changing -------------------------------------------------------------------------------
 
@@ -243,7 +243,7 @@ class RoleKeeper:
                 left_s = self._confirmations.leads_from(record.wait_s) - lease_clock()
                 if left_s > 0:
                     await asyncio.sleep(min(left_s, _CHECK_INTERVAL_S))
-                    self._changing.wake()
+                    self._change_task.wake()
                 else:
                     await self._lead(record)
         elif record.master_id == self.own.replica_id:  # an earlier run of this broker is the master: wait for election

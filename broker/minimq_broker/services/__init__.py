@@ -1,1 +1,1 @@
-"""The gRPC face of the broker: requests in, store and core, answers out."""
+"""The gRPC services of the broker, on its event loop."""

@@ -57,7 +57,7 @@ class LeaseKeeper:
         self._wishes: dict[tuple[str, str], dict[tuple[str, int], _QueueRequest]] = {}
         self._wish_count = 0
         #: Repeats requests whose queues have appeared. The event is set when there may be some.
-        self._asking: asyncio.Task[None] | None = None
+        self._retry_task: asyncio.Task[None] | None = None
         self._look_again = asyncio.Event()
         engine.streams.receive(self._deliver(), "lease-news")
 
@@ -155,8 +155,8 @@ class LeaseKeeper:
 
     def retry_wishes(self) -> None:
         """Repeat pending requests whose queues have appeared, in the background."""
-        if self._wishes and (self._asking is None or self._asking.done()):
-            self._asking = self._engine.streams.receive(self._retry_wishes(), "lease-wishes")
+        if self._wishes and (self._retry_task is None or self._retry_task.done()):
+            self._retry_task = self._engine.streams.receive(self._retry_wishes(), "lease-wishes")
         self._look_again.set()
 
     async def _retry_wishes(self) -> None:

@@ -102,7 +102,7 @@ class AnswerStream:
         self._step: asyncio.Future[Any] | None = None
         #: A flush is scheduled: soon, after the current write, or when there is room among unsent bytes.
         self._is_due = False
-        self._making_room: asyncio.Task[None] | None = None
+        self._room_task: asyncio.Task[None] | None = None
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed: asyncio.Future[None] | None = None
         #: Accepted requests that are not answered yet, and answers not written yet.
@@ -143,8 +143,8 @@ class AnswerStream:
     def close(self) -> None:
         """Write nothing more. `drained` must be awaited before the call ends."""
         self._end(None)
-        if self._making_room is not None:
-            self._making_room.cancel()
+        if self._room_task is not None:
+            self._room_task.cancel()
         if self._step is not None and not self._is_due:
             self._step.add_done_callback(self._flush)  # retrieves the result of the write
 
@@ -171,7 +171,7 @@ class AnswerStream:
             self._begin_write()
         else:
             self._is_due = True
-            self._making_room = asyncio.create_task(self._make_room(), name="answers-room")
+            self._room_task = asyncio.create_task(self._make_room(), name="answers-room")
 
     async def _make_room(self) -> None:
         if self._rate is not None:

@@ -1,1 +1,1 @@
-"""Work in the background, and the calls of operators."""
+"""Background work, and the calls of operators."""
