@@ -142,7 +142,7 @@ class SessionEvents:
         self._changed.set()
 
     def joined(self, group: str, version: int) -> None:
-        """Drop a waiting member list that is older than the client's join, and later such lists too."""
+        """Drop the waiting member list if it is older than the client's join, and ignore older lists from now on."""
         if version > self._versions.get(group, 0) and self._lists.pop(group, None) is not None:
             self._waiting.remove(group)
         self._versions[group] = version
