@@ -37,8 +37,8 @@ from minimq_common.wire.rpc import keep_freed_memory
 def main(context: click.Context, options: BrokerOptions) -> None:
     """Run a broker: it stores messages, serves them, and registers with the name servers.
 
-    Without a command it serves. Once it does, it prints one line "ready broker HOST:PORT". SIGTERM or Ctrl-C ends it
-    cleanly; whatever ends it, nothing that was acknowledged is lost.
+    Without a command it serves, and prints one line "ready broker HOST:PORT" once it is ready. SIGTERM or Ctrl-C stops
+    it cleanly. However it ends, no acknowledged message is lost.
     """
     context.obj = options
     if context.invoked_subcommand is None:
@@ -54,13 +54,13 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     "other",
     type=click.Path(path_type=Path),
     metavar="OTHER",
-    help="Compare its log with that of the data directory of another replica as well, byte by byte.",
+    help="Also compare its log byte by byte with that of another replica, given by its data directory.",
 )
 def check(directory: Path, other: Path | None) -> None:
     """Verify every checksum and every index row of a data DIRECTORY whose broker is stopped.
 
-    Exit status 0 when all is well, 1 when something is damaged or not the same: each finding is a line that names its
-    position.
+    Prints one line with the position of each finding. The exit status is 0 if there are none, 1 if something is damaged
+    or differs.
     """
     with _failing():
         report = check_directory(directory, watch=_with_a_bar if sys.stderr.isatty() else iter)
@@ -75,12 +75,13 @@ def check(directory: Path, other: Path | None) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The broker, master or slave; it runs.")
+@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The running broker, master or slave.")
 @click.pass_obj
 def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
-    """Copy all that a running broker has into a DIRECTORY, which a broker can be started with.
+    """Copy all data of a running broker into a DIRECTORY, with which a broker can be started.
 
-    It ends at the position that was confirmed when it began. An interrupted one starts over in the same directory.
+    The copy ends at the position that was confirmed when it began. After an interruption, run it again with the same
+    DIRECTORY: it starts over.
 
     Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
     """
@@ -93,13 +94,13 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The master; it runs.")
+@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The running master.")
 @click.pass_obj
 def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
-    """Replace log and state in the data DIRECTORY of a slave by a copy of what its master has.
+    """Replace log and state in the data DIRECTORY of a slave by a copy from its master.
 
-    For a slave with damaged data; it is stopped. The existing data is deleted once the copy is complete and synced, so
-    the disk needs room for both. Whatever interrupts it, run it again.
+    For a slave with damaged data that is stopped. Deletes the existing data once the copy is complete and synced, so
+    the disk needs room for both. After any interruption, run it again.
 
     Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
     """
@@ -114,7 +115,7 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--entries", is_flag=True, help="List every entry of the log, not only the resulting state.")
 @click.option(
-    "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="How it is printed."
+    "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="Format of the output."
 )
 def inspect(directory: Path, entries: bool, output: str) -> None:
     """Show the content of a data DIRECTORY: topics, queues, committed offsets and segments."""

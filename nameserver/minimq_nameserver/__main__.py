@@ -26,11 +26,11 @@ from minimq_nameserver.server import NameServer
 def main(context: click.Context, options: NameServerOptions) -> None:
     """Run a name server: the registry through which clients find the brokers that carry a topic.
 
-    It keeps everything in memory. To have a spare, start several, and give all of their addresses to every broker and
-    client; name servers need not know of each other.
+    It keeps everything in memory. For redundancy, start several and give all their addresses to every broker and
+    client; name servers do not know each other.
 
-    Without a command it serves. Once it does, it prints one line "ready nameserver HOST:PORT". SIGTERM or Ctrl-C ends
-    it.
+    Without a command it serves, and prints one line "ready nameserver HOST:PORT" once it is ready. SIGTERM or Ctrl-C
+    stops it.
     """
     if context.invoked_subcommand is None:
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)
@@ -41,7 +41,7 @@ def main(context: click.Context, options: NameServerOptions) -> None:
 def check(directory: Path) -> None:
     """Verify every page and every checksum in the DIRECTORY of a controller whose name server is stopped.
 
-    Exit status 0 when all is well, 1 when something is damaged.
+    The exit status is 0 if all is well, 1 if something is damaged.
     """
     try:
         with closing(DecisionFile(directory, readonly=True)) as decisions:
