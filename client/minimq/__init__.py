@@ -1,13 +1,13 @@
 """The client of minimq, a durable, ordered and replayable message queue.
 
 Sending:    `Producer`, `Message`, `SendReceipt`, `Reply`; for asyncio `minimq.aio`
-            `TransactionalProducer`: messages that go along with a commit elsewhere
+            `TransactionalProducer`: messages that depend on a commit elsewhere
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
             `SimpleConsumer`, `PoppedMessage`: messages one by one
 Running:    `Admin`, `Compaction`, `LocalCluster`
-Sharing: `Cluster`, a connection that several of these may share; `Credentials` for clusters with TLS
+Sharing:    `Cluster`, a connection that several of these may share; `Credentials` for clusters with TLS
 
-A name is loaded when it is first used, so that `import minimq` alone costs next to nothing.
+Each name is imported when it is first used, so `import minimq` alone costs next to nothing.
 """
 
 import os
@@ -15,8 +15,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# gRPC reads this when it is imported. Its own fork handlers crash children of a process that has an open client, also
-# children that use no client.
+# gRPC reads this when it is imported. Its fork handlers crash every forked child of a process with an open client, even
+# if the child uses no client.
 if "grpc" not in sys.modules:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 
@@ -140,7 +140,6 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Load a public name and keep it."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         module = import_module(_MODULES[name])
@@ -148,5 +147,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """Return all public names, loaded or not."""
         return sorted({*globals(), *__all__})

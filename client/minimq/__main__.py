@@ -1,4 +1,4 @@
-"""The entry of the command `minimq`: quiet from the first moment when Ctrl-C ends it."""
+"""Entry point of the command `minimq`: Ctrl-C prints no traceback, not even during the imports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import sys
 def main() -> None:
     """Run the command as this process."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # the parent closed it; no other file may get its descriptor
+        if getattr(sys, name) is None:  # the parent closed it: occupy the descriptor, so that no other file gets it
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
-    # Nothing needs to be cleaned up yet, and an exception amid imports could be printed, or swallowed, by any of them.
+    # During the imports, Ctrl-C ends the process at once: any module could print or swallow a KeyboardInterrupt.
     former = signal.getsignal(signal.SIGINT)
     if former is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(130))
-    from minimq.cli.main import main as command  # this is what takes its time
+    from minimq.cli.main import main as command  # the slow import
 
     signal.signal(signal.SIGINT, former)
     command(prog_name="minimq")

@@ -45,13 +45,13 @@ class Admin(AdminMethods):
 
     Each method raises `InvalidArgument` for an argument that breaks a rule, `AccessDenied` for a right that the user
     lacks, `Unavailable` if no name server or broker is reached, and another `MiniMQError` if a broker fails: the text
-    names it. Methods list the errors that they have besides.
+    names it. The methods list only further errors.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
-        timeout_s: timeout in seconds of each call to a server, of waiting for a new master of a broker that is to be
-            changed, and of waiting until all name servers show a change.
-        credentials: as of `Cluster`.
+        timeout_s: timeout in seconds of each call to a server, of the wait for a new master when a broker set has none,
+            and of the wait until all name servers show a change.
+        credentials: see `Cluster`.
 
     Raises:
         InvalidArgument: an address is not HOST:PORT, or the credentials cannot be used.

@@ -1,4 +1,4 @@
-"""Checks of the arguments that users give, with one style of text: the name, what was given, what it must be."""
+"""Checks of arguments. Every error names the argument, what was given and what is allowed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minimq_common.words import kind_of
 
 T = TypeVar("T")
 
-#: The longest that a thread of Python can wait, in seconds: 292 years.
+#: The longest wait that Python's locks accept: 292 years.
 _LONGEST_S = (1 << 63) // 10**9
 
 
@@ -23,14 +23,14 @@ def check_message_type(message: object) -> None:
 
 
 def check_iterable(name: str, values: Iterable[T], of: str) -> Iterable[T]:
-    """Return an iterable. Raises `InvalidArgument` if it is none, such as a single value where several are wanted."""
+    """Return `values`. Raises `InvalidArgument` if they are not iterable, such as a single value."""
     if not isinstance(values, Iterable):
         raise InvalidArgument(f"{name} is {kind_of(values)}: give an iterable of {of}")
     return values
 
 
 def queue_list(name: str, queues: Iterable[MessageQueue | QueueData]) -> list[MessageQueue]:
-    """Return queues as a list, those of a `QueueData` one by one. Raises `InvalidArgument` for anything else."""
+    """Return queues as a list; a `QueueData` stands for its readable queues. Raises `InvalidArgument`."""
     found: list[MessageQueue] = []
     for each in check_iterable(name, queues, "MessageQueue"):
         found += each.readable() if isinstance(each, QueueData) else [each]
@@ -40,7 +40,7 @@ def queue_list(name: str, queues: Iterable[MessageQueue | QueueData]) -> list[Me
 
 
 def queue_offsets(offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, int]:
-    """Return offsets by queue. Raises `InvalidArgument` unless they are offsets that queues can have."""
+    """Return `offsets`. Raises `InvalidArgument` unless each is a whole number from 0 to 2^63 - 1."""
     if not isinstance(offsets, Mapping):
         raise InvalidArgument(f"offsets is {kind_of(offsets)}: give a mapping of MessageQueue to offset")
     for queue, offset in offsets.items():
@@ -65,12 +65,12 @@ def check_function(name: str, value: object) -> None:
 
 
 def is_async(function: object) -> bool:
-    """Return whether calls of a function have to be awaited."""
+    """Return whether the result of a call has to be awaited."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def check_plain_function(name: str, value: object) -> None:
-    """Raise `InvalidArgument` unless it can be called, and need not be awaited."""
+    """Raise `InvalidArgument` unless it can be called and is no coroutine function."""
     check_function(name, value)
     if is_async(value):
         raise InvalidArgument(
@@ -79,7 +79,7 @@ def check_plain_function(name: str, value: object) -> None:
 
 
 def waiting_s(value: object, name: str = "timeout") -> float:
-    """Return the seconds to wait for: 0 for a number below it."""
+    """Return a timeout in seconds; a negative one counts as 0. Raises `InvalidArgument`."""
     if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _LONGEST_S):
         raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_LONGEST_S}")
     return max(value, 0)

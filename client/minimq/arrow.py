@@ -36,7 +36,7 @@ __all__ = [
     "read_table",
 ]
 
-#: Brokers look for so many tags; for more, all messages are fetched.
+#: Brokers filter by at most this many tags. With more, all messages are fetched and filtered here.
 _MOST_TAGS = 1000
 
 
@@ -53,17 +53,17 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Read a topic as Arrow record batches, queue after queue, each in the order of its offsets.
 
-    What is read is decided by this call: of messages that are sent later none comes. No group takes part, and nothing
-    is committed. Memory is bounded by `options.buffer_bytes`, however long the topic is; bodies stay in the bytes
-    that came from the broker. Close the iterator to end early.
+    This call fixes the range: messages that are sent later are not read. It uses no consumer group and commits nothing.
+    Memory is bounded by `options.buffer_bytes`, however long the topic is; bodies stay in the buffers that were
+    received. Close the iterator to end early.
 
     Args:
         topic: its name.
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
-        start: "earliest", "latest", a time such as a datetime with a time zone or "-24h", or offsets by queue; of a
-            queue that is not among them, all messages.
-        end: where to stop, given in the same way: messages from there on are not read.
-        columns: some of `MESSAGE_SCHEMA`, in the order in which they are wanted; all when None. The fewer, the faster.
+        start: "earliest", "latest", a time such as a datetime with a time zone or "-24h", or offsets by queue. A queue
+            without an offset is read from its first message.
+        end: where to stop, exclusive, in the same forms. A queue without an offset is read to its last message.
+        columns: some of `MESSAGE_SCHEMA`, in the wanted order; None for all. Fewer columns are read faster.
         tags: only messages with one of these.
         queues: only these.
         options: how to read.
@@ -71,12 +71,12 @@ def read(
     Raises:
         InvalidArgument: a column, a tag, a queue or a bound is wrong.
         TopicNotFound: no broker has the topic.
-        Unavailable, DeadlineExceeded: a broker that carries queues to read is away, or it or every name server does not
-            answer for `options.patience_s` seconds.
+        Unavailable, DeadlineExceeded: a broker with queues to read is down, or it or all name servers did not answer
+            for `options.patience_s` seconds.
         OffsetOutOfRange: while reading, messages were deleted before they were read.
         TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.
-        MiniMQError: while reading, nothing came for `options.patience_s` seconds.
+        MiniMQError: while reading, no data arrived for `options.patience_s` seconds.
     """
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is {tags!r}: give a list, such as [{tags!r}]")
@@ -99,10 +99,10 @@ def read_table(
     newest: bool = False,
     options: RangeOptions | None = None,
 ) -> pa.Table:
-    """Read a topic as one Arrow table. Errors, and all arguments but `newest`, are those of `read`.
+    """Read a topic as one Arrow table. Errors, and all arguments except `newest`, are those of `read`.
 
-    With `newest` it has of each key only the newest message, and none of a key whose newest message is a tombstone: the
-    current table of a compacted topic. That takes the memory of this table, not of the topic.
+    With `newest` the table has only the newest message of each key, and no key whose newest message is a tombstone: the
+    current state of a compacted topic. It needs memory for this table, not for the whole topic.
     """
     schema = chosen_columns(columns)
     if not newest:

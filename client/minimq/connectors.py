@@ -1,4 +1,4 @@
-"""The parts of connectors to other systems: columns instead of messages, ranges of offsets, transactions.
+"""Building blocks of connectors to other systems: columns instead of messages, ranges of offsets, transactions.
 
 Programs that send and receive messages do not need this module. A connector, such as that for Spark, imports only
 `minimq` and this module, whose interfaces are stable.
@@ -7,7 +7,7 @@ Writing: `RecordsSender` sends batches that a connector builds from its own colu
 Transactions: batches sent under a `Transaction` are staged; `TransactionCommitter` commits them at all brokers, exactly
 once.
 Reading: `QueueFinder` finds queues and their ends, `RangeReader` reads a range of one.
-Waiting: `with_retries` repeats calls while servers are absent, `describe_away` describes brokers that are away.
+Retrying: `with_retries` retries calls while servers are down, `describe_away` describes the brokers that are down.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keys and headers of Kafka as the text that minimq has, and back: nothing of them is lost.
+"""Converts keys and headers of Kafka to the text that minimq stores, and back, without loss.
 
-Text in UTF-8 stays as it is. Other bytes become `base64:` and their Base64, a null `null:`. A header whose name occurs
-again becomes a property `name#2`, the next one `name#3`.
+Text in UTF-8 stays as it is. Other bytes become `base64:` and their Base64, a null becomes `null:`. A repeated header
+becomes the property `name#2`, the next one `name#3`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["bytes_of", "headers_of", "properties_of", "text_of"]
 
 _BASE64: Final = "base64:"
 _NULL: Final = "null:"
-#: A name that is read as a repeated one.
+#: A header name that looks like a repeated one.
 _NUMBERED: Final = re.compile(r"(.*)#[0-9]+", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ def text_of(value: str | bytes | None) -> str:
 
 
 def bytes_of(text: str) -> bytes | None:
-    """Return what `text_of` was given; raises `InvalidArgument` if that did not write it."""
+    """Reverse `text_of`. Raises `InvalidArgument` for a text that it cannot have written."""
     if text == _NULL:
         return None
     if not text.startswith(_BASE64):
@@ -52,7 +52,7 @@ def bytes_of(text: str) -> bytes | None:
 def properties_of(
     headers: Mapping[str, str | bytes | None] | Iterable[tuple[str, str | bytes | None]],
 ) -> dict[str, str]:
-    """Return headers as properties; give pairs if several may have one name."""
+    """Return headers as properties. Give pairs, not a mapping, if a name may occur more than once."""
     properties: dict[str, str] = {}
     counts: dict[str, int] = {}
     for name, value in headers.items() if isinstance(headers, Mapping) else headers:
@@ -63,6 +63,6 @@ def properties_of(
 
 
 def headers_of(properties: Mapping[str, str]) -> list[tuple[str, bytes | None]]:
-    """Return the headers that `properties_of` was given, in their order."""
+    """Reverse `properties_of`; keeps the order of the headers."""
     names = ((_NUMBERED.fullmatch(name), name, text) for name, text in properties.items())
     return [(found[1] if found else name, bytes_of(text)) for found, name, text in names]

@@ -47,11 +47,11 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
 
 
 class NoOthers(TypedDict):
-    """No further arguments: type checkers refuse each, and `refuse_others` does."""
+    """No further arguments: type checkers reject them, and so does `refuse_others` at run time."""
 
 
 def refuse_others(unknown: Mapping[str, object], made: type) -> None:
-    """Raise `InvalidArgument` for arguments that a class does not have; the text names the nearest, or lists all."""
+    """Raise `InvalidArgument` for arguments that a class does not have; the text suggests the nearest, or lists all."""
     if unknown:
         parameters = inspect.signature(made).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
@@ -61,7 +61,7 @@ def refuse_others(unknown: Mapping[str, object], made: type) -> None:
 def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
     """Raise `InvalidArgument` if an unknown option was given."""
     if unknown:
-        import difflib  # for who mistypes an option
+        import difflib  # only needed after a typo
 
         given = sorted(unknown)
         near = [found[0] for name in given if (found := difflib.get_close_matches(name, names, 1))]
@@ -70,7 +70,7 @@ def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: st
 
 
 def check_above_zero(options: DataclassInstance, *, but: Sequence[str] = ()) -> None:
-    """Raise `InvalidArgument` if a number among options is not above 0; the named ones may be 0."""
+    """Raise `InvalidArgument` for a number that is not above 0, or for a wrong type; fields in `but` may be 0."""
     for field in dataclasses.fields(options):
         value = getattr(options, field.name)
         # A switch is not a number, though bool is a subclass of int.
