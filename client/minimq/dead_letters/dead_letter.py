@@ -1,4 +1,4 @@
-"""A dead letter: a message that a group has given up; and the choice of some of those of a group."""
+"""A dead letter, which is a message that a group has given up, and the filter that selects dead letters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
 
-#: The reason of a dead letter without one: anybody may send to the topic.
+#: The reason of a dead letter that has none: any client may send to the topic.
 UNKNOWN = "unknown"
 
 #: A message id, or the place of a dead letter.
 _ID = re.compile(r"[0-9a-f]{40}|[^:]+:[0-9]+@[0-9]+")
-#: Tells whether a dead letter is chosen.
+#: A filter of dead letters.
 Wants = Callable[["DeadLetter"], bool]
 
 
@@ -29,7 +29,7 @@ class DeadLetter:
     """A message that a group failed to process, as stored in the topic of its dead letters.
 
     Args:
-        message: as it was read there.
+        message: the copy in that topic.
 
     Attributes:
         body, tag: of the message.
@@ -53,22 +53,22 @@ class DeadLetter:
 
     @property
     def tries(self) -> int:
-        """Consumption attempts: number of deliveries of the message."""
+        """How often the message was delivered."""
         return redelivery.number_of(self._raw.get(redelivery.RECONSUME_TIMES, "")) or 0
 
     @property
     def topic(self) -> str | None:
-        """Topic that the message was sent to; None when it does not tell."""
+        """Topic that the message was sent to; None if unknown."""
         return self._raw.get(redelivery.RETRY_TOPIC)
 
     @property
     def of_work_queue(self) -> bool:
-        """True if a consumer gave it up that receives messages one by one, such as a `SimpleConsumer`."""
+        """True if it comes from a consumer that receives messages one by one, such as a `SimpleConsumer`."""
         return redelivery.WORK_QUEUE in self._raw
 
     @property
     def origin_queue(self) -> MessageQueue | None:
-        """Queue that the message was sent to; None when it does not tell."""
+        """Queue that the message was sent to; None if unknown."""
         topic, _, rest = self._raw.get(redelivery.ORIGIN_QUEUE, "").partition("/")
         broker_name, _, queue_id = rest.rpartition("/")
         number = redelivery.number_of(queue_id)
@@ -76,18 +76,18 @@ class DeadLetter:
 
     @property
     def origin_offset(self) -> int | None:
-        """Offset of the message there; None when it does not tell."""
+        """Offset of the message in `origin_queue`; None if unknown."""
         return redelivery.number_of(self._raw.get(redelivery.ORIGIN_OFFSET, ""))
 
     @property
     def origin_stored_at(self) -> datetime | None:
-        """When a broker stored the message there; None when it does not tell."""
+        """When the broker stored the message in `origin_queue`; None if unknown."""
         ms = redelivery.number_of(self._raw.get(redelivery.ORIGIN_STORED, ""))
         return None if ms is None else moment(ms)
 
     @property
     def message_id(self) -> str:
-        """Id of the message, the one its producer got with the receipt."""
+        """Id of the original message, as in its producer's receipt."""
         return self._original.message_id
 
     @property
@@ -112,7 +112,7 @@ class DeadLetter:
 
     @property
     def died_ms(self) -> int:
-        """The same in ms since 1970."""
+        """`died_at` in milliseconds since 1970."""
         return self._copy.batch.stored_ms
 
     @property
@@ -122,12 +122,12 @@ class DeadLetter:
 
     @property
     def queue_offset(self) -> int:
-        """Its offset there."""
+        """The offset of the dead letter in `queue`."""
         return self._copy.queue_offset
 
     @property
     def place(self) -> str:
-        """Its place, as a text for selections: "broker-a:0@17"."""
+        """Broker, queue and offset as text, to select it by: "broker-a:0@17"."""
         return f"{self.queue.broker_name}:{self.queue.queue_id}@{self.queue_offset}"
 
     @property
@@ -140,7 +140,7 @@ class DeadLetter:
         return redelivery.from_copy(self._copy)
 
     def message(self, topic: str) -> Message:
-        """Return the original message, for a topic."""
+        """Return the original message, addressed to `topic`."""
         original = self._original
         message_group = original.message_group if topic == self.topic else None
         return Message(
@@ -160,7 +160,7 @@ class DeadLetter:
         return hash(self._copy)
 
     def retry(self) -> Message:
-        """Return the copy that its group alone gets, as if nobody had tried it."""
+        """Return a copy for the retry topic, which only its group reads, with the number of deliveries reset."""
         raw = {name: value for name, value in self._raw.items() if name not in redelivery.OF_DEAD_LETTERS}
         topic = retry_topic(self.group)
         return Message(topic, self.body, self.tag, self._copy.keys, raw | {redelivery.RECONSUME_TIMES: "0"})
@@ -172,7 +172,7 @@ class DeadLetter:
 
 
 class Chosen(TypedDict, total=False):
-    """The choice as a user makes it: arguments of `Admin.dead_letters` and others, all of which have to match.
+    """How a user selects dead letters: arguments of `Admin.dead_letters` and others, all of which have to match.
 
     Attributes:
         since: only dead letters that failed at or after this time. A time is 2026-01-31T08:00Z, with a time zone, or
@@ -194,7 +194,7 @@ class Chosen(TypedDict, total=False):
 
 
 def choice_of(chosen: Chosen) -> Wants:
-    """Return what tells which dead letters a user has chosen. Raises `InvalidArgument`."""
+    """Return the filter for a user's selection. Raises `InvalidArgument`."""
     if unknown := sorted(chosen.keys() - Chosen.__annotations__.keys()):
         known = ", ".join(Chosen.__annotations__)
         raise InvalidArgument(f"dead letters are not chosen by {', '.join(unknown)}: give {known}")

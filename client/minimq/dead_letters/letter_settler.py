@@ -1,12 +1,12 @@
-"""Settling dead letters: each is sent again, or dropped, once.
+"""Settles dead letters: resends or drops each of them once.
 
-The resent messages and the claim of their dead letters are one atomic append at their broker, which refuses it if one
-of them is settled. So a killed command leaves nothing half done, and of two concurrent ones the later one looks again.
-Messages whose queues are on other brokers are sent ahead of the claim: after a kill in between, or if two commands run
-at the same time, they are sent twice.
+The resent messages and the claim of their dead letters are one atomic append at the broker of the dead letters, which
+rejects it if one of them is already settled. So a killed command leaves nothing half done, and of two concurrent
+commands the later one rereads what is open. Messages for queues of other brokers are sent before the claim: they are
+sent twice if the command is killed in between, or if two commands run at the same time.
 
-A group alone gets what it gave up by its retry topic. What it gave up when it received messages one by one, its brokers
-deliver again: the original message. Dead letters whose original cannot be delivered stay open, and are named at last.
+To resend to its group alone, a dead letter goes to the group's retry topic. One of a work queue is not copied: its
+broker redelivers the original message. If that is not possible, it stays open, and the error at the end names it.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
 from minimq_proto.v1 import broker_pb2
 
-#: Called for each damaged batch, which is passed over; its attributes say where it is.
+#: Called for each damaged batch, which is skipped; the attributes of the error say where it is.
 OnDamage = Callable[[DamagedMessages], None]
 
 Outcome = Literal["resent", "dropped"]
-#: Dead letters that are settled together, and bytes of their bodies. A larger one is sent ahead of its claim.
+#: Bounds of one atomic append: dead letters, and bytes of their bodies. A larger body is sent before its claim.
 _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
-#: The most that any broker takes: what was received has passed the limit of its own.
+#: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
 _MOST_BYTES = 32 << 20
-#: How often another command may be ahead.
+#: How often concurrent commands may be faster.
 _TRIES = 50
-#: What says that an original cannot be read, whenever it is tried.
+#: Errors for which reading an original is not retried.
 _CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
-#: Dead letters that are named in an error.
 _MOST_NAMED = 5
 
 
 class Span(NamedTuple):
-    """A snapshot of the messages of a queue: first offset, and the one behind the last."""
+    """The range of offsets that a queue had at some time; `end` is exclusive."""
 
     queue: MessageQueue
     first: int
@@ -85,13 +84,13 @@ class SettledLetters:
 
 
 class LetterReader:
-    """Reads the dead letters of one group from masters: a slave may not know yet which are settled."""
+    """Reads the dead letters of one group, from masters only: a slave may not know yet which are settled."""
 
     def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
         self.group = group
         self._on_damage = on_damage
         self._known_damage: set[tuple[MessageQueue, int]] = set()
-        #: Of queues of originals.
+        #: First and end offset of the queues of originals, cached.
         self._bounds: dict[MessageQueue, tuple[int, int]] = {}
         self._masters = Masters(client)
         self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
@@ -103,12 +102,12 @@ class LetterReader:
         self._reader.close()
 
     def spans(self) -> list[Span]:
-        """Return the stored dead letters, including settled ones. Raises `MiniMQError`."""
+        """Return the ranges of the stored dead letters, including settled ones. Raises `MiniMQError`."""
         route = self.route(dead_letter_topic(self.group))
         return [Span(queue, *self._reader.bounds(queue)) for queue in sorted(route.read_queues() if route else ())]
 
     def settled(self, broker_names: Iterable[str]) -> SettledLetters:
-        """Return which dead letters are settled on some brokers, as of now. Raises `MiniMQError`."""
+        """Ask these brokers which dead letters are settled. Raises `MiniMQError`."""
         request, topic = broker_pb2.DescribeGroupRequest(group=self.group), dead_letter_topic(self.group)
         found: dict[MessageQueue, Sequence[int]] = {}
         for name in dict.fromkeys(broker_names):
@@ -120,7 +119,7 @@ class LetterReader:
     def letters(
         self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
     ) -> Iterator[DeadLetter]:
-        """Yield the open dead letters that are wanted; `progress` gets the numbers of examined ones, and of all."""
+        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total."""
         settled = self.settled(span.queue.broker_name for span in spans)
         seen, total = 0, sum(span.end - span.first for span in spans)
         for span in spans:
@@ -131,7 +130,7 @@ class LetterReader:
                     progress(seen, total)
 
     def original(self, letter: DeadLetter) -> ReceivedMessage:
-        """Return the message of which a dead letter is a copy. Raises `OffsetOutOfRange` if it is deleted."""
+        """Return the message that a dead letter is a copy of. Raises `OffsetOutOfRange` if it was deleted."""
         queue, offset = letter.origin_queue, letter.origin_offset
         if queue is not None and offset is not None:
             if queue not in self._bounds:
@@ -144,11 +143,11 @@ class LetterReader:
         raise OffsetOutOfRange("its message is not stored any more")
 
     def forget_bounds(self) -> None:
-        """Ask anew which originals are stored."""
+        """Drop the cached bounds of the queues of originals."""
         self._bounds.clear()
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return the route of a topic, asked anew; None when there is none. Raises `MiniMQError`."""
+        """Fetch the route of a topic; None if there is none. Raises `MiniMQError`."""
         try:
             return self._masters.route(topic)
         except TopicNotFound:
@@ -168,7 +167,7 @@ class LetterReader:
                     raise
                 behind = error.next_offset
                 if behind is None or behind <= at:
-                    behind = end  # it is not known where the next one begins: other queues go on
+                    behind = end  # the start of the next batch is unknown: skip the rest of this queue
                 if (queue, at) not in self._known_damage:
                     self._known_damage.add((queue, at))
                     self._on_damage(error.at(queue, at, behind))
@@ -182,12 +181,11 @@ class _Settles:
     def __init__(self, group: str) -> None:
         self._group = group
         self.queue: MessageQueue | None = None
-        #: They may be stored although a try has failed.
+        #: A try that failed may have been stored.
         self.in_doubt = False
         self._settles: list[broker_pb2.PopSettle] = []
 
     def add(self, queue: MessageQueue, offsets: Iterable[int], outcome: broker_pb2.PopOutcome.ValueType) -> _Settles:
-        """Add messages of one queue, and return this."""
         self.queue = queue
         spans = merged((at, at + 1) for at in sorted(offsets))
         flat = [number for first, end in spans for number in (first, end - first)]
@@ -197,15 +195,13 @@ class _Settles:
         return self
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return the settles."""
         return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
 
     def answered(self, error: MiniMQError | None) -> None:
-        """Note whether a try that has failed may be stored."""
         self.in_doubt |= error is not None and is_in_doubt(error)
 
     def may_pass(self) -> bool:
-        """Return False: what is settled stays so."""
+        """Return False: a settled message stays settled, so a retry would be fenced again."""
         return False
 
 
@@ -232,13 +228,13 @@ class LetterSettler:
         self._reader = self._ends.enter_context(LetterReader(client, group, patience_s, on_damage))
         self._group = group
         self._count = 0
-        #: Dead letters that stay open, by their place, and why.
+        #: Why a dead letter stays open, by its place.
         self._passed: dict[str, str] = {}
-        #: Queues that took messages when they were needed first, by topic.
+        #: Writable queues by topic, cached at the first use.
         self._writable: dict[str, frozenset[MessageQueue]] = {}
 
     def run(self, wants: Wants, *, dry_run: bool = False) -> int:
-        """Settle the open dead letters that are chosen and there now; return how many they were."""
+        """Settle the selected dead letters that are open now; return how many."""
         with self._ends:
             spans = [span for span in self._reader.spans() if span.first < span.end]
             if not spans:
@@ -263,7 +259,7 @@ class LetterSettler:
             try:
                 for part in self._parts(spans, lambda letter: wants(letter) and letter.place not in self._passed):
                     self._settle(sender, part)
-            except (Fenced, OffsetOutOfRange):  # or originals were deleted meanwhile
+            except (Fenced, OffsetOutOfRange):  # another command was faster, or originals were deleted
                 self._reader.forget_bounds()
                 self._client.pause(PAUSE_S)
             else:
@@ -281,8 +277,6 @@ class LetterSettler:
             part.append(letter)
         if part:
             yield part
-
-    # ---- doing it ---------------------------------------------------------------------------------
 
     def _settle(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
         by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
@@ -331,7 +325,7 @@ class LetterSettler:
             return None
 
     def _reopen(self, sender: ProducerCore, origin: MessageQueue, letters: Sequence[DeadLetter]) -> None:
-        """Have originals in one queue delivered again: if it is on the broker of the dead letters, with their claim."""
+        """Redeliver originals of one queue, atomically with the claim if both are on the same broker."""
         offsets = [letter.origin_offset for letter in letters if letter.origin_offset is not None]
         settles = _Settles(self._group).add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
         try:
@@ -351,7 +345,7 @@ class LetterSettler:
             )
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
-        """Return the message of a dead letter, and the queue that it must go to; None for any."""
+        """Return the message to send for a dead letter, and the queue that it must go to; None for any."""
         topic = self._to or letter.topic
         if topic == self._retry and letter.topic is not None:
             return letter.retry(), self._first_of(topic, letter.queue.broker_name)

@@ -1,4 +1,4 @@
-"""The filter of a subscription: certain tags, and properties for which an expression is true."""
+"""The filter of a subscription: by tags, and by an expression on properties."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from minimq_common.batch.header import tag_hash
 
 
 class Filterable(Protocol):
-    """A message, or whatever else has a tag, keys and properties."""
+    """A message, or anything else with a tag, keys and properties."""
 
     @property
     def tag(self) -> str | None:
@@ -31,20 +31,19 @@ T = TypeVar("T", bound=Filterable)
 
 
 class MessageFilter:
-    """A tag expression and a where-expression, both of which must hold. Never changes; thread-safe.
+    """A tag expression and a where-expression, both of which must hold. Immutable; thread-safe.
 
     Args:
         expression: which tags: "*", or for example "paid || refunded" or ["paid", "refunded"].
-        where: which properties, see docs/filtering.md; any unless given.
+        where: condition on properties, see docs/filtering.md; None for no condition.
 
     Attributes:
-        text: both expressions in a form that is the same however they were written: blanks, upper and lower case of
-            keywords and the order of tags make no difference.
-        tag_hashes: by which brokers know the tags, sorted; empty when all tags are wanted.
-        reads_texts: keys or properties decide.
+        text: both expressions in a canonical form: blanks, case of keywords and order of tags make no difference.
+        tag_hashes: hashes of the tags, by which brokers filter, sorted; empty when all tags are wanted.
+        reads_texts: whether the filter needs keys or properties.
 
     Raises:
-        InvalidArgument: one of them is no such expression; the text shows the place.
+        InvalidArgument: an expression is malformed; the text points at the mistake.
     """
 
     def __init__(self, expression: TagExpression = "*", where: str | None = None) -> None:
@@ -63,7 +62,7 @@ class MessageFilter:
         where = self._where
         if where is None:
             return wanted
-        # Properties and keys are read from the batch only where they are needed.
+        # Properties and keys are decoded from the batch only if the expression needs them.
         if where.reads_keys:
             return [message for message in wanted if where.matches(message.properties, message.tag, message.keys)]
         if where.names:

@@ -9,10 +9,9 @@
          | [NOT] (IN "(" bound {"," bound} ")" | BETWEEN bound AND bound | (CONTAINS | STARTSWITH | ENDSWITH) text)
     bound = text | number
 
-A condition about a property that a message does not have is neither true nor false but unknown, and NOT leaves it so.
-No third value is needed for that: each condition has a function that tells whether it is true, and another one that
-tells whether it is false. Both say no when it is unknown. NOT swaps the two, and "a AND b" is false where a is false or
-b is false.
+As in SQL, a condition on a property that a message does not have is neither true nor false but unknown, and so is its
+negation. Instead of a third truth value, each condition has two functions: `is_true` and `is_false`. Both return False
+for unknown. NOT swaps them, and "a AND b" is false if a is false or b is false.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from minimq_common.words import kind_of
 
 #: Characters that a where-expression may have.
 MAX_LENGTH: Final = 4096
-#: Parentheses within parentheses. Few enough that neither reading nor asking can exhaust the stack.
+#: Nesting of parentheses. Low enough that neither parsing nor matching can exhaust the stack.
 MAX_DEPTH: Final = 32
 
-#: Tells something about the properties, the tag and the keys of a message.
+#: A predicate on the properties, the tag and the keys of a message.
 Check = Callable[[Mapping[str, str], str | None, Sequence[str]], bool]
-#: Tells something about a property that is there; None when it is unknown, because the text is no number, for example.
+#: A predicate on the text of a property; None for unknown, for example if the text is no number.
 Ask = Callable[[str], bool | None]
 
-#: Called with the constant first, then with what is found.
+#: Called with the constant first and the property second, so `<` is `gt`.
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.gt,
     "<=": operator.ge,
@@ -54,7 +53,7 @@ _TYPES: dict[type, str] = {str: "text in single quotes", Decimal: "a number"}
 
 
 class PropertyFilter:
-    """Conditions of a subscription on properties, tag and keys. Never changes; thread-safe.
+    """Conditions of a subscription on properties, tag and keys. Immutable; thread-safe.
 
     Made by `compile_filter`.
     """
@@ -68,7 +67,7 @@ class PropertyFilter:
         self.names, self.reads_keys = frozenset(parser.names), parser.reads_keys
 
     def matches(self, properties: Mapping[str, str], tag: str | None, keys: Sequence[str] = ()) -> bool:
-        """Tell whether the expression is true for a message; when it is false or unknown, the message is not wanted."""
+        """Return True if the expression is true for a message; False if it is false or unknown."""
         return self._check(properties, tag, keys)
 
     def __repr__(self) -> str:
@@ -112,7 +111,7 @@ class _Parser:
             raise self._unexpected("AND, OR or the end")
         return condition
 
-    # ---- What conditions are joined with ------------------------------------------------------------
+    # ---- AND, OR, NOT ---------------------------------------------------------------------------------
 
     def _expression(self) -> _Condition:
         parts = [self._conjunction()]
@@ -143,7 +142,7 @@ class _Parser:
                 return _Condition(lambda *_: truth, lambda *_: not truth)
             case Token(kind=TokenKind.NAME, written=written, value=str(name)):
                 self._advance()
-                # In double quotes these are properties of that name.
+                # Without quotes TAGS and KEYS are not properties; in double quotes they are.
                 about = written if written in ("TAGS", "KEYS") else ""
                 self.reads_keys |= about == "KEYS"
                 self.names.update(() if about else (name,))
@@ -219,7 +218,7 @@ class _Parser:
         place = self._next.start
         value = self._value(*types)
         if isinstance(value, str) and number_of(value) is not None:
-            # As text, '9' is greater than '10'; the user means the number.
+            # As text, '9' is greater than '10'; the user surely means numbers.
             raise mistake(self._text, place, f"numbers are compared by size without quotes: write {value}")
         return value
 

@@ -12,26 +12,25 @@ from minimq_common.errors import InvalidArgument
 #: "*", tags joined by "||", or a collection of tags.
 TagExpression = str | Collection[str]
 
-#: What other systems join or quote names with. A tag may have such characters, but is hardly meant to.
+#: Separators and quotes of other systems. A tag may contain them, but most likely they are a mistake.
 _MISTAKES = re.compile(r"[,;|*]|&&|\s(?:OR|AND|or)\s|^['\"]|['\"]$")
 _JOINTS = re.compile(r"\s*(?:[,;|]|&&|\s(?:OR|AND|or)\s)\s*")
 
 
 class Spelling(NamedTuple):
-    """The names of the two kinds of filters in the errors that you read: those of Python by default."""
+    """How errors write the two kinds of filters, for example as command line options."""
 
-    #: What stands before a tag expression in quotes.
+    #: Prefix of a quoted tag expression.
     tags: str = ""
-    #: What stands before an expression on properties in quotes.
+    #: Prefix of a quoted where-expression.
     where: str = "where="
 
 
-#: How Python gives filters.
 IN_PYTHON = Spelling()
 
 
 class Tagged(Protocol):
-    """A message, or whatever else has a tag."""
+    """A message, or anything else with a tag."""
 
     @property
     def tag(self) -> str | None:
@@ -42,12 +41,12 @@ T = TypeVar("T", bound=Tagged)
 
 
 class TagFilter:
-    """The tags that a subscription wants. Raises `InvalidArgument` for an expression that is none.
+    """The tags that a subscription wants. Raises `InvalidArgument` for a malformed expression.
 
     Args:
-        expression: "*" for all messages, "paid || refunded" for some tags, or a collection of tags. In the collection a
-            tag stands as it is; in the text one that looks like a mistake, such as "paid,refunded", is refused.
-        spelling: how filters are given, for errors.
+        expression: "*" for all messages, "paid || refunded" for some tags, or a collection of tags. Tags in a
+            collection are taken literally; a text that looks like a mistake, such as "paid,refunded", is rejected.
+        spelling: how errors write filters.
 
     Attributes:
         tags: the wanted tags; None for all messages, with and without a tag.

@@ -11,8 +11,8 @@ from unicodedata import east_asian_width
 
 from minimq_common.errors import InvalidArgument
 
-# Nothing is calculated, so that a name may have a hyphen in it. A number takes all that could be meant as a part of it,
-# so that 1.2.3 and 2024-06-01 are refused as a whole. `*+` takes no quote back: 'it'' is a text without an end.
+# There is no arithmetic, so a name may contain a hyphen. A number takes every character that could belong to it, so
+# 1.2.3 and 2024-06-01 are rejected as a whole. `*+` does not backtrack over quotes: 'it'' is an unterminated text.
 _PATTERN = re.compile(
     r"""
       (?P<space>  \s+ )
@@ -27,14 +27,14 @@ _PATTERN = re.compile(
 _KEYWORDS = frozenset(["AND", "OR", "NOT", "IS", "NULL", "IN", "BETWEEN", "CONTAINS", "STARTSWITH", "ENDSWITH"])
 #: Characters of a long word that an error shows.
 _SHOWN = 40
-#: Characters of a long line that are shown on each side of the place.
+#: Characters of a long line that an error shows on each side of the mistake.
 _AROUND = 60
 
-#: What a property is compared with. Decimals, because they are exact: neither 0.1 nor a long id is rounded.
+#: Properties are compared with these. Decimals are exact: neither 0.1 nor a long id is rounded.
 Value = str | Decimal | bool
 
-# The exponent is bounded, so that Decimal takes whatever matches. No part can match in two ways, so that a long text
-# which is no number costs no more than one that is.
+# The exponent is bounded, so Decimal accepts every match. No part can match in two ways, so a long text that is no
+# number causes no backtracking.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _TRUTHS = {"true": True, "false": False}
 
@@ -49,7 +49,7 @@ class TokenKind(Enum):
 
 
 class Token(NamedTuple):
-    """One word."""
+    """One token, with its position in the text."""
 
     kind: TokenKind
     start: int
@@ -68,7 +68,7 @@ class Token(NamedTuple):
 
 
 def scan(text: str) -> Iterator[Token]:
-    """Yield the words of a text, at last one of the kind END. Raises `InvalidArgument` for what is no word."""
+    """Yield the tokens of a text, the last one of kind END. Raises `InvalidArgument` at an unexpected character."""
     place = end = 0
     while place < len(text):
         match = _PATTERN.match(text, place)
@@ -118,7 +118,7 @@ def _no_word(text: str, place: int) -> InvalidArgument:
 
 
 def number_of(text: str) -> Decimal | None:
-    """Return the number that is written in a text, None when it is none.
+    """Return the number that a text is; None if it is not one.
 
     A number has digits, perhaps a sign, a decimal point, an exponent of up to four digits, and nothing else: neither
     spaces nor `inf`.
@@ -132,7 +132,7 @@ def truth_of(text: str) -> bool | None:
 
 
 def mistake(text: str, place: int, problem: str) -> InvalidArgument:
-    """Return an error with the line of the text in which the place is, and a caret under the place."""
+    """Return an error that shows the line at `place`, with a caret under it."""
     start = text.rfind("\n", 0, place) + 1
     end = text.find("\n", place) if "\n" in text[place:] else len(text)
     first, last = max(start, place - _AROUND), min(end, place + _AROUND)
@@ -142,7 +142,7 @@ def mistake(text: str, place: int, problem: str) -> InvalidArgument:
 
 
 def _printable(text: str) -> str:
-    """Return a text of the same length that a terminal shows on one line."""
+    """Replace characters that would break the line; keeps the length, so that the caret fits."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 
