@@ -1,4 +1,4 @@
-"""The certificate authority of a cluster: a folder, from which servers and users get what they need for TLS."""
+"""The certificate authority of a cluster: a folder with the certificates and keys of servers and users."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 _OWN_KEY = "ca.key"
 
-#: A server is always called by these as well.
-_OF_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
+#: Every server certificate has these names.
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 _LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?=.{{1,253}}\Z)(\*\.)?({_LABEL}\.)*{_LABEL}")
@@ -41,13 +41,13 @@ _USER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def issue_key(lifetime_s: float | None = None) -> tuple[UserKey, StoredKey]:
-    """Return a new key, and what servers store of it."""
+    """Return a new key, and the record of it that servers store."""
     key, now_ms = new_key(secrets.token_bytes(ID_BYTES + SECRET_BYTES)), round(time.time() * 1000)
     return key, StoredKey(key.hash, 0 if lifetime_s is None else now_ms + round(lifetime_s * 1000), now_ms)
 
 
 class CertificateAuthority:
-    """The folder that `minimq secure init` makes. The key in its `authority/` signs for all: keep it from servers."""
+    """The folder that `minimq secure init` makes. Never copy its `authority/` to a server: the key there signs all."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,13 +57,13 @@ class CertificateAuthority:
 
     @property
     def exists(self) -> bool:
-        """True if `init` has made it, and has come to its end; also when its keys were taken to another place."""
-        # Its key is the first file that `init` writes, its certificate the last one.
+        """True if `init` has completed, even if the folder `authority/` was moved elsewhere since."""
+        # `init` writes the authority's key first and its certificate last.
         began = (self._authority / _OWN_KEY).exists()
         return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
     def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_absent: bool = False) -> bool:
-        """Make the authority, the certificate and key of the servers, and the user `admin` with its credentials."""
+        """Make the authority, the servers' certificate and the credentials of `admin`; False if it exists already."""
         names, addresses = _names(hosts), _checked(nameservers)
         signer = _library().Signer.new()
         with self._alone(make=True):
@@ -93,7 +93,7 @@ class CertificateAuthority:
         return True
 
     def renew(self, hosts: Sequence[str] = ()) -> CertificateReport:
-        """Make a new certificate for the servers, for the names of the former one and some more; return it."""
+        """Make a new certificate for the servers, with the names of the former one and `hosts`; return its report."""
         added = _names(hosts)
         with self._alone():
             names = tuple(dict.fromkeys((*self.server_certificate().names, *added)))
@@ -103,7 +103,7 @@ class CertificateAuthority:
     def issue(self, user: str, nameservers: Sequence[str]) -> Path:
         """Write the credentials of a user, with a new certificate, to USER.minimq; return the path.
 
-        A key that is in the file stays there.
+        If the file exists, its key is kept.
         """
         if not _USER.fullmatch(user):
             raise InvalidArgument(
@@ -119,27 +119,27 @@ class CertificateAuthority:
         return path
 
     def credentials(self, user: str, nameservers: Sequence[str], key: UserKey | UserToken) -> str:
-        """Return the text of the credentials of a user, with a certificate too where it can be signed here."""
+        """Return the text of a credentials file, with a certificate if the authority's key is here to sign it."""
         addresses = _checked(nameservers)
-        # The document refuses other names, and says why.
+        # The access document rejects other names, with the reason.
         is_signed = (_USER.fullmatch(user) or is_token_user(user)) and (self._authority / _OWN_KEY).exists()
         with self._alone():
             pair = self._signer().sign_user(user) if is_signed else None
             return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
 
     def nameservers(self, user: str = ADMIN) -> tuple[str, ...]:
-        """Return the name servers that the credentials of a user say, or else those of `admin`; none without files."""
+        """Return the name servers in the credentials of a user, or else of `admin`; empty if neither file exists."""
         users = self._users()
         found = users.get(self.directory / f"{user}.minimq") or users.get(self.admin)
         return () if found is None else found.nameservers
 
     def has_key(self, user: str) -> bool:
-        """Return whether the credentials of a user are here, with a key."""
+        """Return whether there is a credentials file of a user, and it has a key."""
         found = self._users().get(self.directory / f"{user}.minimq")
         return found is not None and found.stored.bearer is not None
 
     def add_successor(self) -> list[Path]:
-        """Make another authority, which is trusted besides this one and signs nothing yet; return the files to hand on.
+        """Make a second authority, which is trusted but signs nothing yet; return the files to distribute.
 
         They are the folder of the servers, and the credentials of each user in the directory.
         """
@@ -149,16 +149,16 @@ class CertificateAuthority:
             own = self._signer().pair.certificate
             later: Pair = _library().Signer.new().pair
             files = self._trusting(own + later.certificate)
-            # What everybody trusts is in place before the key is that makes this step one that was taken.
+            # The new key is written last: its presence marks this step as done.
             return self._hand_on(files, {self._next: later.certificate, self._next_key: later.key})
 
     def use_successor(self) -> list[Path]:
-        """Have the successor sign: a new certificate for the servers and for each user; return the files to hand on."""
+        """Sign new certificates for servers and users with the second authority; return the files to distribute."""
         with self._alone():
             if not self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no second authority: {self.next_step}")
             later = Pair(read_bounded(self._next), read_bounded(self._next_key))
-            # A step that was interrupted may be taken again.
+            # An interrupted step may be repeated.
             former = read_bounded(self._former if self._former.exists() else self._authority / ROOTS)
             signer: Signer = _library().Signer.load(later)
             roots = later.certificate + former
@@ -175,7 +175,7 @@ class CertificateAuthority:
             return handed
 
     def retire_former(self) -> list[Path]:
-        """Have nobody trust the former authority any more; return the files to hand on."""
+        """End the trust in the former authority; return the files to distribute."""
         with self._alone():
             if not self._former.exists() or self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no former authority: {self.next_step}")
@@ -185,7 +185,7 @@ class CertificateAuthority:
 
     @property
     def next_step(self) -> str:
-        """A sentence: what comes next of the steps by which another authority takes the place of this one."""
+        """A sentence with the next step of replacing this authority by another one."""
         step = next(step for step in ("use", "retire", "add") if self.is_next(step))
         return f"the next step is `minimq secure renew {self.directory} --ca {step}`"
 
@@ -202,7 +202,7 @@ class CertificateAuthority:
         return _describe(self._authority / ROOTS)
 
     def certificates(self) -> dict[str, CertificateReport]:
-        """Return all certificates that are here, by what people call them. Raises `InvalidArgument`."""
+        """Return all certificates in the folder, by a readable name. Raises `InvalidArgument`."""
         found = {"authority": self.own_certificate()}
         for name, path in (("next authority", self._next), ("former authority", self._former)):
             if path.exists():
@@ -239,7 +239,7 @@ class CertificateAuthority:
         return own + b"".join(read_bounded(path) for path in (self._next, self._former) if path.exists())
 
     def _server_files(self, pair: Pair, roots: bytes) -> dict[Path, bytes]:
-        # A server that looks in between finds a key of another certificate, and goes on with what it has.
+        # A server that reloads between two of these writes finds a key that does not fit, and keeps its certificate.
         return {self.server / ROOTS: roots, self.server / KEY: pair.key, self.server / CERTIFICATE: pair.certificate}
 
     def _users(self) -> dict[Path, CredentialsFile]:
@@ -283,7 +283,7 @@ def _names(hosts: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         if not _is_address(name) and not _HOST.fullmatch(name):
             raise InvalidArgument(f"the host {name!r} is neither a name nor an address; write it without a port")
-    return tuple(dict.fromkeys((*_OF_THIS_MACHINE, *names)))
+    return tuple(dict.fromkeys((*_LOCAL_NAMES, *names)))
 
 
 def _is_address(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Certificates, made with the library `cryptography`, which `minimq[secure]` brings: import this where it is needed."""
+"""Makes certificates with the library `cryptography`, of the extra `minimq[secure]`: import this module lazily."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_control import USER_URI
 from minimq_common.security.certificates import CertificateReport, Pair
 
-_OWN_DAYS, _DAYS = 3650, 397
-#: Clocks may differ by as much.
-_EARLIER = timedelta(hours=1)
+_AUTHORITY_DAYS, _DAYS = 3650, 397
+_CLOCK_SKEW = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +32,14 @@ class Signer:
 
     @classmethod
     def new(cls) -> Self:
-        """Return a new one, for ten years."""
+        """Return a new authority, valid for ten years."""
         key, name = generate_private_key(SECP256R1()), _name("minimq CA")
-        made = _begun(name, name, key, _OWN_DAYS).add_extension(x509.BasicConstraints(True, 0), critical=True)
+        made = _begun(name, name, key, _AUTHORITY_DAYS).add_extension(x509.BasicConstraints(True, 0), critical=True)
         return cls(key, made.add_extension(_usage(signs=True), critical=True).sign(key, SHA256()))
 
     @classmethod
     def load(cls, pair: Pair) -> Self:
-        """Return the one that was kept. Raises `InvalidArgument` when it is damaged."""
+        """Return the authority with this certificate and key. Raises `InvalidArgument` if they are damaged."""
         try:
             key = load_pem_private_key(pair.key, None)
             certificate = x509.load_pem_x509_certificate(pair.certificate)
@@ -52,17 +51,17 @@ class Signer:
 
     @property
     def pair(self) -> Pair:
-        """Its certificate and key, to be kept."""
+        """The certificate and key of the authority."""
         return _pair(self._certificate, self._key)
 
     def sign_server(self, hosts: Sequence[str]) -> Pair:
-        """Return a certificate, and its key, of a server that is called by some names and addresses."""
-        # A server is a client of others.
+        """Return a certificate and its key for a server with these names and addresses."""
+        # Servers are clients of other servers, too.
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._sign("minimq", [_general(host) for host in hosts], usages)
 
     def sign_user(self, user: str) -> Pair:
-        """Return a certificate, and its key, of a user."""
+        """Return a certificate and its key for a user."""
         identity = x509.UniformResourceIdentifier(f"{USER_URI}{user}")
         return self._sign(user, [identity], [ExtendedKeyUsageOID.CLIENT_AUTH])
 
@@ -79,7 +78,7 @@ class Signer:
 
 
 def describe(certificate: bytes) -> CertificateReport:
-    """Return what a certificate in PEM says of itself. Raises `InvalidArgument`."""
+    """Return names and expiry of a certificate in PEM. Raises `InvalidArgument`."""
     try:
         found = x509.load_pem_x509_certificate(certificate)
     except ValueError:
@@ -95,7 +94,7 @@ def describe(certificate: bytes) -> CertificateReport:
 def _begun(subject: x509.Name, issuer: x509.Name, key: EllipticCurvePrivateKey, days: int) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     made = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
-    made = made.not_valid_before(now - _EARLIER).not_valid_after(now + timedelta(days=days))
+    made = made.not_valid_before(now - _CLOCK_SKEW).not_valid_after(now + timedelta(days=days))
     return made.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
 
 

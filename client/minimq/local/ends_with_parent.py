@@ -1,15 +1,14 @@
-"""Runs a module as `python -m` does, in a process that ends when its parent does, however the parent ends.
+"""Runs a module like `python -m`, in a process that ends when its parent does, however the parent ends.
 
     python -m minimq.local.ends_with_parent PARENT_PID MODULE ARGUMENT...
 
-A parent that is killed cannot end its children, so each child looks after this itself: a thread waits for the parent's
-exit on a pidfd. The other ways have holes. The kernel's parent-death signal also fires when only the *thread* that
-started the child ends, and must be set between fork and exec, where Python code is not safe in a program with threads;
-and the pipe whose end is closed with the parent stays open as long as any forked copy of the parent lives.
+A killed parent cannot end its children, so each child watches its parent: a thread waits for the parent's exit on a
+pidfd. The alternatives have holes. The kernel's parent-death signal also fires when only the *thread* that started the
+child ends, and must be set between fork and exec, where Python code is not safe in a program with threads. A pipe that
+closes with the parent stays open as long as any forked copy of the parent lives.
 
-A child that is stopped at that moment (SIGSTOP) is let go and ended by the kernel, provided that it has a process group
-of its own in the parent's session: a group that loses its last tie to the session while it is stopped gets SIGHUP and
-SIGCONT.
+If the child is stopped (SIGSTOP) when the parent ends, the kernel resumes and ends it, provided that it has a process
+group of its own in the parent's session: a stopped process group that becomes orphaned gets SIGHUP and SIGCONT.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import sys
 import threading
 import time
 
-#: Time that the module gets for a clean end.
+#: Time for a clean end, between SIGTERM and SIGKILL.
 _GRACE_S = 5.0
-#: Time between two looks at the parent where there is no pidfd.
+#: Poll interval where there is no pidfd.
 _LOOK_AGAIN_S = 0.5
 
 
@@ -36,7 +35,7 @@ def _wait_for_end(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK_AGAIN_S)
         return
-    # The number may have gone to another process before it was opened: then this one's parent is not it any more.
+    # Otherwise the parent ended before pidfd_open, and its pid may belong to another process.
     if os.getppid() == parent:
         select.select([pidfd], [], [])
 
@@ -52,7 +51,7 @@ def main() -> None:
     """Watch the parent and run the module."""
     _, parent, module, *arguments = sys.argv
     threading.Thread(target=_end_with, args=(int(parent),), name="ends-with-parent", daemon=True).start()
-    # Nothing of what is imported becomes garbage; to look for it would be a fifth of the start. A server turns it on.
+    # Imports make no garbage, and collecting would take a fifth of the start-up time. The server enables gc later.
     gc.disable()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

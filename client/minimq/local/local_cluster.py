@@ -31,7 +31,7 @@ _ANSWER_S = 1.0
 #: A certificate that expires within this many seconds is renewed at a start.
 _RENEW_S = 30 * 86_400
 _LOOK_AGAIN_S = 0.01
-#: Name servers, and slaves of each broker: each is a process of this machine.
+#: Bound of name servers, and of slaves of each broker: each is a process of this machine.
 _MOST_SERVERS = 99
 
 _SET_FOR_NAMESERVERS = frozenset({"listen", "controller_dir"})
@@ -39,7 +39,7 @@ _SET_FOR_BROKERS = frozenset(
     {"name", "id", "broker_id", "cluster", "listen", "advertise", "nameserver", "nameservers", "data_dir", "controller"}
 )
 
-#: A developer's disk is often nearly full with other things: that is no reason to delete or to refuse messages.
+#: A developer's disk is often nearly full of other files: do not delete or reject messages because of that.
 _SHARED_DISK = ("--disk-delete-early=1", "--disk-refuse=1")
 
 
@@ -75,7 +75,6 @@ class LocalCluster:
         nameserver_options: Mapping[str, object] | None = None,
         **unknown: Unpack[NoOthers],
     ) -> None:
-        """Prepare; the servers are started by `with` or by `start`."""
         refuse_others(unknown, LocalCluster)
         check_between("slaves", slaves, 0, _MOST_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
@@ -105,20 +104,18 @@ class LocalCluster:
             for letter in ascii_lowercase[:brokers]
             for broker_id in range(1 + slaves)
         )
-        # A forked copy of this process does nothing: were it to close the cluster at its exit, all would be gone.
+        # A forked copy of this process must not stop the servers at its exit.
         self._owner = os.getpid()
         atexit.register(self.stop)
-        self._lock = threading.Lock()  # protects the following; never held while something is waited for
+        self._lock = threading.Lock()  # protects the following; never held during a wait
         self._started = False
         self._closed = False
 
     def __enter__(self) -> Self:
-        """Start, and return itself."""
         self.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End everything."""
         self.stop()
 
     @property
@@ -128,16 +125,16 @@ class LocalCluster:
 
     @property
     def credentials(self) -> Path | None:
-        """The credentials file of the user `admin`; None without TLS. It is there once the cluster has started."""
+        """The credentials file of the user `admin`, which exists once the cluster has started; None without TLS."""
         return None if self._authority is None else self._authority.admin
 
     def start(self) -> None:
         """Start all servers, and return when every broker is registered with every name server. Idempotent.
 
-        Slaves have joined the replicas in sync then.
+        By then, slaves are in the in-sync set.
 
         Raises:
-            MiniMQError: a server did not start; the text holds the end of its log. Everything is ended then.
+            MiniMQError: a server did not start; the text has the end of its log. All servers are stopped.
             Closed: the cluster was stopped.
         """
         with self._lock:
@@ -153,7 +150,7 @@ class LocalCluster:
                 raise InvalidArgument(f"cannot make the folder {self.data_dir}: {error.strerror}") from None
             self._make_secrets()
             _launch_all(self.nameservers)
-            if self._authority is not None:  # which names them where they are
+            if self._authority is not None:  # the credentials contain the addresses, which `launch` may have changed
                 self._authority.issue("admin", [server.address for server in self.nameservers])
             _launch_all(self.brokers)
             self._wait_registered()
@@ -174,7 +171,7 @@ class LocalCluster:
                 return
             self._closed = True
         atexit.unregister(self.stop)
-        # Brokers first, so that they can leave the name servers.
+        # Brokers first, so that they can unregister from the name servers.
         for servers in (self.brokers, self.nameservers):
             for server in servers:
                 server.close()
@@ -211,7 +208,7 @@ class LocalCluster:
             own = [f"--name={broker_name}", f"--cluster={self._cluster}", f"--data-dir={self.data_dir / name}"]
             if self._has_slaves:
                 own += [f"--id={broker_id}", f"--controller={self.nameservers[0].address}"]
-            # After the given options: which of the replicas founds the set is not theirs to say.
+            # After the user's options, which must not override which replica founds the set.
             founds = ["--role=slave"] if broker_id else []
             where = [*_SHARED_DISK, f"--listen={address}", f"--nameserver={self.nameserver}"]
             return [*own, *where, *self._secret_flags(), *self._broker_flags, *founds]
@@ -242,7 +239,7 @@ class LocalCluster:
         for nameserver in self.nameservers:
             client = ClusterClient(nameserver.address, _ANSWER_S, credentials=self.credentials or "")
             try:
-                # Again and again looked at whether it runs: faults may be made while this waits.
+                # Checked in each round, because a test may kill or pause servers meanwhile.
                 while nameserver.running and not nameserver.paused:
                     absent = self._absent_from(client)
                     if not absent:
@@ -250,20 +247,20 @@ class LocalCluster:
                     if time.monotonic() >= deadline:
                         raise DeadlineExceeded(
                             f"{', '.join(absent)} not registered with {nameserver.name} after {_REGISTERED_S} s; "
-                            f"{self._told_by(absent[0])}"
+                            f"{self._log_excerpt(absent[0])}"
                         )
                     time.sleep(_LOOK_AGAIN_S)
             finally:
                 client.close()
 
-    def _told_by(self, name: str) -> str:
+    def _log_excerpt(self, name: str) -> str:
         return f"the end of the log of {name}:\n{self.server(name).log_tail()}\nThe logs are in {self.data_dir}"
 
     def _absent_from(self, client: ClusterClient) -> list[str]:
         try:
             brokers = client.wait(lambda: client.nameservers.cluster(_ANSWER_S))
             known = {address for broker in brokers for address in broker.addresses.values()}
-        except (TransportError, SystemBusy):  # busy: it has just started, and asks brokers for users and rules
+        except (TransportError, SystemBusy):  # busy: it has just started, and fetches users and rules from brokers
             known = set()
         return [
             broker.name
@@ -279,7 +276,7 @@ class LocalCluster:
             while broker.running and not broker.paused and not broker.in_sync:
                 if time.monotonic() >= deadline:
                     raise DeadlineExceeded(
-                        f"{broker.name} is not in sync after {_REGISTERED_S} s; {self._told_by(broker.name)}"
+                        f"{broker.name} is not in sync after {_REGISTERED_S} s; {self._log_excerpt(broker.name)}"
                     )
                 time.sleep(_LOOK_AGAIN_S)
 

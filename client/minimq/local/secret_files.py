@@ -1,4 +1,4 @@
-"""Files of secrets: changed by one command at a time, and whole or not at all."""
+"""Files with secrets: written atomically, by one command at a time."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pathlib import Path
 
 from minimq_common.errors import InvalidArgument
 
-#: Files that everybody may read.
+#: Suffix of files that all users may read.
 _PUBLIC = ".crt"
 
 
 @contextmanager
 def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
-    """Keep other commands from changing a folder, and say why it cannot be written."""
+    """Lock a folder against other commands; turns an `OSError` of the block into `InvalidArgument`."""
     opened = -1
     try:
         if make:
@@ -36,17 +36,17 @@ def lock_folder(directory: Path, *, make: bool = False) -> Iterator[None]:
 
 
 def put_files(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> None:
-    """Do as `files_ready` without anything in between."""
+    """Write files as `files_ready` does, with an empty block."""
     with files_ready(files, keeps_owners=keeps_owners):
         pass
 
 
 @contextmanager
 def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> Iterator[None]:
-    """Write files to disk, and put them in their places, in this order, when the block has ended without an error.
+    """Write and sync temporary files, run the block, and then rename them to their paths, in this order.
 
-    So a full disk changes nothing. All but certificates are read by their owner alone; one that is replaced keeps owner
-    and mode, so that a server that has another user can read it as before.
+    So an error of the block, or a full disk, changes nothing. New files except certificates are readable by their owner
+    only. A replaced file keeps owner and mode, so that a server that runs as another user can still read it.
     """
     made: dict[str, Path] = {}
     try:
@@ -68,9 +68,9 @@ def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> It
 
 @contextmanager
 def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[None]:
-    """Write credentials to a file when the block has ended without an error. Raises `InvalidArgument`.
+    """Write credentials to a file, which appears when the block ends without an error. Raises `InvalidArgument`.
 
-    All but its name is written before the block.
+    The content is on disk before the block runs; only the renaming is left.
     """
     if to is None:
         yield
@@ -90,7 +90,7 @@ def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[No
 
 
 def check_file(to: Path, *, replaces: bool) -> None:
-    """Raise as `new_file_ready` if it could not write the file, and write nothing."""
+    """Raise the error that `new_file_ready` would raise, without writing."""
     try:
         if not replaces and os.path.lexists(to):
             raise FileExistsError
@@ -104,16 +104,16 @@ def check_file(to: Path, *, replaces: bool) -> None:
 
 def _refused(to: Path, error: OSError) -> InvalidArgument:
     reason = error.strerror
-    if isinstance(error, FileExistsError):  # and with it perhaps the only copy of a key that is in use
+    if isinstance(error, FileExistsError):  # it may be the only copy of a key that is in use
         reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"
     return InvalidArgument(f"cannot write {to}: {reason}")
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that its owner alone may read. Raises `InvalidArgument` when somebody else has made one there."""
+    """Make a folder that only its owner may read. Raises `InvalidArgument` if another user has made it."""
     path.mkdir(exist_ok=True, mode=0o700)
     owner = path.lstat().st_uid
-    if path.is_symlink() or owner not in (os.geteuid(), 0):  # what is mounted there may be of root
+    if path.is_symlink() or owner not in (os.geteuid(), 0):  # a mounted folder may belong to root
         raise InvalidArgument(f"{path} was made by somebody else, who can put other secrets there: remove it")
     if owner == os.geteuid():
         path.chmod(0o700)
@@ -124,6 +124,6 @@ def _own(opened: int, path: Path, *, keeps_owner: bool) -> None:
     if former is None:
         os.fchmod(opened, 0o644 if path.suffix == _PUBLIC else 0o600)
         return
-    with suppress(PermissionError):  # only root gives files to others
+    with suppress(PermissionError):  # only root may change the owner
         os.fchown(opened, former.st_uid, former.st_gid)
     os.fchmod(opened, stat.S_IMODE(former.st_mode))

@@ -33,28 +33,28 @@ log = client_logger(__name__)
 _HOST = "127.0.0.1"
 _READY_S = 30.0
 _STOP_S = 15.0
-#: Time between two checks of a start that may have failed.
+#: Interval of checks whether a start has failed.
 _LOOK_S = 0.2
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 << 10
 _PORT_TRIES = 20
 _FIRST_PORT = 10_000
-#: Ports are given out one after the other: one that was given lately belongs to a server that may be down for a moment.
+#: Ports are tried in turn: a recently used one may belong to a server that is down for a moment.
 _port_numbers = itertools.count(random.randrange(1 << 16))
-#: Other packages than this one that the servers consist of.
+#: Packages that the servers import.
 _PACKAGES = ("minimq", "minimq_common", "minimq_proto", "minimq_nameserver", "minimq_broker")
 
 
 class ServerProcess:
     """A name server or broker. Thread-safe.
 
-    It keeps its address for the lifetime of the object, also after `restart`; its data stays, too.
+    Its address and its data survive a `restart`.
 
     Attributes:
         role: "nameserver" or "broker".
         name: such as "broker-a".
         address: HOST:PORT.
-        data_dir: where it keeps its data; that of a name server holds nothing.
+        data_dir: where it keeps its data; only used by brokers and by the name server that is the controller.
         log_path: the log of all its runs.
     """
 
@@ -68,7 +68,6 @@ class ServerProcess:
         flags: Callable[[str, bool], list[str]],
         settled: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is started."""
         self.role = role
         self.name = name
         self.data_dir = directory / name
@@ -101,7 +100,7 @@ class ServerProcess:
 
     @property
     def end(self) -> str:
-        """The end of the latest process, "status 1" or "signal SIGKILL"; empty while none has ended."""
+        """How the latest process ended, "status 1" or "signal SIGKILL"; empty if it has not ended."""
         process = self._process
         code = None if process is None else process.poll()
         if code is None:
@@ -119,10 +118,10 @@ class ServerProcess:
         return shlex.join([f"minimq-{self.role}", *self._flags(self.address, False)])
 
     def start(self) -> None:
-        """Start it, unless it runs, and return when it serves and the other servers know it.
+        """Start it unless it runs; return when it serves and brokers are registered.
 
         Raises:
-            MiniMQError: it ended before it served, with the last lines of its log, or took too long.
+            MiniMQError: it ended before it served (the text has the last lines of its log), or took too long.
             Closed: the cluster was closed.
         """
         with self._lock:
@@ -133,7 +132,7 @@ class ServerProcess:
         self._settled()
 
     def stop(self) -> None:
-        """End it cleanly, as on SIGTERM; a paused one is resumed for it. Idempotent."""
+        """End it cleanly with SIGTERM; resumes it first if it is paused. Idempotent."""
         with self._lock:
             self.ask_to_stop()
             self.wait_stopped()
@@ -150,7 +149,7 @@ class ServerProcess:
     def pause(self) -> None:
         """Stop it with SIGSTOP: it keeps its connections and answers nothing. Does nothing unless it runs.
 
-        It is stopped when this returns.
+        Returns once the process has stopped.
         """
         with self._lock:
             self._signal(signal.SIGSTOP)
@@ -172,10 +171,10 @@ class ServerProcess:
     # ---- In steps, for a cluster that starts and ends many at once ------------------------------
 
     def launch(self) -> None:
-        """Start the process and return at once; `wait_ready` is to follow.
+        """Start the process and return at once; call `wait_ready` next.
 
         Raises:
-            Unavailable: it cannot be started, such as without the folder of its log.
+            Unavailable: it cannot be started, for example since the folder of its log is missing.
             Closed: the cluster was closed.
         """
         try:
@@ -195,10 +194,10 @@ class ServerProcess:
             self._paused = False
 
     def wait_ready(self, told: threading.Event | None = None) -> None:
-        """Wait until the launched process serves. Raises as `start` does, and ends the process then.
+        """Wait until the launched process serves. Raises as `start` does, after ending the process.
 
         Args:
-            told: when it is set, the start has failed.
+            told: another thread sets it to cancel the wait, as the start has failed.
         """
         with self._lock:
             process = self._process
@@ -215,14 +214,14 @@ class ServerProcess:
                 raise
 
     def move(self) -> bool:
-        """Choose another port, if it was chosen here and not by the user. Returns whether it was."""
+        """Choose another port. Returns False, and keeps the port, if the user has chosen it."""
         with self._lock:
             if self._may_move:
                 self.address = f"{_HOST}:{free_port()}"
             return self._may_move
 
     def ask_to_stop(self) -> None:
-        """Ask the process to end and return at once; `wait_stopped` is to follow."""
+        """Ask the process to end and return at once; call `wait_stopped` next."""
         with self._lock:
             self._signal(signal.SIGTERM)
             self._signal(signal.SIGCONT)
@@ -246,7 +245,7 @@ class ServerProcess:
             self._closed = True
 
     def log_tail(self) -> str:
-        """Return the last lines that the latest run has logged; why there are none if the log cannot be read."""
+        """Return the last lines that the latest run has logged, or the reason why the log cannot be read."""
         try:
             with self.log_path.open("rb") as log_file:
                 log_file.seek(max(self._log_start, self.log_path.stat().st_size - _TAIL_BYTES))
@@ -262,12 +261,12 @@ class ServerProcess:
     def _wait_until_still(self) -> None:
         """Wait until the process is stopped or has ended.
 
-        Not only for the caller: were this process to die before, the kernel would find no stopped child to let go.
+        If this process died earlier, the kernel would not find a stopped child to end: see `ends_with_parent`.
         """
         pid = self.pid
         if pid is not None and hasattr(os, "waitid"):
-            with contextlib.suppress(ChildProcessError):  # it has ended, and another thread has noticed
-                # Without taking the news away: that the process has ended is for Popen to learn.
+            with contextlib.suppress(ChildProcessError):  # it has ended, and another thread has reaped it
+                # WNOWAIT leaves the exit status to Popen.
                 os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def _close_pipe(self) -> None:
@@ -281,7 +280,7 @@ class ServerProcess:
             return Unavailable(f"{self.name} was not ready after {_READY_S} s; its log {self.log_path} may say why")
         tail = self.log_tail()
         refusals = [line for line in tail.splitlines() if "cannot listen at" in line]
-        if refusals and not self._may_move:  # the user has chosen the port, and nothing else of the log concerns it
+        if refusals and not self._may_move:  # the user's port is in use: the rest of the log does not matter
             reason = refusals[-1].removeprefix("error: ")
             return CannotListen(f"{self.name} {reason} (--port, or port= of LocalCluster; 0 takes a free one)")
         cls: type[MiniMQError] = CannotListen if refusals else Unavailable
@@ -293,15 +292,15 @@ class ServerProcess:
 def start_command(
     command: Sequence[str], environment: Mapping[str, str], log_file: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    """Start a server that logs to a file; what it writes to stdout is to be read."""
+    """Start a server that logs to a file; the caller reads its stdout."""
     return subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=log_file,
         env=environment,
-        # Ctrl-C in a terminal reaches only this process, which ends the servers in order. Also see `ends_with_parent`
-        # for why they stay in this session.
+        # Ctrl-C in a terminal reaches only this process, which ends the servers in order. `ends_with_parent` says why
+        # they stay in this session.
         process_group=0,
     )
 
@@ -309,8 +308,8 @@ def start_command(
 def free_port() -> int:
     """Return a port at which nothing listens now.
 
-    It is none of those from which the system takes the ports of outgoing connections: while a server is down, one of
-    these could go to a connection of anybody, even to one that tries to reach this very server and then reaches itself.
+    It is not an ephemeral port: while a server is down, the kernel could give such a port to any outgoing connection,
+    even to one to this very server, which would then be connected to itself.
     """
     try:
         first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -392,14 +391,13 @@ class BrokerProcess(ServerProcess):
         settled: Callable[[], None],
         trust: Callable[[], Trust | None] = lambda: None,
     ) -> None:
-        """Prepare; nothing is started. See `ServerProcess`."""
         self._trust = trust
         super().__init__("broker", name, directory, flags=flags, settled=settled)
         self.broker_name = broker_name
         self.broker_id = broker_id
 
     def replication(self) -> ReplicationReport | None:
-        """Return what it says of itself as one of several replicas; None when it does not answer."""
+        """Return its report on replication; None if it does not answer."""
         if not self.running or self.paused:
             return None
         with open_channel(self.address, self._trust()) as channel:
@@ -417,6 +415,6 @@ class BrokerProcess(ServerProcess):
 
     @property
     def in_sync(self) -> bool:
-        """True if it is alone, or knows itself to be one of the replicas in sync."""
+        """True if it is alone, or reports itself in the in-sync set."""
         report = self.replication()
         return report is not None and (report.role == "alone" or self.broker_id in report.in_sync)
