@@ -1,6 +1,6 @@
-"""Spans and metrics by OpenTelemetry, of messages on their way from producers to consumers; see docs/tracing.md.
+"""OpenTelemetry spans and metrics of messages that are sent, received and processed; see docs/tracing.md.
 
-The only part of the client that imports `opentelemetry`: `minimq[otel]` brings its API, an application its SDK.
+The only part of the client that imports `opentelemetry`: `minimq[otel]` installs its API, the application its SDK.
 """
 
 from __future__ import annotations

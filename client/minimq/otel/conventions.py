@@ -1,6 +1,6 @@
-"""The names and metrics of OpenTelemetry's conventions for messaging, and the context of a trace in messages.
+"""Names and metrics of OpenTelemetry's conventions for messaging, and the trace context in messages.
 
-The propagators of the process write and read the context, as for the headers of HTTP: `OTEL_PROPAGATORS` or
+The process's propagators write and read the context, as for HTTP headers: `OTEL_PROPAGATORS` or
 `opentelemetry.propagate.set_global_textmap` chooses them, W3C Trace Context and Baggage by default.
 """
 
@@ -20,7 +20,7 @@ from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue
 from minimq_common.properties import TRACESTATE
 
-#: By this version of the conventions everything here is named: those for messaging are not stable yet.
+#: The version of the conventions that all names here follow: those for messaging are not stable yet.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
 INSTRUMENTATION = "minimq"
 
@@ -34,25 +34,25 @@ BATCH_COUNT = "messaging.batch.message_count"
 GROUP = "messaging.consumer.group.name"
 CLIENT_ID = "messaging.client.id"
 ERROR_TYPE = "error.type"
-#: What only minimq has: the offset of a message in its queue, how often it was tried, and how many are retried.
+#: Attributes outside the conventions: offset of a message in its queue, its deliveries, and how many are retried.
 OFFSET = "messaging.minimq.message.offset"
 TRIES = "messaging.minimq.message.tries"
 RETRIED_COUNT = "messaging.minimq.retried.message_count"
 
-#: The type of a failure without an error: the listener has answered that messages are to be retried.
+#: The error type of a listener that raised nothing but asked for a retry.
 RETRY_LATER = "RETRY_LATER"
 
 Attributes = dict[str, AttributeValue]
 
-#: A message with more characters of properties is sent as it is: copies for another try get further ones.
+#: A message with more characters of properties is sent without context, to leave room for the properties of retries.
 _MOST_PROPERTIES = MAX_METADATA // 2
-#: Most links of one span: what a collector keeps by default.
+#: Most links of one span: the default limit of collectors.
 MOST_LINKS = 128
 _NOTHING = Context()
 
 
 def operation(name: str, kind: str) -> Attributes:
-    """Return the attributes that all spans and metrics of an operation have."""
+    """Return the attributes common to all spans and metrics of an operation."""
     return {SYSTEM: "minimq", OPERATION_NAME: name, OPERATION_TYPE: kind}
 
 
@@ -68,19 +68,19 @@ def error_type(error: BaseException) -> str:
 
 
 def metric_attributes(attributes: Mapping[str, AttributeValue]) -> Attributes:
-    """Return those attributes of a span which its metrics have, too: only such as have few values."""
+    """Return the attributes of a span that its metrics share: only those of low cardinality."""
     return {name: attributes[name] for name in _OF_METRICS if name in attributes}
 
 
 _OF_METRICS = (SYSTEM, OPERATION_NAME, OPERATION_TYPE, DESTINATION, GROUP, ERROR_TYPE)
 
 
-#: Of the histograms, in seconds: those of the conventions.
+#: Boundaries of the histograms, as in the conventions.
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0)
 
 
 class ClientMetrics:
-    """Counts messages, and measures calls, once for each call. Thread-safe."""
+    """Counts messages and measures durations, once per call. Takes the attributes of the span. Thread-safe."""
 
     def __init__(self, provider: metrics.MeterProvider | None = None) -> None:
         meter = metrics.get_meter(INSTRUMENTATION, "", provider, SCHEMA_URL)
@@ -104,30 +104,30 @@ class ClientMetrics:
         )
 
     def sent(self, attributes: Attributes, count: int) -> None:
-        """Count messages that somebody has tried to send; they have the attributes of their span, as all here."""
+        """Count messages that a producer has tried to send."""
         self._sent.add(count, metric_attributes(attributes))
 
     def consumed(self, attributes: Attributes, count: int) -> None:
-        """Count messages that the application was given."""
+        """Count messages that the application has received."""
         if count:
             self._consumed.add(count, metric_attributes(attributes))
 
     def lasted(self, attributes: Attributes, duration_s: float) -> None:
-        """Measure a send, a call that has returned messages, or one that has settled some."""
+        """Record the duration of a send, a receive or a settle."""
         self._operations.record(duration_s, metric_attributes(attributes))
 
     def processed(self, attributes: Attributes, duration_s: float) -> None:
-        """Measure the processing of messages."""
+        """Record the duration of the processing of messages."""
         self._processing.record(duration_s, metric_attributes(attributes))
 
 
 def context_in(properties: Mapping[str, str], base: Context = _NOTHING) -> Context:
-    """Return the context in the properties of a message, with its baggage; `base` if there is none."""
+    """Return the trace context and baggage in the properties of a message; `base` if there is none."""
     return propagate.extract(properties, base) if properties else base
 
 
 def context_of(message: ReceivedMessage, base: Context = _NOTHING) -> Context:
-    """Return the context in a message; `base` also if its properties are damaged, which their reader is told."""
+    """Return the trace context in a message; `base` if there is none, or its properties are damaged."""
     try:
         return context_in(message.properties, base)
     except MiniMQError:
@@ -135,13 +135,13 @@ def context_of(message: ReceivedMessage, base: Context = _NOTHING) -> Context:
 
 
 def span_in(context: Context) -> SpanContext | None:
-    """Return the span of a context; None without a valid one."""
+    """Return the span of a context; None if it has no valid one."""
     found = trace.get_current_span(context).get_span_context()
     return found if found.is_valid else None
 
 
 def links_to(messages: Iterable[ReceivedMessage]) -> list[Link]:
-    """Return a link to the context of each message, at most `MOST_LINKS`, and one for those that share theirs."""
+    """Return links to the contexts of messages, each context once, at most `MOST_LINKS`."""
     links: dict[tuple[int, int], Link] = {}
     for message in messages:
         found = span_in(context_of(message))
@@ -153,18 +153,18 @@ def links_to(messages: Iterable[ReceivedMessage]) -> list[Link]:
 
 
 def headers_of(span: Span) -> dict[str, str]:
-    """Return the properties that carry the context of a span, and the current baggage."""
+    """Return the properties that carry the context of a span and the current baggage."""
     carrier: dict[str, str] = {}
     propagate.inject(carrier, trace.set_span_in_context(span))
     return carrier
 
 
 def with_context(message: Message, headers: Mapping[str, str]) -> Message:
-    """Return a message with the context of a span; the same if it has no room for that."""
+    """Return a copy of a message with the context of a span; the message itself if it has no room."""
     properties = message.properties
     made = {**properties, **headers}
     if TRACESTATE not in headers:
-        made.pop(TRACESTATE, None)  # of a traceparent that was not valid
+        made.pop(TRACESTATE, None)  # left over from an invalid traceparent
     if sum(map(len, made)) + sum(map(len, made.values())) > _MOST_PROPERTIES:
         return message
     return msgspec.structs.replace(message, properties=made)

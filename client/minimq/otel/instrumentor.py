@@ -1,4 +1,4 @@
-"""The instrumentor that `opentelemetry-instrument` finds, for all producers and consumers of a process."""
+"""The instrumentor that `opentelemetry-instrument` loads, for all producers and consumers of a process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from minimq.sending import interceptor as sending
 
 
 class MinimqInstrumentor(BaseInstrumentor):
-    """Adds `OtelSend` and `OtelReceive` to all clients that are made from now on.
+    """Adds `OtelSend` and `OtelReceive` to all clients that are created from now on.
 
-    `MinimqInstrumentor().instrument()` does that in a program; the command `opentelemetry-instrument` without a change
-    of the program. `uninstrument` ends it for clients that are made later.
+    Call `MinimqInstrumentor().instrument()`, or run the program unchanged with the command `opentelemetry-instrument`.
+    `uninstrument` affects only clients that are created later.
     """
 
     _ends: Collection[Callable[[], None]] = ()
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return nothing: it comes with what it instruments."""
+        """Return nothing: this module is installed with the library that it instruments."""
         return ()
 
     def _instrument(self, **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Spans and metrics of what consumers receive, process and settle, and of what you do with what you poll."""
+"""Spans and metrics of messages that consumers receive, process and settle, and of your own processing loops."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Closed, MiniMQError
 
-#: The operations whose messages are of one queue and topic.
+#: The operations whose messages all come from one queue.
 _OF_ONE_QUEUE = ("receive", "process")
 
 
 class OtelReceive(ReceiveInterceptor):
-    """Makes spans of what a consumer receives, processes and settles, with a link to the context of each message.
+    """Makes spans when a consumer receives, processes and settles messages, with a link to the context of each message.
 
-    That of one message which a listener processes is a child of the context of the message, and runs with its baggage,
-    unless another span is current: so a message, its tries and what comes of it are one trace. That of several has
-    links alone. A call that returns no messages has no span.
+    If a listener processes a single message, the span is a child of the message's context, and the listener runs with
+    its baggage, unless another span is current: so a message, its retries and the messages that it causes are one
+    trace. Spans of several messages only have links. A call that returns no messages has no span.
 
     Args:
-        tracer_provider: makes the spans; None for that of the process.
-        meter_provider: counts; None for that of the process.
+        tracer_provider: makes the spans; None for the process's provider.
+        meter_provider: makes the metrics; None for the process's provider.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class OtelReceive(ReceiveInterceptor):
 
     @contextmanager
     def receive(self, call: ConsumerCall) -> Iterator[None]:
-        """Make the span of a call that has returned messages, or failed."""
+        """Make the span of a receive that returned messages or failed."""
         began_ns, began = time.time_ns(), time.perf_counter()
         yield
         failed = isinstance(call.error, MiniMQError) and not isinstance(call.error, Closed)
@@ -80,7 +80,7 @@ class OtelReceive(ReceiveInterceptor):
 
     @contextmanager
     def process(self, call: ConsumerCall) -> Iterator[None]:
-        """Make the span of a call of the listener, in which that is current."""
+        """Make the span of a call of the listener, and make it current there."""
         began, attributes = time.perf_counter(), attributes_of(call, "process")
         span, context = start_processing(self._tracer, call, attributes)
         token = current.attach(context)
@@ -115,7 +115,7 @@ class OtelReceive(ReceiveInterceptor):
 
 
 def start_processing(tracer: trace.Tracer, call: ConsumerCall, attributes: Attributes) -> tuple[Span, Context]:
-    """Return the span of what processes messages, and the context to process them in; see `OtelReceive`."""
+    """Return a span for processing messages, and the context to process them in; see `OtelReceive`."""
     context = current.get_current()
     if call.count == 1 and call.messages and not trace.get_current_span().get_span_context().is_valid:
         context = context_of(call.messages[0], context)
@@ -124,13 +124,13 @@ def start_processing(tracer: trace.Tracer, call: ConsumerCall, attributes: Attri
 
 
 def span_name(call: ConsumerCall) -> str:
-    """Return what a span is called: the operation, and the topic if all messages have the same."""
+    """Return the name of a span: the operation, and the topic if all messages have the same."""
     topic = _topic(call)
     return f"{call.operation} {topic}" if topic else call.operation
 
 
 def attributes_of(call: ConsumerCall, kind: str) -> Attributes:
-    """Return the attributes of a span when it begins."""
+    """Return the attributes of a span at its start."""
     attributes = operation(call.operation, kind)
     if call.group:
         attributes[GROUP] = call.group
@@ -148,7 +148,7 @@ def attributes_of(call: ConsumerCall, kind: str) -> Attributes:
 
 def _attributes_of_one(message: ReceivedMessage) -> Attributes:
     made: Attributes = {MESSAGE_ID: message.message_id, TRIES: message.reconsume_times + 1}
-    if message.queue.topic == message.topic:  # and not the retry topic of a group
+    if message.queue.topic == message.topic:  # not the retry topic of a group
         made[PARTITION], made[OFFSET] = partition(message.queue), message.queue_offset
     return made
 
@@ -156,7 +156,7 @@ def _attributes_of_one(message: ReceivedMessage) -> Attributes:
 def _topic(call: ConsumerCall) -> str:
     if not call.messages:
         return ""
-    topic = call.messages[0].topic  # of all but those of a settle, which may be of anywhere
+    topic = call.messages[0].topic  # the same for all messages, except in a settle
     is_one = call.operation in _OF_ONE_QUEUE or all(message.topic == topic for message in call.messages)
     return topic if is_one else ""
 
@@ -169,22 +169,21 @@ def processing(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> Iterator[Span]:
-    """Make the span of a block that processes messages which `poll` or `receive` has returned.
+    """Make the span of a block that processes messages from `poll` or `receive`.
 
         for message in consumer.receive():
             with processing(message, group=consumer.group):
                 ...
                 consumer.ack(message)
 
-    That of one message is a child of the message's context, and the block has its baggage, unless another span is
-    current; each has links. A listener
-    needs none: its calls have spans.
+    The span has a link to the context of each message. For a single message it is a child of that context, and the
+    block runs with its baggage, unless another span is current. Not needed in a listener, whose calls have spans.
 
     Args:
         messages: one or several.
         group: the consumer group.
-        tracer_provider: makes the span; None for that of the process.
-        meter_provider: counts; None for that of the process.
+        tracer_provider: makes the span; None for the process's provider.
+        meter_provider: makes the metrics; None for the process's provider.
     """
     given = [messages] if isinstance(messages, ReceivedMessage) else [*messages]
     call = ConsumerCall("process", group, "", given, len(given))

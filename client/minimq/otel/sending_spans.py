@@ -1,4 +1,4 @@
-"""Spans and metrics of what producers send."""
+"""Spans and metrics of sends."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ _SEND = operation("send", "send")
 
 
 class MessageWithSpan(Message, frozen=True, gc=True):
-    """A message that is being sent, with its span: whoever copies it as another class ends up without."""
+    """A message that is being sent, with its span; an interceptor that makes a plain `Message` of it loses the span."""
 
     span: Span | None = None
     began: float = 0.0
 
 
 def fail(span: Span, attributes: Attributes, error: BaseException) -> None:
-    """Give a span the status of an error, and its attributes the type."""
+    """Set the status of a span to an error, and the error type in `attributes`."""
     attributes[ERROR_TYPE] = error_type(error)
     text = error.message if isinstance(error, MiniMQError) else str(error)
     span.set_status(Status(StatusCode.ERROR, text))
 
 
 class OtelSend(SendInterceptor):
-    """Makes a span of each message that is sent, and of each `send_many`, and puts its context into the messages.
+    """Makes a span for each send and each `send_many`, and puts its context into the messages.
 
-    A span is a child of the one that is current where the message is sent. A message that has a context already, such
-    as the copy of one that is tried again, keeps that: its span is linked to it, and a child of it unless another span
-    is current. The last of the interceptors of a producer should be this one.
+    The span is a child of the current span of the caller. A message that already has a context, such as a copy for a
+    retry, keeps it: its span is linked to it, and a child of it unless another span is current. This should be the last
+    interceptor of a producer.
 
     Args:
-        tracer_provider: makes the spans; None for that of the process.
-        meter_provider: counts; None for that of the process.
+        tracer_provider: makes the spans; None for the process's provider.
+        meter_provider: makes the metrics; None for the process's provider.
     """
 
     def __init__(
@@ -74,10 +74,10 @@ class OtelSend(SendInterceptor):
         self._metrics = ClientMetrics(meter_provider)
 
     def before_send(self, message: Message) -> Message:
-        """Begin a span; return the message with its context."""
+        """Start a span; return the message with its context."""
         try:
             return self._begun(message)
-        except Exception:  # whatever is wrong with the message, its check tells better
+        except Exception:  # if the message is invalid, the producer's check has the better error
             log.debug("producer: a message has no span", exc_info=True)
             return message
 
@@ -126,12 +126,12 @@ class OtelSend(SendInterceptor):
         self._metrics.lasted(attributes, time.perf_counter() - message.began)
 
     def for_many(self) -> SendInterceptor:
-        """Return what makes one span of a `send_many`."""
+        """Return an interceptor that makes one span for a whole `send_many`."""
         return _OtelSendMany(self._tracer, self._metrics)
 
 
 class _OtelSendMany(SendInterceptor):
-    """Makes the span of one `send_many`, whose context all of its messages have."""
+    """Makes the span of one `send_many`, whose messages share its context."""
 
     def __init__(self, tracer: trace.Tracer, metrics: ClientMetrics) -> None:
         self._tracer, self._metrics = tracer, metrics
@@ -144,7 +144,7 @@ class _OtelSendMany(SendInterceptor):
         self._lock = threading.Lock()
 
     def before_send(self, message: Message) -> Message:
-        """Return a message with the context of the span, which begins with the first one."""
+        """Return a message with the context of the span, which starts with the first message."""
         try:
             return self._in_span(message)
         except Exception:
@@ -167,13 +167,11 @@ class _OtelSendMany(SendInterceptor):
         return message
 
     def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
-        """Note that a topic has failed."""
         if error is not None:
             with self._lock:
                 self._failed.setdefault(message.topic, error)
 
     def after_many(self, error: BaseException | None) -> None:
-        """End the span."""
         if self._span is None:
             return
         duration_s, attributes = time.perf_counter() - self._began, {**_SEND}
