@@ -1,11 +1,11 @@
-"""Allocation strategies of consumer groups: pure, chosen by name or made from their class.
+"""Allocation strategies of consumer groups: pure, chosen by name or created from their class.
 
-Every member computes its share by itself, from the same list of queues and members; all of a group need the same
-strategy with the same arguments.
+Every member computes its share on its own, from the same lists of queues and members. So all members of a group need
+the same strategy with the same arguments.
 
     name                   class                arguments
     averagely              Averagely            none; the default: contiguous blocks
-    averagely_by_circle    AveragelyByCircle    none; queues dealt out one by one
+    averagely_by_circle    AveragelyByCircle    none; queues assigned round-robin
     sticky                 Sticky               none; even over all topics together, fewest moves
     consistent_hash        ConsistentHash       virtual_nodes; few moves, uneven
     by_config              ByConfig             queues; a fixed list
@@ -15,11 +15,11 @@ strategy with the same arguments.
     metaq                  MetaQ                none; MetaQ's name for averagely
     metaq_consistent_hash  MetaQConsistentHash  virtual_nodes; MetaQ's name for consistent_hash
 
-All but `Sticky` divide each topic by itself. What comes out uneven then favours the same members in every topic: with
-`Averagely` those with the first names.
+All strategies except `Sticky` divide each topic on its own, so remainders favour the same members in every topic: with
+`Averagely` those whose names sort first.
 
-Anything else with the shape of `AllocationStrategy` may take the place of these. Whoever divides a whole group calls
-`allocate_group`, which knows both shapes of strategies.
+Any other object with the protocol `AllocationStrategy` may be used instead. Consumers call `allocate_group`, which
+supports both protocols of strategies.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def allocation(name: str, **arguments: object) -> AllocationStrategy:
 
     Args:
         name: one of the table above.
-        arguments: those of the strategy's class, by name. `inner` may be a name, too.
+        arguments: arguments of the strategy's class, by name. `inner` may be the name of a strategy.
 
     Raises:
         InvalidArgument: there is no such strategy, or it does not take these arguments, or needs others.

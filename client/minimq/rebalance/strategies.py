@@ -1,4 +1,4 @@
-"""The strategies: all but `Sticky` divide each topic by itself."""
+"""The strategies. All except `Sticky` divide each topic on its own."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from minimq_common.names import machine_room_of
 
 
 class Averagely(Division):
-    """The default strategy: blocks, the same ones as RocketMQ's.
+    """The default strategy: contiguous blocks, the same as RocketMQ's.
 
-    It divides each topic by itself. In a group with many topics the first members get the one more of each of them,
-    and with topics of one queue the first member gets all: `Sticky` divides all topics together.
+    It divides each topic on its own. In a group with many topics the first members get the remainder of every topic,
+    and if each topic has one queue, the first member gets all of them. `Sticky` divides all topics together.
     """
 
     name = "averagely"
@@ -41,7 +41,7 @@ class Averagely(Division):
 
 
 class AveragelyByCircle(Division):
-    """As even as `Averagely`, but each member has queues of many brokers, so that a slow broker slows all alike."""
+    """As even as `Averagely`, but spreads each broker's queues over the members: a slow broker slows all alike."""
 
     name = "averagely_by_circle"
 
@@ -53,18 +53,18 @@ _DEFAULT_VIRTUAL_NODES = 200
 
 
 class ConsistentHash(Division):
-    """A hash ring: a member that leaves gives up its queues, one that joins takes some, and no other queue moves.
+    """A hash ring: when a member leaves or joins, only its own queues move.
 
-    The price is an uneven division, and with few queues some members may get none. Where there are 100 queues for each
-    of ten members, the member with most has about 60 % more than the average with 10 virtual nodes, 20 % with the
-    default of 200. Each virtual node costs a hash per member when the members change. With 10 the shares are those that
-    RocketMQ makes. `Sticky` moves as little and is even.
+    The price is an uneven division, and with few queues some members may get none. With 100 queues for each of ten
+    members, the largest share is about 60 % above the average with 10 virtual nodes, and 20 % with the default of 200.
+    Each virtual node costs a hash per member when the members change. With 10, the shares are the same as RocketMQ's.
+    `Sticky` moves as few queues and is even.
 
     Args:
-        virtual_nodes: points on the ring per member, the same number on every member.
+        virtual_nodes: points of each member on the ring. Must be the same on every member.
 
     Raises:
-        InvalidArgument: it is not a whole number above 0.
+        InvalidArgument: `virtual_nodes` is not a whole number above 0.
     """
 
     name = "consistent_hash"
@@ -89,18 +89,17 @@ class _Ring:
     """The points of all members, sorted by hash."""
 
     def __init__(self, members: tuple[str, ...], virtual_nodes: int) -> None:
-        # Two members seldom meet on one point. The later name then has it, on every member alike.
+        # If two members hash to the same point, the later name has it, on every member alike.
         owners = {_hash(f"{member}-{node}"): member for member in members for node in range(virtual_nodes)}
         self._points = sorted(owners)
         self._owners = [owners[point] for point in self._points]
 
     @staticmethod
-    @functools.lru_cache(maxsize=8)  # a group asks for the same ring once per topic
+    @functools.lru_cache(maxsize=8)  # a group needs the same ring for each topic
     def of(members: tuple[str, ...], virtual_nodes: int) -> _Ring:
         return _Ring(members, virtual_nodes)
 
     def owner(self, point: int) -> str:
-        """Return whose point is the next one at or after this, beginning anew behind the last."""
         return self._owners[bisect_left(self._points, point) % len(self._points)]
 
 
@@ -113,18 +112,17 @@ def _hash(text: str) -> int:
 
 
 class ByConfig(Division):
-    """A fixed list of queues for each member, whatever other members there are.
+    """A fixed list of queues for each member, regardless of other members.
 
-    Nobody steps in for a member that is gone: its queues wait. A queue that is written down for nobody is read by
-    nobody, one that is not (yet) in the topic is left out until it is.
+    There is no failover: the queues of a member that is gone are not read, nor are queues that are not listed. A listed
+    queue that does not exist (yet) is ignored until it does.
 
     Args:
-        queues: the queues of this one member; or those of all by client id, the same on every member. In the first
-            form the members cannot be compared: two that name the same queue both ask for it, and the one that was
-            first has it.
+        queues: the queues of this member; or the queues of all members by client id, the same on every member. In the
+            first form conflicts cannot be detected: if two members list a queue, the one that was first gets it.
 
     Raises:
-        InvalidArgument: something else than a queue is listed, or one queue for two members.
+        InvalidArgument: an item is not a queue, or two members have the same queue.
     """
 
     def __init__(self, queues: Sequence[MessageQueue] | Mapping[str, Sequence[MessageQueue]]) -> None:
@@ -165,21 +163,21 @@ def _digest(by_member: Mapping[str, frozenset[MessageQueue]]) -> str:
 
 
 class Designated(Division):
-    """The named clients divide the queues among those of them that are alive; all other members get none.
+    """Divides the queues among the named clients that are alive; all other members get none.
 
-    A test machine that joins the group of a running service gets nothing when the service's clients are named; when the
-    test machine is named, it alone reads. All members must name the same clients.
+    If the clients of a service are named, a test machine that joins their group gets nothing. If the test machine is
+    named, only it reads. All members must name the same clients.
 
-    When none of the named is alive, nobody reads and the queues wait, so that no message gets to a machine that was not
-    to have it. With `fall_back` all members read meanwhile.
+    If none of the named clients is alive, no member reads, so that no message reaches a machine that should not get it.
+    With `fall_back` all members read in this case.
 
     Args:
         consumers: client ids of the members that read.
-        inner: how the queues are divided among them; `Averagely` unless given.
-        fall_back: whether all members read when none of the named is alive.
+        inner: divides the queues among them; `Averagely` by default.
+        fall_back: whether all members read if none of the named clients is alive.
 
     Raises:
-        InvalidArgument: nobody is named, or an empty name.
+        InvalidArgument: `consumers` is empty or has an empty name.
     """
 
     def __init__(
@@ -213,16 +211,16 @@ class Designated(Division):
 
 
 class MachineRoom(Division):
-    """The queues of some rooms are divided among all members, the same way as RocketMQ does; others are left alone.
+    """Divides the queues of some rooms among all members, as RocketMQ does; queues of other rooms are not read.
 
-    Of the queues that are kept, each member gets a block of equal size, and what is left at the end goes one by one to
-    the first members. A broker tells its room by its name, "room@broker".
+    Each member gets a block of equal size, and the remainder at the end goes one by one to the first members. The name
+    of a broker has its room, "room@broker".
 
     Args:
         rooms: names of the rooms, the same on every member.
 
     Raises:
-        InvalidArgument: there is no room, or an empty name.
+        InvalidArgument: `rooms` is empty or has an empty name.
     """
 
     def __init__(self, rooms: Iterable[str]) -> None:
@@ -237,23 +235,23 @@ class MachineRoom(Division):
         return kept[place * size : (place + 1) * size] + left_over[place : place + 1]
 
 
-#: Tells the room of a member or of a broker from its name; "" for none.
+#: Returns the room of a member or a broker by its name; "" for none.
 RoomOf = Callable[[str], str]
 
 
 class MachineRoomNearby(Division):
-    """Reads stay within a room: its queues are divided among its own members.
+    """Keeps reads within a room: its queues are divided among its own members.
 
-    The queues of a room where no member is alive are divided among all members, each such room by itself. So are the
-    queues of brokers that have no room. A member without a room is near nothing and takes part in these alone.
+    The queues of a room without a live member are divided among all members, room by room. So are the queues of brokers
+    without a room. A member without a room only gets a share of these.
 
-    By default "room@" before the rest of the name tells the room, of a broker as of a client. Client ids that are made
-    up have none: give each client its own, such as "north@reader-1".
+    By default the room is what precedes "@" in a broker name or a client id. Generated client ids have none: set each
+    client's id, such as "north@reader-1".
 
     Args:
-        inner: how the queues are divided among the members that may have them; `Averagely` unless given.
-        room_of_member: returns the room of a client id. It is not part of the strategy's name and must be the same
-            on every member, as must `room_of_broker`.
+        inner: divides the queues among the members that may have them; `Averagely` by default.
+        room_of_member: returns the room of a client id. Must be the same on every member, as must `room_of_broker`;
+            members cannot check that, as it is not part of the strategy's name.
         room_of_broker: returns the room of a broker name.
     """
 
@@ -302,10 +300,7 @@ class MachineRoomNearby(Division):
 
 
 class MetaQ(Averagely):
-    """MetaQ's default: of n queues and m members the first n mod m get one more, members beyond n get none.
-
-    That is what `Averagely` does.
-    """
+    """MetaQ's default, which is `Averagely`: of m members the first n mod m get one more of the n queues."""
 
     name = "metaq"
 
@@ -313,22 +308,20 @@ class MetaQ(Averagely):
 class MetaQConsistentHash(ConsistentHash):
     """MetaQ's consistent hash, on the ring of `ConsistentHash`.
 
-    It stands for the way of dividing, not for the same shares as MetaQ's clients get: MetaQ's partitions have other
-    names, hence other hashes.
+    The shares differ from those of MetaQ's clients, since MetaQ's partitions have other names, hence other hashes.
     """
 
     name = "metaq_consistent_hash"
 
 
 class Sticky(Division):
-    """No member has two queues more than another, over all topics together, and as few queues move as that allows.
+    """Balances all topics together to a difference of at most one queue, and moves as few queues as possible.
 
-    A queue moves when it changes from one member to another; what a member that is gone had, has to move. `Averagely`
-    in comparison divides each topic by itself, which favours the first members when there are many topics, and moves
-    most queues when a member comes or goes.
+    In comparison, `Averagely` divides each topic on its own, which favours the first members when there are many
+    topics, and moves most queues when a member joins or leaves.
 
-    It needs to know who has which queue now, the same on every member. Without that it still divides evenly.
-    Where it has a choice, it spreads the queues of each topic over the members.
+    It uses the current owners of the queues, which must be the same on every member; without them it still divides
+    evenly. Where it has a choice, it spreads the queues of each topic over the members.
     """
 
     name = "sticky"
@@ -363,7 +356,7 @@ class _Share:
 
     def __init__(self) -> None:
         self.count = 0
-        self.room = 0  # how many more fit
+        self.room = 0  # how many more queues it may get
         self._by_topic: defaultdict[str, list[MessageQueue]] = defaultdict(list)
 
     def queues(self) -> list[MessageQueue]:
@@ -377,7 +370,7 @@ class _Share:
         self.count += 1
 
     def shrink(self, size: int, fair: Mapping[str, float]) -> list[MessageQueue]:
-        """Remove what is too much and return it, always from the topic that is furthest above its fair share."""
+        """Remove and return the surplus, always from the topic that is furthest above its fair share."""
         removed = []
         topics = [(fair[topic] - len(queues), topic) for topic, queues in self._by_topic.items()]
         heapq.heapify(topics)
@@ -390,10 +383,10 @@ class _Share:
 
 
 def _sizes(shares: Mapping[str, _Share], free: int) -> dict[str, int]:
-    """Return how many queues each member shall have.
+    """Return the number of queues for each member.
 
-    A member keeps what it has up to its size. So the sizes with one more go to members that have more than the others'
-    size, each of whom keeps one queue for it; who of them is all the same, hence by name.
+    Members that own more than `size` get the remainder first, since each of them then moves one queue less. Ties are
+    resolved by name.
     """
     size, longer = divmod(free + sum(share.count for share in shares.values()), len(shares))
     first = sorted(shares, key=lambda member: (shares[member].count <= size, member))

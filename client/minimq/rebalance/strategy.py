@@ -1,4 +1,4 @@
-"""The protocol of an allocation strategy, the base of the strategies of minimq, and the allocation of a whole group."""
+"""The protocols of allocation strategies, the base class of minimq's own, and the allocation of a whole group."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from minimq_common.model import MessageQueue
 
 
 class AllocationStrategy(Protocol):
-    """Gives a member its share of the queues of one topic.
+    """Computes a member's share of the queues of one topic.
 
-    Every member calls it by itself, so the answer must depend on the arguments alone; all queues should go to some
-    member, and none to two.
+    Every member calls it on its own, so the result must depend on the arguments alone. Over all members, each queue
+    should be allocated exactly once.
     """
 
     @property
     def name(self) -> str:
-        """By which members of a group know that they use the same strategy. Arguments that matter belong in it."""
+        """Name by which members check that they use the same strategy. It should include arguments that matter."""
 
     def allocate(
         self, group: str, member: str, queues: Sequence[MessageQueue], members: Sequence[str]
     ) -> list[MessageQueue]:
         """Return the queues of one member.
 
-        The strategies of minimq take queues and members in any order and count each once.
+        The strategies of minimq accept queues and members in any order, and ignore duplicates.
 
         Args:
             group: the consumer group.
-            member: whose share is asked for.
+            member: client id of the member.
             queues: all queues of one topic, sorted.
             members: all members of the group that subscribe to the topic, sorted.
 
         Returns:
-            Queues of those given, sorted. None when there are no queues, or when the member is not (yet) among the
-            members.
+            Some of `queues`, sorted. Empty if there are no queues, or the member is not (yet) among the members.
 
         Raises:
             InvalidArgument: the member has no client id, or there are no members.
@@ -46,14 +45,14 @@ class AllocationStrategy(Protocol):
 
 @runtime_checkable
 class OwnerAwareStrategy(Protocol):
-    """A strategy that divides all topics of a group at once, and may look at who has which queue now.
+    """A strategy that divides all topics of a group at once, and knows the current owners of the queues.
 
-    That is a second shape, beside `AllocationStrategy`, and takes its place where `uses_owners` is true.
+    If `uses_owners` is true, it is used instead of the protocol `AllocationStrategy`.
     """
 
     @property
     def uses_owners(self) -> bool:
-        """True if `allocate_all` counts. False where a strategy hands its work to one that works by topic."""
+        """True if `allocate_all` is to be used. False for a wrapper whose inner strategy works by topic."""
 
     def allocate_all(
         self, group: str, queues: Sequence[MessageQueue], members: Sequence[str], owners: Mapping[MessageQueue, str]
@@ -62,10 +61,10 @@ class OwnerAwareStrategy(Protocol):
 
         Args:
             group: the consumer group.
-            queues: all queues of all topics that these members have in common.
-            members: those members of the group.
-            owners: which client has a queue now, the same on every member. Queues without an owner are left out;
-                queues and clients that are gone do no harm.
+            queues: all queues of the topics that all these members subscribe to.
+            members: client ids of members of the group.
+            owners: the current owner of each queue, the same on every member. Queues without an owner are missing;
+                queues and clients that no longer exist are ignored.
 
         Returns:
             Sorted queues by member, with an entry for each member.
@@ -76,7 +75,7 @@ class OwnerAwareStrategy(Protocol):
 
 
 class Division(ABC):
-    """The strategies of minimq: checks and order are settled here, the shares by each. Thread-safe."""
+    """Base class of minimq's strategies: checks and sorts the arguments. Thread-safe."""
 
     name: str
 
@@ -93,11 +92,11 @@ class Division(ABC):
 
     @abstractmethod
     def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
-        """Return the queues of a member, which is one of the members. All are sorted, each once, none is empty."""
+        """Return the queues of `member`, one of `members`. Both lists are sorted, unique and not empty."""
 
 
 def sorted_members(members: Iterable[str]) -> list[str]:
-    """Return the members in the order that all go by, each once. Raises `InvalidArgument` when there are none."""
+    """Return the members sorted and unique, the order that all members use. Raises `InvalidArgument` if empty."""
     ordered = sorted(set(members))
     if not ordered:
         raise InvalidArgument("there are no members to allocate queues to")
@@ -105,7 +104,7 @@ def sorted_members(members: Iterable[str]) -> list[str]:
 
 
 def names_of(names: Iterable[str], what: str) -> tuple[str, ...]:
-    """Return the names that a strategy was given, sorted, each once. Raises `InvalidArgument`."""
+    """Return the names sorted and unique. Raises `InvalidArgument` if there are none, or one is empty."""
     if isinstance(names, str):
         raise InvalidArgument(f"{what}: a list of names is needed, not the one string {names!r}")
     found = tuple(sorted(set(names)))
@@ -115,12 +114,12 @@ def names_of(names: Iterable[str], what: str) -> tuple[str, ...]:
 
 
 def uses_owners(strategy: AllocationStrategy) -> bool:
-    """Tell whether a strategy wants to know who has which queue now; if not, `owners` may be left empty."""
+    """Return whether a strategy uses the current owners; if not, `owners` may be empty."""
     return isinstance(strategy, OwnerAwareStrategy) and strategy.uses_owners
 
 
 def name_of(strategy: AllocationStrategy) -> str:
-    """Return the name by which members compare strategies; that of its class for an object that brings none."""
+    """Return the name by which members compare strategies; by default that of its class."""
     return str(getattr(strategy, "name", "") or type(strategy).__name__)
 
 
@@ -132,10 +131,10 @@ def allocate_group(
     members: Sequence[str],
     owners: Mapping[MessageQueue, str],
 ) -> list[MessageQueue]:
-    """Return the queues of a member of a group, of topics that all of these members have in common, sorted.
+    """Return the queues of one member, sorted; all of `members` subscribe to the topics of `queues`.
 
-    A strategy that looks at the owners divides all topics together; any other is asked topic by topic, as RocketMQ
-    does. Raises `InvalidArgument`.
+    A strategy that uses owners divides all topics together; any other is called topic by topic, as in RocketMQ.
+    Raises `InvalidArgument`.
     """
     if not member:
         raise InvalidArgument("the member has no client id")
@@ -157,7 +156,7 @@ def allocate_everyone(
     members: Sequence[str],
     owners: Mapping[MessageQueue, str],
 ) -> dict[str, list[MessageQueue]]:
-    """Return the queues of every member: what each of them gets from `allocate_group`."""
+    """Return the queues of every member, as `allocate_group` returns them to each."""
     ordered = sorted_members(members)
     if isinstance(strategy, OwnerAwareStrategy) and strategy.uses_owners:
         shares = strategy.allocate_all(group, queues, ordered, owners)
