@@ -197,7 +197,7 @@ class ServerProcess:
         """Wait until the launched process serves. Raises as `start` does, after ending the process.
 
         Args:
-            told: another thread sets it to cancel the wait, as the start has failed.
+            told: cancels the wait when another thread sets it.
         """
         with self._lock:
             process = self._process

@@ -1,9 +1,9 @@
-"""Serializers: message bodies made of values and back, by JSON, msgspec, pydantic, Avro and Protobuf.
+"""Serializers: convert values to message bodies and back, with JSON, msgspec, pydantic, Avro and Protobuf.
 
 `JsonSerializer`, `MsgspecSerializer`, `PydanticSerializer`, `AvroSerializer`, `ProtobufSerializer`; a `SchemaRegistry`
-with the schemas of the bodies. `pip install minimq[schemas]` brings the libraries that they need.
+with the schemas of the bodies. `pip install minimq[schemas]` installs the libraries that they need.
 
-A name is loaded when it is first used, and with it only the libraries of its format.
+Each name is imported when it is first used, with only the libraries of its format.
 """
 
 from importlib import import_module
@@ -45,7 +45,6 @@ else:
     }
 
     def __getattr__(name: str) -> object:
-        """Load a name and keep it."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
@@ -60,5 +59,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """Return all public names, loaded or not."""
         return sorted({*globals(), *__all__})

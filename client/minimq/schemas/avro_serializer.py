@@ -1,4 +1,4 @@
-"""The serializer of Avro, and parsed schemas: how they are read safely, and where a value does not fit them."""
+"""The Avro serializer, and parsed schemas, which decode untrusted bodies safely and locate mistakes in values."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, TypeAlias, Unpack
 
 import fastavro
 
-# fastavro's compiled reader recurses on the stack of C: a body that nests a recursive schema deeply enough ends the
-# process. That in Python raises RecursionError.
+# fastavro's compiled reader recurses on the C stack: with a recursive schema, a deeply nested body crashes the process.
+# The reader in Python raises RecursionError instead.
 from fastavro import _read_py as python_reader
 from fastavro.validation import validate
 
@@ -22,7 +22,7 @@ from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOption
 from minimq_common.errors import InvalidArgument, MalformedBody
 from minimq_common.words import kind_of
 
-#: Plain values, and schemas as JSON has them: dicts, lists and texts.
+#: A plain value, or a schema as parsed JSON: dicts, lists and texts.
 Plain: TypeAlias = Any
 
 _NAMED = ("record", "error", "enum", "fixed")
@@ -63,12 +63,12 @@ class AvroSchema:
             told = "it is not what the schema says"
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             told = str(error)[:300]
-        with suppress(Exception):  # of fastavro, for what fits the type and cannot be written, such as a decimal NaN
+        with suppress(Exception):  # fastavro raises for some values of the right type, such as a decimal NaN
             told = self._mistake(value, self.parsed, "$") or told
         raise InvalidArgument(f"the value does not fit its schema: {told}")
 
     def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
-        """Return the value of a payload that was written with this schema."""
+        """Return the value of a payload that was written with this schema, as a value of the schema `reader`."""
         data = BytesIO(payload)
         read = python_reader.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
         value = read(data, self.parsed, None if reader is None else reader.parsed)
@@ -123,17 +123,17 @@ class AvroSchema:
 
 
 class _SchemaFacts:
-    """Facts about a schema that decide how it is read."""
+    """Finds out whether a schema is recursive, and whether a short body could hold an unbounded array."""
 
     def __init__(self, named: Mapping[str, Any]) -> None:
         self._named = named
         self._known: dict[str, int] = {}
         self.is_recursive = False
-        #: The name of the items of an array that take no bytes.
+        #: The type of the items of an array if such an item takes no bytes; None if there is no such array.
         self.unbounded: str | None = None
 
     def least_bytes(self, schema: Plain, above: tuple[str, ...]) -> int:
-        """Return the least number of bytes of a value, as 0 or 1; look at all parts."""
+        """Return 0 if a value may take no bytes, else 1. Visits all parts of the schema."""
         if isinstance(schema, list):
             for part in schema:
                 self.least_bytes(part, above)
@@ -152,7 +152,7 @@ class _SchemaFacts:
     def _of_name(self, name: str, schema: Plain, above: tuple[str, ...]) -> int:
         if name in above:
             self.is_recursive = True
-            return 1  # else no value would be finite; what is needed for it to end takes a byte
+            return 1  # a finite value needs a union or an array to end the recursion, which takes a byte
         if name not in self._known:
             if schema["type"] == "fixed":
                 self._known[name] = int(schema["size"] > 0)
@@ -196,17 +196,17 @@ def _name(schema: Plain) -> str:
 class AvroSerializer(Serializer[Any]):
     """Avro's binary encoding of plain values; a record is a dict.
 
-    A body is read with the schema with which it was written, as the registry has it, and becomes a value of the own
-    schema by Avro's rules: fields that it lacks have their defaults, others are passed over.
+    A body is decoded with the schema that it was written with, from the registry, and then resolved to `schema` by
+    Avro's rules: missing fields get their defaults, unknown fields are skipped.
 
     Args:
         schema: an Avro schema, as text or as parsed JSON. None: the serializer only reads, and values are as they were
             written.
-        registry: the schema registry; None for bodies without a mark, which all have this very schema.
+        registry: the schema registry; None for bodies without a mark, which must all be written with `schema`.
         options: `subject`, `register` and `framing`, as for `Serializer`.
 
     Raises:
-        InvalidArgument: the schema is none, or there is neither schema nor registry.
+        InvalidArgument: the schema is no Avro schema, or there is neither schema nor registry.
     """
 
     def __init__(

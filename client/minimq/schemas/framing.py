@@ -1,9 +1,9 @@
-"""The mark by which a body tells its schema, as the clients of schema registries write it.
+"""The mark that names the schema of a body, as the clients of schema registries write it.
 
-Before the body, `prefix`: a magic byte of 0 and the id of the schema in 4 bytes, big endian. In a property, `header`: a
-magic byte of 1 and the 16 bytes of its GUID, as hexadecimal digits, since properties are text. For Protobuf the
-indexes of the message follow in both: how many there are and each of them, as zigzag varints; the first message of a
-file is a single 0.
+With framing `prefix` it precedes the body: a magic byte of 0 and the id of the schema in 4 bytes, big endian. With
+framing `header` it is a property: a magic byte of 1 and the 16 bytes of the schema's GUID, as hexadecimal digits, since
+properties are text. For Protobuf the indexes of the message follow in both: their number and each of them, as zigzag
+varints; the first message of a file is a single 0.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ SCHEMA_ID_PROPERTY = "__value_schema_id"
 
 _ID_MAGIC, _GUID_MAGIC = 0, 1
 _ID_BYTES, _GUID_BYTES = 4, 16
-#: Of ids: registries count from 1, in Java's integers.
+#: Registries count ids from 1, in Java's integers.
 _MOST_ID = (1 << 31) - 1
-#: Messages nest in Protobuf, by far not so deep; and no file has so many of them.
+#: Far above the nesting of messages, and the number of messages in a file, that occur in practice.
 _MOST_INDEXES, _MOST_INDEX = 32, 10_000
 _MOST_VARINT_BYTES = 4
 _FIRST_MESSAGE = (0,)
@@ -34,7 +34,7 @@ class SchemaMark(NamedTuple):
         schema_id: id of the schema; None if the mark has a GUID.
         guid: GUID of the schema; None if the mark has an id.
         indexes: where the message is in its Protobuf file; empty for other formats.
-        start: where the payload begins in the body.
+        start: offset of the payload in the body.
     """
 
     schema_id: int | None
@@ -47,19 +47,19 @@ class SchemaMark(NamedTuple):
 
 
 def prefix_mark(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
-    """Return the mark that stands before a body. Raises `InvalidArgument` for an id that no registry gives."""
+    """Return the mark to put before a body. Raises `InvalidArgument` for an id out of range."""
     if not 0 <= schema_id <= _MOST_ID:
         raise InvalidArgument(f"schema id {schema_id} is not between 0 and {_MOST_ID}")
     return bytes((_ID_MAGIC,)) + schema_id.to_bytes(_ID_BYTES) + _written_indexes(indexes)
 
 
 def header_mark(guid: UUID, indexes: Sequence[int] = ()) -> str:
-    """Return the mark that stands in a property."""
+    """Return the mark to put into the property."""
     return (bytes((_GUID_MAGIC,)) + guid.bytes + _written_indexes(indexes)).hex()
 
 
 def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
-    """Return the mark before a body."""
+    """Return the mark before a body. Raises `MalformedBody` if there is none."""
     if not body:
         raise MalformedBody("the body is empty: a tombstone has no value, look at is_tombstone first")
     if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
@@ -80,7 +80,7 @@ def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
 
 
 def read_header(text: str, *, has_indexes: bool) -> SchemaMark:
-    """Return the mark in a property; its payload is the whole body. Raises `MalformedBody` if it is none."""
+    """Return the mark in a property; the payload is the whole body. Raises `MalformedBody` if it is malformed."""
     try:
         mark = bytes.fromhex(text) if len(text) <= 2 * (1 + _GUID_BYTES + _MOST_VARINT_BYTES * _MOST_INDEXES) else b""
     except ValueError:

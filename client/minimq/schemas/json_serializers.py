@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     import pydantic
     from jsonschema.protocols import Validator
 
-#: What JSON can hold.
+#: A value that JSON can represent.
 Plain: TypeAlias = Any
 V = TypeVar("V")
 M = TypeVar("M", bound="pydantic.BaseModel")
 
 
 class JsonSerializer(Serializer[Any]):
-    """JSON of plain values: dicts, lists, texts, numbers, and what msgspec makes JSON of, such as datetimes.
+    """JSON of plain values: dicts, lists, texts, numbers, and other types that msgspec encodes, such as datetimes.
 
     Args:
         schema: a JSON Schema, as text or as a mapping, that values and bodies have to fit. None: any value fits, and
-            with a registry, bodies have to fit the schema with which they were written.
+            with a registry, bodies have to fit the schema that they were written with.
         registry: the schema registry; None for bodies without a mark.
         options: `subject`, `register` and `framing`, as for `Serializer`.
 
     Raises:
-        InvalidArgument: the schema is none.
+        InvalidArgument: the schema is no JSON Schema.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class JsonSerializer(Serializer[Any]):
 
         try:
             mistake = _mistake(self._own, json.loads(payload))
-        except (Unresolvable, RecursionError) as error:  # the schema refers to what is not there, or to itself
+        except (Unresolvable, RecursionError) as error:  # the schema refers to a missing schema, or to itself
             raise InvalidArgument(f"the value cannot be checked by its JSON Schema: {error}"[:300]) from None
         if mistake:
             raise InvalidArgument(f"the value does not fit its schema: {mistake}")
@@ -104,16 +104,16 @@ class JsonSerializer(Serializer[Any]):
 class MsgspecSerializer(Serializer[V]):
     """JSON of a type that msgspec knows: a `Struct`, a dataclass, a TypedDict and others.
 
-    Bodies are checked by the type, also those that were written with another schema: fields that it does not have are
-    passed over, and those that a body lacks have their defaults.
+    Bodies are checked against the type, even if they were written with another schema: unknown fields are skipped, and
+    missing fields get their defaults.
 
     Args:
         kind: the type.
-        registry: the schema registry, where the JSON Schema of the type is registered; None for bodies without a mark.
+        registry: the schema registry, which gets the JSON Schema of the type; None for bodies without a mark.
         options: `subject`, `register` and `framing`, as for `Serializer`.
 
     Raises:
-        InvalidArgument: the type is none that msgspec knows.
+        InvalidArgument: msgspec does not support the type.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class MsgspecSerializer(Serializer[V]):
     ) -> None:
         super().__init__(registry, **options)
         self._kind = kind
-        given: object = kind  # perhaps a union, which type checkers take for a type
+        given: object = kind  # may be a union, although type checkers see a type
         self._name = given.__name__ if isinstance(given, type) else str(given)
         try:
             self._decoder = msgspec.json.Decoder(kind)
@@ -134,8 +134,8 @@ class MsgspecSerializer(Serializer[V]):
     def _encode(self, value: V) -> bytes:
         try:
             payload = msgspec.json.encode(value)
-            self._decoder.decode(payload)  # msgspec does not look at the types of attributes when it writes
-        except (TypeError, ValueError, RecursionError) as error:  # its errors end with the path
+            self._decoder.decode(payload)  # because msgspec does not check the types of attributes when it encodes
+        except (TypeError, ValueError, RecursionError) as error:  # the text ends with the path of the field
             raise InvalidArgument(f"the value does not fit {self._name}: {error}") from None
         return payload
 
@@ -147,15 +147,15 @@ class MsgspecSerializer(Serializer[V]):
 
 
 class PydanticSerializer(Serializer[M]):
-    """JSON of a pydantic model; bodies are checked by the model.
+    """JSON of a pydantic model; the model checks bodies.
 
     Args:
         model: the class.
-        registry: the schema registry, where the JSON Schema of the model is registered; None for bodies without a mark.
+        registry: the schema registry, which gets the JSON Schema of the model; None for bodies without a mark.
         options: `subject`, `register` and `framing`, as for `Serializer`.
 
     Raises:
-        InvalidArgument: it is no model.
+        InvalidArgument: `model` is not a pydantic model.
     """
 
     def __init__(
@@ -176,8 +176,8 @@ class PydanticSerializer(Serializer[M]):
         if not isinstance(value, self._model):
             raise InvalidArgument(f"the value is {type(value).__name__}: give {self._model.__name__}")
         try:
-            payload = value.model_dump_json(by_alias=True, warnings="none").encode()  # as the schema has it
-            self._model.model_validate_json(payload)  # models check attributes only if they are told to
+            payload = value.model_dump_json(by_alias=True, warnings="none").encode()  # names as in the schema
+            self._model.model_validate_json(payload)  # by default, models do not check assignments to attributes
         except pydantic.ValidationError as error:
             raise InvalidArgument(f"the value does not fit {self._model.__name__}: {_pydantic_text(error)}") from None
         except ValueError as error:

@@ -1,4 +1,4 @@
-"""Reads bodies of every format as plain values, for people who look at them."""
+"""Decodes bodies of every format to plain values, to show them to people."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from minimq.schemas.registry import Schema, SchemaRegistry, SchemaType, resolved
 from minimq.schemas.serializer import KEPT_SCHEMAS, HasBody, Serializer
 from minimq_common.errors import InvalidArgument, MalformedBody
 
-#: Where the files of Protobuf itself begin, which registries do not have.
+#: Prefix of Protobuf's own files, which registries do not have.
 _BUILT_IN = "google/protobuf/"
 
 
 class PlainValue(NamedTuple):
-    """The value of a body, of dicts, lists, texts and numbers."""
+    """The value of a body, made of dicts, lists, texts and numbers."""
 
     value: Any
     kind: SchemaType
@@ -33,7 +33,7 @@ class PlainValue(NamedTuple):
 
 
 class PlainReader:
-    """Reads bodies that name a schema of a registry. Thread-safe."""
+    """Decodes bodies that name a schema of a registry. Thread-safe."""
 
     def __init__(self, registry: SchemaRegistry) -> None:
         self._registry = registry
@@ -56,7 +56,7 @@ class PlainReader:
 
 
 class _AnyProtobuf(Serializer[Any]):
-    """Reads messages of any type, by the file descriptors that the registry has."""
+    """Decodes messages of any type, with the file descriptors of the registry."""
 
     _has_indexes = True
 

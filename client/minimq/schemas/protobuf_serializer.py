@@ -1,4 +1,4 @@
-"""The serializer of Protobuf."""
+"""The Protobuf serializer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _BUILT_IN = ("google/protobuf/", "google/type/", "confluent/")
 class ProtobufSerializer(Serializer[P]):
     """Messages of a class that protoc has generated.
 
-    Bodies are read as this class, whatever the version of the schema with which they were written: Protobuf keeps
-    unknown fields. The files that its file imports are registered first, each under its own name.
+    Bodies are decoded as this class, whatever version of the schema they were written with: Protobuf keeps unknown
+    fields. Imported files are registered first, each under its own name.
 
     Args:
         kind: the class.
@@ -33,7 +33,7 @@ class ProtobufSerializer(Serializer[P]):
         options: `subject`, `register` and `framing`, as for `Serializer`.
 
     Raises:
-        InvalidArgument: it is no such class.
+        InvalidArgument: `kind` is no such class.
     """
 
     _has_indexes = True

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
-#: Of an answer: schemas are far smaller.
+#: Bound of a response; schemas are far smaller.
 _MOST_ANSWER_BYTES = 4 << 20
-#: Has the registry answer with the file descriptor of a Protobuf schema.
+#: Query for the file descriptor of a Protobuf schema instead of its text.
 _SERIALIZED = "?format=serialized"
 _MOST_SHOWN = 200
 _READ_BYTES = 1 << 16
-#: A schema that the registry does not have is asked for again after so many seconds.
+#: How long the cache keeps that the registry does not have a schema.
 _MISSING_S = 30
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
 _BUSY = (429, 502, 503, 504)
@@ -41,9 +41,9 @@ class SchemaReference(msgspec.Struct, frozen=True):
     """A schema that another one refers to.
 
     Attributes:
-        name: as the other schema has it.
-        subject: under which it is registered.
-        version: its number there.
+        name: its name in the other schema.
+        subject: the subject that it is registered under.
+        version: its version of that subject.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Schema(msgspec.Struct, frozen=True):
     """A schema as registries store it.
 
     Attributes:
-        text: its definition; of Protobuf, that or the file descriptor in base64.
+        text: its definition; for Protobuf, this or the file descriptor in base64.
         kind: its language.
         references: other schemas that it refers to.
     """
@@ -66,12 +66,12 @@ class Schema(msgspec.Struct, frozen=True):
 
 
 class RegisteredSchema(NamedTuple):
-    """A schema and how a registry calls it.
+    """A schema and its identifiers in a registry.
 
     Attributes:
         schema: the schema.
         schema_id: its id.
-        guid: its GUID; None if the registry is too old to have any.
+        guid: its GUID; None if the registry is too old to assign any.
     """
 
     schema: Schema
@@ -86,7 +86,7 @@ class SchemaMissing(InvalidArgument):
 
 
 class _RegistryAnswer(msgspec.Struct, rename="camel"):
-    """The fields of answers that count here."""
+    """The fields of responses that are used here."""
 
     id: int | None = None
     guid: str | None = None
@@ -97,10 +97,10 @@ class _RegistryAnswer(msgspec.Struct, rename="camel"):
 
 
 class SchemaRegistry:
-    """A schema registry that serializers ask for schemas. Thread-safe; connects when it is first asked.
+    """The client of a schema registry. Thread-safe; connects at the first request.
 
-    What it has answered once is not asked again: schemas never change under their id. Tries that fail are repeated
-    three times, with pauses that grow from 0.2 s on; requests are safe to repeat.
+    Caches schemas, which never change under their id. Retries a failed request three times, with backoff from 0.2 s on;
+    all requests are idempotent.
 
     Args:
         url: its address, such as "http://127.0.0.1:8081".
@@ -111,8 +111,8 @@ class SchemaRegistry:
         key_file: the private key of the certificate, in PEM, unencrypted; None if `certificate_file` has it.
         proxy: URL of an HTTP proxy, such as "http://user:password@proxy:3128"; "" uses none. None uses `HTTPS_PROXY`,
             `HTTP_PROXY` and `NO_PROXY` of the environment.
-        timeout_s: seconds for one try to connect, and for one to be answered.
-        cache_schemas: number of schemas that are kept in memory.
+        timeout_s: timeout in seconds of each attempt, to connect and to get a response.
+        cache_schemas: maximum number of schemas in the cache.
 
     Raises:
         InvalidArgument: an argument is wrong.
@@ -137,7 +137,7 @@ class SchemaRegistry:
         if not 0 < waiting_s(timeout_s) <= 300 or cache_schemas < 1:
             raise InvalidArgument("timeout_s must be above 0 and 300 at most, cache_schemas 1 at least")
         check_installed("urllib3")
-        import urllib3  # serializers without a registry do without
+        import urllib3  # serializers without a registry do not need it
 
         self.url = url.rstrip("/")
         self._bearer_token = bearer_token
@@ -147,13 +147,13 @@ class SchemaRegistry:
             self._headers["Authorization"] = f"Basic {_basic(basic_auth)}"
         retries = urllib3.Retry(
             total=3,
-            redirect=False,  # the credentials are for nobody else
+            redirect=False,  # never send the credentials to another server
             backoff_factor=0.2,
             status_forcelist=_BUSY,
             allowed_methods=None,
             raise_on_status=False,
             raise_on_redirect=False,
-            respect_retry_after_header=False,  # which could have us wait for days
+            respect_retry_after_header=False,  # which could block for days
         )
         self._failures = urllib3.exceptions.HTTPError
         timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
@@ -182,21 +182,21 @@ class SchemaRegistry:
         self._http.clear()
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Register a schema under a subject, unless it is already.
+        """Register a schema under a subject, unless it is registered already.
 
         Raises:
-            InvalidArgument: the registry refuses it, for example since it is not compatible with the latest version.
-            NotAuthenticated, AccessDenied: it refuses these credentials.
-            Unavailable: it does not answer.
+            InvalidArgument: the registry rejects the schema, for example as incompatible with the latest version.
+            NotAuthenticated, AccessDenied: the registry rejects the credentials.
+            Unavailable: the registry does not answer.
         """
         return self._registered(subject, schema, "/versions")
 
     def lookup(self, subject: str, schema: Schema) -> RegisteredSchema:
-        """Return a schema as it is registered under a subject. Raises `SchemaMissing`, and what `register` raises."""
+        """Return id and GUID of a registered schema. Raises `SchemaMissing`, and the errors of `register`."""
         return self._registered(subject, schema, "")
 
     def reference(self, name: str, subject: str, schema: Schema) -> SchemaReference:
-        """Return how other schemas refer to one that is registered. Raises what `lookup` raises."""
+        """Return a reference to a registered schema, for use in other schemas. Raises the errors of `lookup`."""
         answer = self._post(f"/subjects/{_quoted(subject)}", schema)
         return SchemaReference(name, subject, self._number(answer.version))
 
@@ -205,10 +205,10 @@ class SchemaRegistry:
 
         Args:
             schema_id: the id or the GUID.
-            serialized: of Protobuf, return the file descriptor in base64, even if it was registered as text.
+            serialized: for Protobuf, return the file descriptor in base64, even if it was registered as text.
 
         Raises:
-            SchemaMissing: the registry has no such schema; and what `register` raises.
+            SchemaMissing: the registry has no such schema. Also the errors of `register`.
         """
         place = f"/schemas/guids/{schema_id}" if isinstance(schema_id, UUID) else f"/schemas/ids/{schema_id}"
         return self._found(place + _SERIALIZED * serialized)
@@ -216,7 +216,7 @@ class SchemaRegistry:
     def version(
         self, subject: str, version: int | Literal["latest"] = "latest", *, serialized: bool = False
     ) -> RegisteredSchema:
-        """Return a version of a subject. Raises `SchemaMissing`, and what `register` raises."""
+        """Return a version of a subject. Raises `SchemaMissing`, and the errors of `register`."""
         place = f"/subjects/{_quoted(subject)}/versions/{version}{_SERIALIZED * serialized}"
         if version != "latest":
             return self._found(place)
@@ -240,7 +240,7 @@ class SchemaRegistry:
             return None
         if answer.schema is None:
             raise Unavailable(f"{self.url}{place} has answered without a schema: it is no schema registry")
-        named = place.partition("?")[0].rpartition("/")[2]  # of the id, which the answer does not repeat
+        named = place.partition("?")[0].rpartition("/")[2]  # the id, which the response may omit
         schema_id = answer.id if answer.id is not None else int(named) if named.isdecimal() else 0
         schema = Schema(answer.schema, answer.schema_type, answer.references)
         return RegisteredSchema(schema, schema_id, self._guid(answer.guid))
@@ -315,7 +315,7 @@ class SchemaRegistry:
 
 
 def check_installed(library: str) -> None:
-    """Raise `ModuleNotFoundError` with the remedy unless a library is installed."""
+    """Raise `ModuleNotFoundError`, which names the extra to install, unless a library is installed."""
     if find_spec(library) is None:
         raise ModuleNotFoundError(f"minimq.schemas needs {library}: pip install 'minimq[schemas]'", name=library)
 
@@ -335,7 +335,7 @@ def _check_url(url: str) -> None:
 def _is_address(parts: SplitResult) -> bool:
     try:
         return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # of a port that is no number, or too large
+    except ValueError:  # the port is no number, or too large
         return False
 
 
@@ -392,7 +392,7 @@ def _quoted(name: str) -> str:
 def resolved(
     registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100, *, serialized: bool = False
 ) -> dict[str, Schema]:
-    """Return all schemas that some refer to, by name, and theirs; those that others need come first."""
+    """Return all schemas that `references` lead to, by name, directly or not; a schema follows those that it needs."""
     found: dict[str, Schema] = {}
     visited: set[str] = set()
 

@@ -1,4 +1,4 @@
-"""The base of all serializers: the framing, the subjects, and the calls that users make."""
+"""The base class of all serializers: framing, subjects, and the public methods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minimq_common.model import NO_PROPERTIES, Message
 T = TypeVar("T")
 Framing = Literal["prefix", "header"]
 
-#: Topics of which a serializer remembers the mark, and schemas of which it keeps what it has made of them.
+#: Size of a serializer's caches: marks by topic, and parsed schemas.
 KEPT_SCHEMAS = 1000
 
 
@@ -36,7 +36,7 @@ class MessageFields(TypedDict, total=False):
 
 
 class SerializerOptions(TypedDict, total=False):
-    """The options of a serializer besides its schema and its registry; `Serializer` tells what they mean."""
+    """The options of a serializer besides its schema and its registry; see `Serializer`."""
 
     subject: Callable[[str], str] | None
     register: bool
@@ -44,7 +44,7 @@ class SerializerOptions(TypedDict, total=False):
 
 
 class HasBody(Protocol):
-    """A message of any consumer, or a reply."""
+    """A received message of any kind, or a reply."""
 
     @property
     def body(self) -> bytes:
@@ -61,23 +61,23 @@ class _TopicMark(NamedTuple):
 
 
 class Serializer(ABC, Generic[T]):
-    """Makes message bodies of values, and values of bodies. Thread-safe; one serves any number of clients.
+    """Converts values to message bodies and back. Thread-safe; any number of clients may share one.
 
-    With a schema registry, each body is marked with the id of its schema. The registry is asked when the first value
-    for a topic, or the first body with a schema, comes; `message_async` and `value_async` do not block a loop then.
+    With a schema registry, each body has a mark with the id of its schema. The first value for a topic, and the first
+    body with a schema, cause a blocking request to the registry: on an event loop call `message_async`, `value_async`.
 
     Args:
         registry: the schema registry; None for bodies without a mark.
         subject: returns the subject of a topic; None for `TOPIC-value`.
-        register: register a schema that its subject does not have; otherwise it has to be there.
-        framing: where the mark is: "prefix" puts the id before the body, "header" the GUID into a property. Both are
-            read, whatever this says.
+        register: whether to register a missing schema; otherwise it must be registered already.
+        framing: where to write the mark: "prefix" puts the id before the body, "header" the GUID into a property. Both
+            are read in any case.
 
     Raises:
         InvalidArgument: an argument is wrong.
     """
 
-    #: Protobuf bodies have message indexes in their mark.
+    #: Whether marks contain message indexes, as for Protobuf.
     _has_indexes = False
 
     def __init__(
@@ -101,32 +101,32 @@ class Serializer(ABC, Generic[T]):
     # ---- for users ------------------------------------------------------------------------------
 
     def message(self, topic: str, value: T, **fields: Unpack[MessageFields]) -> Message:
-        """Return the message with a value.
+        """Return a message with `value` as its body.
 
         Args:
-            topic: where the message goes.
+            topic: topic of the message.
             value: becomes its body.
             **fields: the other fields of `Message`: `tag`, `keys`, `properties` and so on.
 
         Raises:
             InvalidArgument: the value does not fit the schema; the text has the path of the field. Or the registry
-                does not take the schema.
-            NotAuthenticated, AccessDenied: the schema registry refuses the credentials.
-            Unavailable: it does not answer.
+                rejects the schema.
+            NotAuthenticated, AccessDenied: the schema registry rejects the credentials.
+            Unavailable: the schema registry does not answer.
         """
         body, fields["properties"] = self._encoded(topic, value, fields.get("properties", NO_PROPERTIES))
         return Message(topic, body, **fields)
 
     def reply(self, topic: str, value: T, properties: Mapping[str, str] = NO_PROPERTIES) -> Reply:
-        """Return the reply with a value; its subject is that of a topic. Raises what `message` raises."""
+        """Return a reply with `value` as its body, under the subject of `topic`. Raises the errors of `message`."""
         return Reply(*self._encoded(topic, value, properties))
 
     def value(self, message: HasBody) -> T:
         """Return the value of a message or a reply.
 
         Raises:
-            MalformedBody: the body has no mark, or not that of a schema of the registry, or does not fit its schema.
-            NotAuthenticated, AccessDenied, Unavailable: the schema registry, as for `message`.
+            MalformedBody: the body has no mark, the registry does not have its schema, or the body does not fit it.
+            NotAuthenticated, AccessDenied, Unavailable: from the schema registry, see `message`.
         """
         body = message.body
         if self.registry is None:
@@ -140,32 +140,32 @@ class Serializer(ABC, Generic[T]):
         return self._checked(lambda: self._decode(body[mark.start :], mark, mark.indexes))
 
     async def message_async(self, topic: str, value: T, **fields: Unpack[MessageFields]) -> Message:
-        """Return the message with a value as `message` does; a thread does the work, and asks the registry."""
+        """Do the same as `message`, in a thread."""
         return await asyncio.to_thread(self.message, topic, value, **fields)
 
     async def value_async(self, message: HasBody) -> T:
-        """Return the value of a message or a reply as `value` does, in a thread."""
+        """Do the same as `value`, in a thread."""
         return await asyncio.to_thread(self.value, message)
 
     # ---- for the formats ------------------------------------------------------------------------
 
     @abstractmethod
     def _schema(self) -> Schema:
-        """Return the schema of values, to be registered. Raises `InvalidArgument` if there is none."""
+        """Return the schema to register. Raises `InvalidArgument` if there is none."""
 
     @abstractmethod
     def _encode(self, value: T) -> bytes:
-        """Return a value as a payload. Raises `InvalidArgument` with the path of a field that does not fit."""
+        """Encode a value. Raises `InvalidArgument` with the path of a field that does not fit."""
 
     @abstractmethod
     def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> T:
-        """Return the value of a payload. Raises `MalformedBody`, or any error that is none of minimq."""
+        """Decode a payload. Raises `MalformedBody`; any error of a library is turned into it."""
 
     def _indexes(self) -> Sequence[int]:
         return ()
 
     def written(self, mark: SchemaMark) -> RegisteredSchema:
-        """Return the schema with which a body was written. Raises `MalformedBody` if the registry has none."""
+        """Return the schema that a body was written with. Raises `MalformedBody` if the registry does not have it."""
         assert self.registry is not None
         try:
             return self.registry.schema(mark.schema_id if mark.schema_id is not None else mark.guid or UUID(int=0))
@@ -201,5 +201,5 @@ class Serializer(ABC, Generic[T]):
             raise
         except RecursionError:
             raise MalformedBody("the body is nested too deeply") from None
-        except Exception as error:  # libraries raise what they like for bytes that nobody has checked
+        except Exception as error:  # libraries raise errors of any kind for unchecked bytes
             raise MalformedBody(f"the body does not fit its schema: {type(error).__name__}: {error}"[:500]) from error

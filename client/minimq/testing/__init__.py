@@ -1,6 +1,6 @@
-"""Fixtures for tests of programs that use minimq: a real cluster, and for each test topics and groups of its own.
+"""Fixtures for tests of programs that use minimq: a real cluster, and topics and groups for each test.
 
-pytest finds them by itself once minimq is installed; `minimq.testing.plugin` has them.
+pytest loads them from `minimq.testing.plugin` once minimq is installed.
 
 `MinimqContainer` is a cluster in a container: `pip install 'minimq[testcontainers]'`.
 """
@@ -15,9 +15,9 @@ __all__ = ["MinimqContainer", "NewGroup", "NewTopic", "flush_logs"]
 
 
 def flush_logs(timeout: float = 2.0) -> None:
-    """Wait until the handlers of `logging` have processed all records of clients; a background thread calls them.
+    """Wait until the handlers of `logging`, which a background thread calls, have processed all records of clients.
 
-    Call it before a test looks at what was logged, with `caplog` or `assertLogs`. Thread-safe.
+    Call it before a test checks the log with `caplog` or `assertLogs`. Thread-safe.
 
     Args:
         timeout: seconds to wait at most.
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        """Load the one name that needs more than minimq does."""
-        if name != "MinimqContainer":
+        if name != "MinimqContainer":  # the only name that needs an extra
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         try:
             module = import_module("minimq.testing.minimq_container")

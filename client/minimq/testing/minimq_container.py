@@ -1,4 +1,4 @@
-"""A cluster in a container, of the image of `docker/Dockerfile`, by the library Testcontainers."""
+"""A cluster in a container with the image of `docker/Dockerfile`, started with the library Testcontainers."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from minimq_common.security.credentials import Credentials
 _NAMESERVER_PORT, _BROKER_PORT = 9876, 10911
 _SECRETS = "/etc/minimq/secrets"
 _ADVERTISED = "/tmp/advertised"
-#: Docker chooses the port of the host at the start of a container, and the broker has to advertise it: so the servers
-#: wait for a file that names it.
+#: The broker has to advertise the host's port, which Docker chooses when the container starts. So the servers wait for
+#: a file with the address.
 _COMMAND = (
     f"until [ -s {_ADVERTISED} ]; do sleep 0.05; done; "
     f'minimq-nameserver & exec minimq-broker --advertise "$(cat {_ADVERTISED})"'
@@ -28,7 +28,7 @@ _ENVIRONMENT = {
     "MINIMQ_NAMESERVER_START_GRACE": "0",  # no broker ran before
     "MINIMQ_BROKER_LISTEN": f"0.0.0.0:{_BROKER_PORT}",
     "MINIMQ_BROKER_NAMESERVER": f"127.0.0.1:{_NAMESERVER_PORT}",
-    # A developer's disk is often nearly full with other things.
+    # A developer's disk is often nearly full of other files.
     "MINIMQ_BROKER_DISK_DELETE_EARLY": "1",
     "MINIMQ_BROKER_DISK_REFUSE": "1",
 }
@@ -43,19 +43,19 @@ class MinimqContainer(DockerContainer):
         with MinimqContainer() as container:
             producer = Producer(container.nameserver)
 
-    Options of the servers are variables: `MinimqContainer().with_env("MINIMQ_BROKER_FLUSH", "async")`.
+    Set options of the servers by environment variables: `with_env("MINIMQ_BROKER_FLUSH", "async")`.
 
     Args:
         image: its name; `docker build -t minimq --target server -f docker/Dockerfile .` in a checkout makes it.
-        secure: with TLS and user keys: clients need the `credentials`.
-        timeout_s: seconds from the start of the container in which it has to serve.
+        secure: use TLS and user keys; clients then need the `credentials`.
+        timeout_s: seconds after the start of the container until it must serve.
         **others: arguments of `DockerContainer`.
 
     Attributes:
-        credentials: those of the user `admin` once it has started; None without TLS.
+        credentials: credentials of the user `admin` once the container has started; None without TLS.
 
     Raises:
-        InvalidArgument: the time is none.
+        InvalidArgument: `timeout_s` is not a number of seconds.
         Unavailable: Docker does not answer.
     """
 
@@ -76,15 +76,15 @@ class MinimqContainer(DockerContainer):
 
     @property
     def nameserver(self) -> str:
-        """The address of the name server, which clients need."""
+        """The address of the name server, for clients."""
         return self._published(_NAMESERVER_PORT)
 
     def start(self) -> Self:
-        """Start the container, and return when its broker serves.
+        """Start the container, and return when its broker serves. After an error, the container is removed.
 
         Raises:
             Unavailable: Docker does not start it, or it has ended; the text has the end of its log.
-            DeadlineExceeded: it does not serve in time; likewise. It is removed in either case.
+            DeadlineExceeded: it does not serve in time; the text has the end of its log.
         """
         try:
             super().start()
@@ -106,13 +106,13 @@ class MinimqContainer(DockerContainer):
         return self
 
     def stop(self, force: bool = True, delete_volume: bool = True) -> None:
-        """End the container, and remove it with its data. Idempotent."""
+        """Stop the container, and remove it with its data. Idempotent."""
         super().stop(force, delete_volume)
         self._container = None
 
     def _configure(self) -> None:
-        """Choose where ports are published: for this machine alone, unless Docker is on another one."""
         docker = self.get_docker_client()
+        # Publish the ports for this machine only, unless Docker runs on another one.
         is_here = docker.get_connection_mode() is ConnectionMode.docker_host and _is_local(docker.host())
         for port in (_NAMESERVER_PORT, _BROKER_PORT):
             self.ports[str(port)] = ("127.0.0.1",) if is_here else None  # type: ignore[assignment] # docker takes it
@@ -127,7 +127,6 @@ class MinimqContainer(DockerContainer):
         self.credentials = Credentials.from_text(self._run("cat", f"{_SECRETS}/admin.minimq"))
 
     def _run(self, *command: str) -> str:
-        """Run a command in the container and return its output. Raises `Unavailable`."""
         status, output = self.exec(list(command))
         if status:
             raise Unavailable(f"{' '.join(command)} failed in a container of {self.image}: {output.decode()}")

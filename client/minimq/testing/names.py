@@ -1,4 +1,4 @@
-"""Names of topics and groups that belong to one test, and are deleted after it."""
+"""Unique names of topics and groups for one test, which are deleted after it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from minimq_common.errors import GroupNotFound, TopicNotFound
 
-if TYPE_CHECKING:  # a run of pytest that does not use minimq imports this file
+if TYPE_CHECKING:  # every run of pytest imports this file, even if it does not use minimq
     from minimq.admin import Admin
     from minimq.administration.descriptions import Compaction
 
 _numbers = itertools.count(1)
-#: Of the name of a test; with what is added a legal name of a group, whose dead letter topic is longer still.
+#: Of the name of a test. Short enough for a suffix and for the prefix of a dead letter topic.
 _MOST_CHARACTERS = 60
 
 
@@ -53,13 +53,13 @@ class NewGroup(_Names):
         return self._new_name()
 
     def delete_all(self) -> None:
-        """Delete what the groups have left, with their own topics, and with members that were not closed."""
+        """Delete the groups with their own topics, even if members were not closed."""
         while self._made:
             with suppress(GroupNotFound):  # no consumer had the name
                 self._admin.delete_group(self._made.pop(), force=True, dead_letters=True)
 
 
 def unique_name(test: str) -> str:
-    """Return a legal name that is unique on this machine, and begins with that of a test."""
+    """Return a legal name that is unique on this machine and begins with the name of a test."""
     words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[:_MOST_CHARACTERS]
     return f"{words}-{os.getpid()}-{next(_numbers)}"

@@ -1,6 +1,6 @@
-"""The plugin of pytest: the fixtures, and the logs of servers in the report of a test that fails.
+"""The pytest plugin: fixtures, and the logs of servers in the report of a failed test.
 
-Loaded in every run of pytest where minimq is installed, so it imports the library only once a test asks for a fixture.
+pytest loads it in every run where minimq is installed, so it imports the library only when a test uses a fixture.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from minimq import Admin, LocalCluster
     from minimq.testing import NewGroup, NewTopic
 
-#: Of the log of one server in a report.
+#: Bytes of the log of one server in a report.
 _MOST_BYTES = 16 << 10
 _cluster_key: pytest.StashKey[LocalCluster] = pytest.StashKey()
 _logs_key: pytest.StashKey[ServerLogs] = pytest.StashKey()
@@ -24,17 +24,17 @@ _logs_key: pytest.StashKey[ServerLogs] = pytest.StashKey()
 
 @pytest.fixture(scope="session")
 def minimq_cluster_options() -> Mapping[str, object]:
-    """Options of `minimq.LocalCluster` for `minimq_cluster`. Define a fixture of this name to have others."""
+    """Options of `minimq.LocalCluster` for `minimq_cluster`. Override this fixture to change them."""
     return {"brokers": 1}
 
 
 @pytest.fixture(scope="session")
 def minimq_cluster(minimq_cluster_options: Mapping[str, object], pytestconfig: pytest.Config) -> Iterator[LocalCluster]:
-    """A real cluster, for all tests of a process: with pytest-xdist each worker has its own.
+    """A real cluster for all tests of a process; with pytest-xdist each worker has its own.
 
-    A test may kill, pause and stop its servers: they run again when the next one begins.
+    A test may kill, pause and stop its servers: they are running again when the next test begins.
     """
-    from minimq import LocalCluster  # most runs of pytest have nothing to do with minimq
+    from minimq import LocalCluster  # most runs of pytest do not use minimq
 
     with LocalCluster(**minimq_cluster_options) as cluster:  # type: ignore[arg-type] # it checks them itself
         pytestconfig.stash[_cluster_key], pytestconfig.stash[_logs_key] = cluster, ServerLogs(cluster)
@@ -47,7 +47,7 @@ def minimq_admin(minimq_cluster: LocalCluster) -> Iterator[Admin]:
     """An `Admin` of the cluster."""
     from minimq import Admin
 
-    # Never those of the environment: they are of another cluster.
+    # Ignore credentials of the environment: they belong to another cluster.
     with Admin(minimq_cluster.nameserver, credentials=minimq_cluster.credentials or "") as admin:
         yield admin
 
@@ -60,7 +60,7 @@ def minimq_nameserver(minimq_cluster: LocalCluster) -> str:
 
 @pytest.fixture
 def minimq_new_topic(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewTopic]:
-    """Creates topics, which are deleted after the test: `minimq_new_topic(queues=1)` returns the name of one."""
+    """Creates topics that are deleted after the test: `minimq_new_topic(queues=1)` returns the name."""
     from minimq.testing.names import NewTopic
 
     topics = NewTopic(minimq_admin, request.node.name)
@@ -70,13 +70,13 @@ def minimq_new_topic(minimq_admin: Admin, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def minimq_topic(minimq_new_topic: NewTopic) -> str:
-    """The name of a topic that is made for the test."""
+    """The name of a topic that is created for the test."""
     return minimq_new_topic()
 
 
 @pytest.fixture
 def minimq_new_group(minimq_admin: Admin, request: pytest.FixtureRequest) -> Iterator[NewGroup]:
-    """Names consumer groups, which are deleted after the test: `minimq_new_group()` returns the name of one."""
+    """Makes names of consumer groups, which are deleted after the test: `minimq_new_group()` returns one."""
     from minimq.testing.names import NewGroup
 
     groups = NewGroup(minimq_admin, request.node.name)
@@ -86,7 +86,7 @@ def minimq_new_group(minimq_admin: Admin, request: pytest.FixtureRequest) -> Ite
 
 @pytest.fixture
 def minimq_group(minimq_new_group: NewGroup) -> str:
-    """The name of a consumer group that nobody else uses."""
+    """The name of a consumer group for this test only."""
     return minimq_new_group()
 
 
@@ -101,16 +101,16 @@ class ServerLogs:
         self._begins: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Leave out what is logged so far."""
+        """Skip everything logged so far."""
         self._begins = {name: _size(path) for name, path in self._paths.items()}
 
     def sections(self) -> list[tuple[str, str]]:
-        """Return a title and the text of each server that has logged something since; of a long one the end."""
+        """Return title and text for each server that has logged something since `begin`; of a long text the end."""
         found = []
         for name, path in self._paths.items():
             begin, end = self._begins.get(name, 0), _size(path)
             if end > begin:
-                with suppress(OSError), path.open("rb") as log_file:  # its cluster may end meanwhile
+                with suppress(OSError), path.open("rb") as log_file:  # the cluster may be deleting it
                     log_file.seek(max(begin, end - _MOST_BYTES))
                     found.append((f"log of minimq {name}", log_file.read().decode(errors="replace")))
         return found
@@ -128,14 +128,14 @@ def _size(path: Path) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Note where the logs of the servers end."""
+    """Remember where the logs of the servers end."""
     if (logs := item.config.stash.get(_logs_key, None)) is not None:
         logs.begin()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Have all servers run again, before fixtures delete what they have made there."""
+    """Restart servers that a test has stopped, before fixtures delete their topics and groups."""
     if (cluster := item.config.stash.get(_cluster_key, None)) is not None:
         for server in (*cluster.nameservers, *cluster.brokers):
             if server.paused:
@@ -145,7 +145,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add what the servers have logged during a test that fails."""
+    """Add the logs of the servers to the report of a failed test."""
     report = yield
     logs = item.config.stash.get(_logs_key, None)
     if report.failed and logs is not None:
