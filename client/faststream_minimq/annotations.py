@@ -1,4 +1,4 @@
-"""Types of arguments by which handlers get what belongs to their call."""
+"""Annotations for arguments of handlers that FastStream fills in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from faststream.params import NoCast
 
 from faststream_minimq import broker, message, producer
 
-#: The message that is handled, the broker, and its connection.
 MinimqMessage = Annotated[message.MinimqMessage, Context("message")]
 MinimqBroker = Annotated[broker.MinimqBroker, Context("broker")]
 MinimqConnection = Annotated[producer.MinimqConnection, Context("broker._connection")]

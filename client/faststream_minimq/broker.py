@@ -1,4 +1,4 @@
-"""The broker of FastStream: the connection of an application to a minimq cluster."""
+"""The FastStream broker: the connection of an application to a minimq cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from faststream.security import BaseSecurity
     from faststream.specification.schema.extra import Tag, TagDict
 
-#: Seconds that `ping` waits by default.
+#: Default timeout of `ping`.
 _PING_S = 5.0
 
 
@@ -46,19 +46,19 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]" or a sequence of addresses; by default those of the credentials, or
             127.0.0.1:9876.
-        credentials: as of `minimq.Cluster`.
-        group: the consumer group of subscribers that name none.
-        create_queues: number of queues of a topic that is created on each minimq broker because it is missing, when
-            a subscriber starts or something is sent to it; 0 creates none.
-        ack_policy: of subscribers that name none; by default `AckPolicy.NACK_ON_ERROR`.
-        graceful_timeout: seconds for which `stop` waits for running handlers.
+        credentials: see `minimq.Cluster`.
+        group: the default consumer group of subscribers.
+        create_queues: create a missing topic with this number of queues on each minimq broker, when a subscriber
+            starts or a message is sent; 0 creates none.
+        ack_policy: the default policy of subscribers; `AckPolicy.NACK_ON_ERROR` if not set.
+        graceful_timeout: seconds that `stop` waits for running handlers.
         specification_url: address in the AsyncAPI document; by default that of the first name server.
         apply_types: validate and convert the arguments of handlers.
 
-    All other arguments are those of every broker of FastStream.
+    All other arguments are common to all FastStream brokers.
 
     Raises:
-        InvalidArgument: when it connects: an address is not HOST:PORT, or the credentials cannot be used.
+        InvalidArgument: at connect: an address is not HOST:PORT, or the credentials cannot be used.
     """
 
     _connection: MinimqConnection | None
@@ -138,7 +138,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         return connection
 
     async def start(self) -> None:
-        """Connect, and begin to receive."""
+        """Connect and start to receive."""
         await self.connect()
         await super().start()
 
@@ -148,7 +148,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> None:
-        """Let running handlers end, for `graceful_timeout` seconds, send what is buffered, and disconnect."""
+        """Wait up to `graceful_timeout` seconds for running handlers, flush the producer, and disconnect."""
         await super().stop(exc_type, exc_val, exc_tb)
         connection, self._connection = self._connection, None
         config = self.config.broker_config
@@ -159,7 +159,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             await connection.close()
 
     async def ping(self, timeout: float | None = None) -> bool:
-        """Tell whether a name server answers within a time in seconds and knows a broker of the cluster."""
+        """Return whether a name server answers within `timeout` seconds and knows a broker of the cluster."""
         if self._connection is None:
             return False
         return await asyncio.to_thread(self._connection.ping, timeout or _PING_S)
@@ -179,15 +179,15 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         """Send a message and wait until it is on disk.
 
         Args:
-            message: the body: bytes, text, or anything that is encoded as JSON; None for an empty one.
-            topic: where it goes.
+            message: the body: bytes, text, or a value to encode as JSON; None for an empty body.
+            topic: topic of the message.
             headers: names and values, which become properties.
             correlation_id: by default a new one.
-            reply_to: the topic to which the answer of a handler is published.
-            fields: further fields of the message, as `PublishFields` has them.
+            reply_to: the topic for the answer of the handler.
+            fields: further fields of the message, see `PublishFields`.
 
         Raises:
-            MiniMQError: whatever `minimq.Producer.send` raises.
+            MiniMQError: an error of `minimq.Producer.send`.
         """
         cmd = self._command((message,), topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to
@@ -203,7 +203,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         reply_to: str = "",
         **fields: Unpack[PublishFields],
     ) -> list[SendReceipt]:
-        """Send messages together and wait until all are on disk; see `publish`. Raises as `Producer.send_many`."""
+        """Send messages together and wait until all are on disk; see `publish`. Raises the errors of `send_many`."""
         cmd = self._command(messages, topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to
         receipts: list[SendReceipt] = await self._basic_publish_batch(cmd, producer=self.config.producer)
@@ -219,10 +219,10 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         correlation_id: str | None = None,
         **fields: Unpack[PublishFields],
     ) -> MinimqMessage:
-        """Send a request and return the reply of the handler that gets it; see `publish`.
+        """Send a request and return the handler's reply; see `publish`.
 
         Raises:
-            TimeoutError: no reply came within `timeout` seconds.
+            TimeoutError: no reply arrived within `timeout` seconds.
             minimq.errors.RequestFailed: the service replied with an error.
         """
         cmd = self._command((message,), topic, headers, correlation_id, checked(fields))

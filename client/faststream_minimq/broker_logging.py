@@ -1,4 +1,4 @@
-"""The log lines of handlers."""
+"""The log format of handlers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from faststream._internal.basic_types import LoggerProto
     from faststream._internal.context import ContextRepo
 
-#: Characters of a message id: all.
 _ID_WIDTH = 40
 
 
@@ -26,16 +25,16 @@ class MinimqLoggerStorage(DefaultLoggerStorage):
         self.logger_log_level = logging.INFO
 
     def set_level(self, level: int) -> None:
-        """Log from a level on."""
+        """Set the minimum level."""
         self.logger_log_level = level
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Have columns that are wide enough for a subscriber."""
+        """Widen the columns for a subscriber."""
         self._topic_width = max(self._topic_width, len(params.get("topic", "")))
         self._group_width = max(self._group_width, len(params.get("group", "")))
 
     def get_logger(self, *, context: ContextRepo) -> LoggerProto:
-        """Return the logger, made when it is first asked for."""
+        """Return the logger, which the first call creates."""
         if (logger := self._get_logger_ref()) is None:
             group = f"%(group)-{self._group_width}s | " if self._group_width else ""
             logger = get_broker_logger(

@@ -1,4 +1,4 @@
-"""The settings of brokers and routers, and of what they register."""
+"""The settings of brokers, routers, subscribers and publishers."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class MinimqBrokerConfig(BrokerConfig):
     """The settings of a broker, or of a router.
 
     Attributes:
-        group: the consumer group of subscribers that name none.
-        connection: while the broker is connected.
-        in_memory: a `TestMinimqBroker` delivers the messages.
+        group: the default consumer group of subscribers.
+        connection: None unless the broker is connected.
+        in_memory: whether a `TestMinimqBroker` delivers the messages.
     """
 
     producer: ProducerProto[MinimqPublishCommand] = field(default_factory=ProducerUnset)

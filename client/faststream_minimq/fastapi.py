@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ResponseFields(TypedDict, total=False):
-    """The arguments of routes of FastAPI that say how an answer is encoded."""
+    """The arguments of FastAPI's routes that control how an answer is encoded."""
 
     response_model: Any
     response_model_include: IncEx | None
@@ -33,10 +33,10 @@ class ResponseFields(TypedDict, total=False):
 
 
 class StreamArguments(SubscriberArguments, ResponseFields, total=False):
-    """All arguments of a subscriber beside its topic; `dependencies` are those of FastAPI."""
+    """All arguments of a subscriber except its topic; `dependencies` are FastAPI's."""
 
 
-#: Answers are encoded as they are, unless a route says otherwise.
+#: Defaults: answers are encoded unchanged.
 _PLAIN = ResponseFields(
     response_model=Default(None),
     response_model_include=None,
@@ -49,20 +49,20 @@ _PLAIN = ResponseFields(
 
 
 class MinimqStreamRouter(StreamRouter[Any]):
-    """A router of FastAPI that has a broker.
+    """A FastAPI router with a broker.
 
         router = MinimqRouter("127.0.0.1:9876", group="orders-service")
         app = FastAPI()
         app.include_router(router)
 
     Args:
-        nameserver: as of `MinimqBroker`.
-        context: as of `MinimqBroker`.
-        arguments: further ones of `MinimqBroker`, such as `group`, and of `fastapi.APIRouter`; `dependencies` are those
-            of FastAPI.
+        nameserver: see `MinimqBroker`.
+        context: see `MinimqBroker`.
+        arguments: further arguments of `MinimqBroker`, such as `group`, and of `fastapi.APIRouter`; `dependencies` are
+            FastAPI's.
 
     Attributes:
-        broker: to publish with.
+        broker: publishes messages.
     """
 
     broker_class = brokers.MinimqBroker
@@ -76,7 +76,7 @@ class MinimqStreamRouter(StreamRouter[Any]):
     def subscriber(  # type: ignore[override] # the topic has a name
         self, topic: str, **arguments: Unpack[StreamArguments]
     ) -> MinimqSubscriber:
-        """Return a subscriber of a topic, which is called with each handler; see `MinimqBroker.subscriber`."""
+        """Return a subscriber of a topic, a decorator for handlers; see `MinimqBroker.subscriber`."""
         fields: dict[str, Any] = {"dependencies": (), **_PLAIN, **arguments}
         return super().subscriber(topic, **fields)  # type: ignore[return-value] # what the broker made
 

@@ -1,4 +1,4 @@
-"""Messages as handlers have them, how they are made of messages of the client, and how they are settled."""
+"""FastStream's messages: parsed from messages of the client, passed to handlers, and settled."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from faststream.message import StreamMessage, decode_message
 
 from minimq import Message, Reply
 
-#: Properties in which a message carries what FastStream knows of it.
+#: Properties for the fields of FastStream's messages.
 CONTENT_TYPE = "content-type"
 CORRELATION_ID = "correlation_id"
 REPLY_TOPIC = "reply_to"
-#: A message of minimq has a body. This property stands for an empty one, whose body is one space.
+#: Marks an empty body, which is sent as one space, since messages of minimq must have a body.
 EMPTY_BODY = "empty-body"
-#: The property of a request, whose reply goes to the inbox that it names.
+#: The property of a request with the inbox for its reply.
 INBOX = "REPLY_TO"
 
 _OWN = frozenset({CONTENT_TYPE, CORRELATION_ID, REPLY_TOPIC, EMPTY_BODY, INBOX})
 
 
 class RawMessage(Protocol):
-    """A message as the client or an in-memory test has it."""
+    """A message of the client, or of an in-memory test."""
 
     @property
     def topic(self) -> str:
@@ -48,7 +48,7 @@ class RawMessage(Protocol):
 
     @property
     def message_id(self) -> str:
-        """The id that this message alone has."""
+        """Unique id of the message."""
 
     @property
     def born_ms(self) -> int:
@@ -56,32 +56,31 @@ class RawMessage(Protocol):
 
 
 class Settlement(Protocol):
-    """The part of a subscriber that settles messages which it has received."""
+    """The part of a subscriber that settles received messages."""
 
     async def acknowledge(self, messages: Sequence[Any]) -> None:
         """Acknowledge messages."""
 
     async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
-        """Have messages redelivered after a delay, by default that of their try; or bury them after their last one.
+        """Release messages for redelivery after a delay; bury those that have had `max_tries` deliveries.
 
         Args:
             messages: the messages of one call.
-            delay_s: seconds; None for the delay of the try.
-            error: what the handler raised; None if it raised nothing.
+            delay_s: seconds; None for the delay in `retry_delays_s`.
+            error: the exception of the handler; None if it raised nothing.
         """
 
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
-        """Make dead letters of messages, or skip them where nothing else is possible."""
+        """Move messages to the dead letters; an orderly subscriber can only skip them."""
 
 
-#: The reason of a dead letter that a handler has rejected without one.
+#: The reason of a dead letter that a handler rejected without giving one.
 REJECTED = "rejected"
-#: Characters of the name of an exception in a reason.
 _MOST_NAME = 100
 
 
 def reason_of(error: BaseException | None) -> str:
-    """Return the reason of a dead letter, as other consumers of minimq write it."""
+    """Return the reason of a dead letter, in the words of minimq's other consumers."""
     return "listener called nack" if error is None else f"listener raised {type(error).__name__[:_MOST_NAME]}"
 
 
@@ -99,19 +98,19 @@ class MinimqMessage(StreamMessage[Any]):
         return self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,)
 
     async def ack(self) -> None:
-        """Acknowledge the message, and wait until that is on disk. Raises as `minimq.SimpleConsumer.ack`."""
+        """Acknowledge the message, and wait until the ack is on disk. Raises as `minimq.SimpleConsumer.ack`."""
         if self.committed is None and self.settlement is not None:
             await self.settlement.acknowledge(self._raw_messages)
         await super().ack()
 
     async def nack(self, delay_s: float | None = None) -> None:
-        """Have the message redelivered after a delay in seconds, by default that of its try."""
+        """Release the message for redelivery after a delay in seconds, by default the one in `retry_delays_s`."""
         if self.committed is None and self.settlement is not None:
             await self.settlement.release(self._raw_messages, delay_s, sys.exception())
         await super().nack()
 
     async def reject(self, reason: str | None = None) -> None:
-        """Make a dead letter of the message at once. An orderly subscriber skips it, with a warning.
+        """Move the message to the dead letters at once. An orderly subscriber skips it, with a warning.
 
         Args:
             reason: the reason; None for the exception that is being handled, or "rejected".
@@ -125,7 +124,7 @@ class MinimqMessage(StreamMessage[Any]):
 
 
 class MinimqParser:
-    """Parses messages of one subscriber, and replies.
+    """Parses messages of one subscriber, or replies.
 
     Args:
         settlement: settles the messages; None for replies, and in memory.
@@ -135,7 +134,7 @@ class MinimqParser:
         self._settlement = settlement
 
     async def parse_message(self, message: Any) -> MinimqMessage:
-        """Return a message or a reply as handlers have it."""
+        """Return a message or a reply for a handler."""
         properties: Mapping[str, str] = message.properties
         parsed = MinimqMessage(
             raw_message=message,
@@ -150,7 +149,7 @@ class MinimqParser:
         return parsed
 
     async def parse_batch(self, messages: Sequence[Any]) -> MinimqMessage:
-        """Return the messages of a call as one, whose body is a list."""
+        """Return the messages of a call as one message whose body is a list."""
         first: Mapping[str, str] = messages[0].properties
         parsed = MinimqMessage(
             raw_message=tuple(messages),

@@ -1,4 +1,4 @@
-"""Spans of handlers by OpenTelemetry; see docs/tracing.md. Needs `minimq[otel]`."""
+"""OpenTelemetry spans of handlers; see docs/tracing.md. Needs `minimq[otel]`."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 class MinimqTelemetryMiddleware:
-    """Makes the spans of what is published, and of each call of a handler, in which its span is current.
+    """Makes spans for published messages and for calls of handlers, where the span is current.
 
-    So a message, its retries, and what its handler publishes are one trace:
+    So a message, its retries, and the messages that its handler publishes are one trace:
 
         broker = MinimqBroker(..., middlewares=[MinimqTelemetryMiddleware()])
 
-    Spans of what is received and settled come from `MinimqInstrumentor`, or `opentelemetry-instrument`. Messages of a
-    `TestMinimqBroker` have none.
+    Spans for receiving and settling come from `MinimqInstrumentor`, or `opentelemetry-instrument`. Messages of a
+    `TestMinimqBroker` have no spans.
 
     Args:
-        tracer_provider: makes the spans; None for that of the process.
-        meter_provider: counts; None for that of the process.
+        tracer_provider: makes the spans; None for the process's provider.
+        meter_provider: makes the metrics; None for the process's provider.
     """
 
     def __init__(
         self, *, tracer_provider: TracerProvider | None = None, meter_provider: MeterProvider | None = None
     ) -> None:
-        #: The broker gives it to its producer.
+        #: The broker passes it to its producer.
         self.send_interceptor = OtelSend(tracer_provider, meter_provider)
         self._processing = partial(processing, tracer_provider=tracer_provider, meter_provider=meter_provider)
 
@@ -61,7 +61,6 @@ class _HandlerSpan(BaseMiddleware):
     async def consume_scope(
         self, call_next: Callable[[StreamMessage[Any]], Awaitable[Any]], msg: StreamMessage[Any]
     ) -> Any:
-        """Begin the span, and call the handler."""
         raw = msg.raw_message
         messages = raw if isinstance(raw, tuple) else (raw,)
         subscriber = msg.settlement if isinstance(msg, MinimqMessage) else None
@@ -75,8 +74,8 @@ class _HandlerSpan(BaseMiddleware):
         exc_val: BaseException | None = None,
         exc_tb: TracebackType | None = None,
     ) -> bool:
-        """End the span, once the answer of the handler is sent."""
-        if isinstance(exc_val, AckMessage):  # which is a way to say that all is well
+        """End the span after the handler's answer is sent."""
+        if isinstance(exc_val, AckMessage):  # not an error: the handler acknowledges by an exception
             self._span.close()
         else:
             self._span.__exit__(exc_type, exc_val, exc_tb)

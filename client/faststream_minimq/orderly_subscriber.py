@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from faststream._internal.endpoint.subscriber.call_item import CallsCollection
     from faststream.message import StreamMessage
 
-#: Seconds for which the consumer waits for handlers that have outlasted `graceful_timeout`.
+#: How long the consumer waits for handlers that still run after `graceful_timeout`.
 _CLOSE_S = 0.5
 
 
 class OrderlySubscriber(MinimqSubscriber):
     """Reads queues with an orderly `minimq.aio.PushConsumer`: the members of the group divide them.
 
-    Handlers are called for one message of a queue at a time. A message that is not acknowledged is redelivered after
-    `suspend_s`, and nothing of its queue overtakes it.
+    Handlers process one message of a queue at a time. A message that is not acknowledged is redelivered after
+    `suspend_s`, before any later message of its queue.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class OrderlySubscriber(MinimqSubscriber):
         super().__init__(config, specification, calls)
         self._consumer: PushConsumer | None = None
         self._closing: asyncio.Task[None] | None = None
-        #: What became of the messages of the running call of each queue, and the tasks of these calls.
+        #: The outcome of the running call for each queue, and the tasks of these calls.
         self._results: dict[MessageQueue, ConsumeResult | Exception] = {}
         self._calls: set[asyncio.Task[Any] | None] = set()
 
@@ -71,12 +71,12 @@ class OrderlySubscriber(MinimqSubscriber):
         await self._consumer.start(self._listen)
 
     async def stop(self) -> None:
-        """Let running handlers end, for `graceful_timeout` seconds, commit, and leave the group."""
+        """Wait up to `graceful_timeout` seconds for running handlers, commit, and leave the group."""
         await super().stop()
         if (consumer := self._consumer) is not None:
             self._consumer = None
             closing = asyncio.create_task(consumer.close(_CLOSE_S))
-            # A handler may end its subscriber: the consumer waits for that call.
+            # If a handler stops its own subscriber, waiting here for that call would be a deadlock.
             if asyncio.current_task() not in self._calls:
                 await closing
             else:
@@ -89,19 +89,19 @@ class OrderlySubscriber(MinimqSubscriber):
             await self.consume(tuple(messages) if self.options.batch else messages[0])
             result = self._results.pop(queue, ConsumeResult.RETRY_LATER)
             if isinstance(result, Exception):
-                raise result  # so that a dead letter tells its reason
+                raise result  # it becomes the reason of a dead letter
             return result
         finally:
             self._calls.discard(task)
 
     async def acknowledge(self, messages: Sequence[ReceivedMessage]) -> None:
-        """Have the offset behind messages committed after the call."""
+        """Let the consumer commit the offset after `messages` when the call ends."""
         self._results[messages[0].queue] = ConsumeResult.SUCCESS
 
     async def release(
         self, messages: Sequence[ReceivedMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
-        """Have messages redelivered after `suspend_s`. Raises `FeatureNotSupportedException` for any other delay."""
+        """Let the consumer retry after `suspend_s`. Raises `FeatureNotSupportedException` for any other delay."""
         if delay_s is not None:
             raise FeatureNotSupportedException(
                 "an orderly subscriber retries after suspend_s: call nack() without delay"

@@ -1,4 +1,4 @@
-"""The connection of a broker to a cluster, and its producer: it sends, asks and replies."""
+"""The connection of a broker to a cluster, and its producer of messages, requests and replies."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class MinimqConnection:
     """The clients that all subscribers and publishers of a broker share.
 
     Args:
-        cluster: the connection to the cluster, which this closes.
-        create_queues: number of queues of a topic that is created because it is missing; 0 creates none.
-        interceptors: of the producer.
+        cluster: the connection to the cluster; `close` closes it.
+        create_queues: number of queues of a missing topic that is created; 0 creates none.
+        interceptors: interceptors of the producer.
 
     Attributes:
-        cluster: for further clients.
-        producer: sends and asks.
+        cluster: the connection, for further clients.
+        producer: sends messages and requests.
     """
 
     def __init__(self, cluster: Cluster, create_queues: int, interceptors: Sequence[SendInterceptor] = ()) -> None:
@@ -42,12 +42,12 @@ class MinimqConnection:
         self.producer = Producer(cluster, interceptors=interceptors)
 
     def create_topic(self, topic: str) -> None:
-        """Create a topic unless it exists. Blocks; raises as `minimq.Admin.create_topic`."""
+        """Create a topic unless it exists. Blocks; raises the errors of `minimq.Admin.create_topic`."""
         with Admin(self.cluster) as admin:
             admin.create_topic(topic, self.create_queues, if_not_exists=True)
 
     def ping(self, timeout_s: float) -> bool:
-        """Tell whether a name server answers and knows a broker. Blocks."""
+        """Return whether a name server answers and knows a broker. Blocks."""
         try:
             with Admin(self.cluster, timeout_s=timeout_s) as admin:
                 return bool(admin.cluster())
@@ -55,7 +55,7 @@ class MinimqConnection:
             return False
 
     async def close(self) -> None:
-        """Send what is buffered, and end all connections. Raises as `minimq.aio.Producer.close`."""
+        """Flush the producer and close all connections. Raises the errors of `minimq.aio.Producer.close`."""
         try:
             await self.producer.close()
         finally:
@@ -66,8 +66,8 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
     """Sends messages, requests and replies over the connection of a broker.
 
     Args:
-        parser: parses replies, if not the default one.
-        decoder: decodes replies, if not the default one.
+        parser: parses replies; None for the default parser.
+        decoder: decodes replies; None for the default decoder.
     """
 
     _parser: AsyncCallable
@@ -84,17 +84,17 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
     def connect(
         self, connection: MinimqConnection, serializer: SerializerProto | None, codec: CodecProto | None
     ) -> None:
-        """Use a connection from now on."""
+        """Start to use a connection."""
         self._connection, self._serializer, self.codec = connection, serializer, codec or DefaultCodec()
 
     def disconnect(self) -> None:
-        """Use no connection any more."""
+        """Drop the connection without closing it."""
         self._connection = None
 
     async def publish(self, cmd: MinimqPublishCommand) -> SendReceipt | None:
-        """Send a message and wait until it is on disk; or reply to a request, which returns None.
+        """Send a message and wait until it is on disk, or reply to a request and return None.
 
-        Raises as `minimq.Producer.send` and `reply`.
+        Raises the errors of `minimq.Producer.send` and `reply`.
         """
         body, content_type = await self._encode(cmd.body)
         connection = self._connected()
@@ -105,7 +105,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         return await self._with_topic(cmd.destination, lambda: connection.producer.send(message))
 
     async def publish_batch(self, cmd: MinimqPublishCommand) -> list[SendReceipt]:
-        """Send messages and wait until all are on disk. Raises as `minimq.Producer.send_many`."""
+        """Send messages and wait until all are on disk. Raises the errors of `minimq.Producer.send_many`."""
         messages = [cmd.message(*await self._encode(body)) for body in cmd.batch_bodies]
         producer = self._connected().producer
         return await self._with_topic(cmd.destination, lambda: producer.send_many(messages))
@@ -114,7 +114,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         """Send a request and return its reply.
 
         Raises:
-            TimeoutError: no reply came in time.
+            TimeoutError: no reply arrived in time.
             minimq.errors.RequestFailed: the service replied with an error.
         """
         message = cmd.message(*await self._encode(cmd.body))
@@ -125,7 +125,6 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
         return await self.codec.encode(body, self._serializer)
 
     async def _with_topic(self, topic: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Make a call; create its topic first if it is missing, and the broker creates topics."""
         connection = self._connected()
         try:
             return await call()

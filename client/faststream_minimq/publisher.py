@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class TopicPublisher(PublisherUsecase):
-    """Publishes to one topic: called by you, or with the answers of the handlers that it decorates."""
+    """Publishes to one topic: messages that you pass, and the answers of handlers that it decorates."""
 
     _outer_config: MinimqBrokerConfig
 
@@ -97,10 +97,10 @@ class TopicPublisher(PublisherUsecase):
 
 
 class ReplyPublisher(FakePublisher):
-    """Publishes the answer of a handler to the inbox of a request, or to the topic that its message names.
+    """Publishes the answer of a handler to the inbox of the request, or to the topic in `reply_to`.
 
     Args:
-        producer: sends it.
+        producer: sends the answer.
         message: the message that is answered.
     """
 
@@ -109,7 +109,7 @@ class ReplyPublisher(FakePublisher):
         self._message = message
 
     def patch_command(self, cmd: PublishCommand) -> MinimqPublishCommand:
-        """Return the command, addressed."""
+        """Return the command with its destination."""
         command = MinimqPublishCommand.from_cmd(super().patch_command(cmd))
         if INBOX in self._message.raw_message.properties:
             command.request = self._message.raw_message

@@ -32,19 +32,19 @@ if TYPE_CHECKING:
 
 
 class HandlerFields(TypedDict, total=False):
-    """The arguments of subscribers that all brokers of FastStream have, with the same meaning as there.
+    """The arguments of subscribers that all FastStream brokers have in common.
 
     Attributes:
-        ack_policy: by default that of the router or broker, else `AckPolicy.NACK_ON_ERROR`.
-        no_reply: reply nothing.
-        dependencies: for all handlers.
-        parser: makes a message of FastStream of a raw one.
-        decoder: makes an object of a body.
-        codec: takes the place of `decoder`.
-        persistent: keep the subscriber although nothing else refers to it.
-        title: of the channel in the AsyncAPI document.
-        description: of the channel.
-        include_in_schema: mention it in the document.
+        ack_policy: by default the policy of the router or broker, else `AckPolicy.NACK_ON_ERROR`.
+        no_reply: do not send replies.
+        dependencies: dependencies of all handlers.
+        parser: converts a raw message to a FastStream message.
+        decoder: converts a body to an object.
+        codec: replaces `decoder`.
+        persistent: keep the subscriber even if nothing else refers to it.
+        title: title of the channel in the AsyncAPI document.
+        description: description of the channel.
+        include_in_schema: include the channel in the document.
     """
 
     ack_policy: AckPolicy
@@ -60,23 +60,23 @@ class HandlerFields(TypedDict, total=False):
 
 
 class SubscriberArguments(SubscriberFields, HandlerFields, total=False):
-    """All arguments of a subscriber beside its topic."""
+    """All arguments of a subscriber except its topic."""
 
 
 class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
     """Registers subscribers and publishers."""
 
-    def subscriber(  # type: ignore[override] # the base takes what this makes
+    def subscriber(  # type: ignore[override] # the base class takes a subscriber
         self, topic: str, **arguments: Unpack[SubscriberArguments]
     ) -> MinimqSubscriber:
-        """Return a subscriber of a topic, which is called with each handler.
+        """Return a subscriber of a topic, a decorator for handlers.
 
         Args:
-            topic: behind the prefixes of routers.
-            arguments: `SubscriberOptions`, and what all brokers have (`HandlerFields`).
+            topic: the topic, without the prefixes of routers.
+            arguments: fields of `SubscriberOptions`, and the common arguments of all brokers (`HandlerFields`).
 
         Raises:
-            InvalidArgument: an option breaks its rule.
+            InvalidArgument: an option is out of its range.
             SetupError: the policy does not fit an orderly subscriber.
         """
         own = {name: value for name, value in arguments.items() if name in SubscriberFields.__annotations__}
@@ -128,18 +128,18 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         include_in_schema: bool = True,
         **fields: Unpack[PublishFields],
     ) -> TopicPublisher:
-        """Return a publisher to a topic, which you call, or which decorates handlers.
+        """Return a publisher to a topic: call its `publish`, or decorate handlers with it.
 
         Args:
-            topic: behind the prefixes of routers.
-            headers: of each message, beside its own.
-            reply_to: the topic to which handlers of other services answer.
-            persistent: keep the publisher although nothing else refers to it.
-            title: of the channel in the AsyncAPI document.
-            description: of the channel.
-            schema: type of the messages, if no handler tells it.
-            include_in_schema: mention it in the document.
-            fields: further fields of each message, unless it has its own.
+            topic: the topic, without the prefixes of routers.
+            headers: default headers of each message.
+            reply_to: the topic for the answers of other services' handlers.
+            persistent: keep the publisher even if nothing else refers to it.
+            title: title of the channel in the AsyncAPI document.
+            description: description of the channel.
+            schema: type of the messages, if no handler's annotation has it.
+            include_in_schema: include the channel in the document.
+            fields: default fields of each message.
         """
         outer = cast("MinimqBrokerConfig", self.config)
         config = MinimqPublisherConfig(
@@ -164,7 +164,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
         include_in_schema: bool | None = None,
     ) -> None:
-        """Include a router, with its subscribers and publishers. Raises `SetupError` if it is of another broker."""
+        """Include a router's subscribers and publishers. Raises `SetupError` if the router is not for minimq."""
         if not isinstance(router, MinimqRegistrator):
             raise SetupError(f"the router is a {type(router).__name__}: include a faststream_minimq.MinimqRouter")
         super().include_router(
@@ -177,7 +177,6 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
 
 
 def _refused(left: HandlerFields) -> dict[str, Any]:
-    """Raise `TypeError` for arguments that nobody has taken."""
     if left:
         raise TypeError(f"a subscriber has no argument {', '.join(left)}")
     return {}

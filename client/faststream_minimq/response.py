@@ -14,14 +14,14 @@ from minimq import Message, Reply
 
 
 class PublishFields(TypedDict, total=False):
-    """The fields of `minimq.Message` beside topic, body and properties; with the same meaning.
+    """The fields of `minimq.Message` except topic, body and properties.
 
     Attributes:
         tag: one label that subscribers may filter by.
         keys: identifiers, such as the number of an order; messages with the same first key go to the same queue.
         message_group: for a FIFO topic.
         deliver_after_s: seconds until the message is delivered.
-        deliver_at: or the time at which it is delivered.
+        deliver_at: the time of delivery, instead of `deliver_after_s`.
     """
 
     tag: str | None
@@ -32,7 +32,7 @@ class PublishFields(TypedDict, total=False):
 
 
 def checked(fields: PublishFields, defaults: PublishFields | None = None) -> PublishFields:
-    """Return fields, and defaults for those that are not set. Raises `TypeError` for a field that there is not."""
+    """Return `fields` with `defaults` for those that are not set. Raises `TypeError` for an unknown field."""
     if unknown := fields.keys() - PublishFields.__annotations__.keys():
         raise TypeError(f"a message has no field {', '.join(sorted(unknown))}")
     given = {name: value for name, value in fields.items() if value not in (None, ())}
@@ -40,14 +40,14 @@ def checked(fields: PublishFields, defaults: PublishFields | None = None) -> Pub
 
 
 class MinimqResponse(Response):
-    """The answer of a handler, with what a publisher, or the sender of a request, is to get along with it.
+    """The answer of a handler, with headers and further fields of the message that is sent.
 
     Args:
-        body: what is sent.
+        body: the body of the answer.
         headers: names and values, which become properties.
-        correlation_id: by default that of the message.
-        error: for a request that cannot be done: why. Its sender gets `minimq.errors.RequestFailed` with this text.
-        fields: further fields of the message, as `PublishFields` has them.
+        correlation_id: by default the id of the message that is answered.
+        error: why a request failed; its sender gets `minimq.errors.RequestFailed` with this text.
+        fields: further fields of the message, see `PublishFields`.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class MinimqResponse(Response):
 
 
 class MinimqPublishCommand(BatchPublishCommand):
-    """One or more bodies to publish, to send as a request, or to reply.
+    """One or more bodies to publish, to send as a request, or to send as a reply.
 
     Attributes:
         options: further fields of the messages.
-        timeout_s: seconds that a request waits.
-        request: the message to which this replies; None otherwise.
-        error: the error of a reply.
+        timeout_s: timeout of a request in seconds.
+        request: the request that this is a reply to; None otherwise.
+        error: the error text of a reply.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class MinimqPublishCommand(BatchPublishCommand):
 
     @classmethod
     def from_cmd(cls, cmd: PublishCommand, *, batch: bool = False) -> Self:
-        """Return any command as one of minimq."""
+        """Convert any command to this class."""
         if isinstance(cmd, cls):
             return cmd
         body, others = cls._parse_bodies(cmd.body, batch=batch)

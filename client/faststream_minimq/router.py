@@ -1,4 +1,4 @@
-"""Routers, and what they are made of."""
+"""Routers, and the routes and publishers to build them from."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class MinimqRoute(SubscriberRoute):
 
     Args:
         call: the handler.
-        topic: what it subscribes to.
-        publishers: what its answers are published with.
-        arguments: as of `MinimqRegistrator.subscriber`.
+        topic: the topic that it subscribes to.
+        publishers: publish its answers.
+        arguments: see `MinimqRegistrator.subscriber`.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
     """Subscribers and publishers that a broker includes.
 
     Args:
-        prefix: of all topics.
-        handlers: routes to begin with.
-        dependencies: of all handlers.
-        middlewares: of all handlers and publishers.
+        prefix: prefix of all topics.
+        handlers: the first routes.
+        dependencies: dependencies of all handlers.
+        middlewares: middlewares of all handlers and publishers.
         routers: further routers to include.
-        parser: as of a broker.
-        decoder: as of a broker.
-        include_in_schema: mention it in the AsyncAPI document.
-        ack_policy: of subscribers that name none.
+        parser: see `MinimqBroker`.
+        decoder: see `MinimqBroker`.
+        include_in_schema: include its channels in the AsyncAPI document.
+        ack_policy: the default policy of subscribers.
     """
 
     def __init__(

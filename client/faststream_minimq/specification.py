@@ -63,7 +63,7 @@ class MinimqPublisherSpecification(PublisherSpecification[MinimqBrokerConfig, Mi
 
     @property
     def name(self) -> str:
-        """The name of its channel."""
+        """The name of the channel."""
         return self.config.title_ or f"{self.topic}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:

@@ -1,4 +1,4 @@
-"""The common part of subscribers: what a handler sees, whichever consumer brings the messages."""
+"""The base class of subscribers, for all kinds of consumers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class MinimqSubscriber(SubscriberUsecase[Any]):
-    """Calls handlers for the messages of a topic. Subclasses bring the messages, and settle them.
+    """Calls handlers for the messages of a topic. Subclasses receive the messages, and settle them.
 
     Attributes:
         options: how the topic is read.
@@ -48,11 +48,11 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
 
     @property
     def group(self) -> str | None:
-        """The consumer group; None if nobody has named one."""
+        """The consumer group; None if neither the subscriber nor the broker has one."""
         return self.options.group or self._outer_config.group
 
     def checked_group(self) -> str:
-        """Return the consumer group. Raises `SetupError` if nobody has named one."""
+        """Return the consumer group. Raises `SetupError` if there is none."""
         if self.group is None:
             raise SetupError(
                 f"the subscriber of topic {self.topic!r} has no consumer group: give "
@@ -65,18 +65,18 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
         raise NotImplementedError
 
     async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
-        """Have messages redelivered after a delay, or bury them; see `Settlement.release`."""
+        """Release messages for redelivery, or bury them; see `Settlement.release`."""
         raise NotImplementedError
 
     async def bury(self, messages: Sequence[Any], reason: str) -> None:
-        """Make dead letters of messages."""
+        """Move messages to the dead letters."""
         raise NotImplementedError
 
     def _make_response_publisher(self, message: StreamMessage[Any]) -> Sequence[PublisherProto]:
         return (ReplyPublisher(self._outer_config.producer, message),)
 
     def get_log_context(self, message: StreamMessage[Any] | None) -> dict[str, str]:
-        """Return what log lines about a message have in front."""
+        """Return the columns of log lines about a message."""
         return {
             "topic": self.topic,
             "group": self.group or "",
@@ -86,7 +86,7 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
 
 
 def _place_of(message: StreamMessage[Any] | None) -> str:
-    """Return where a message is stored, BROKER:QUEUE@OFFSET, the first of several; empty for messages in memory."""
+    """Return BROKER:QUEUE@OFFSET of the first message; empty for messages in memory."""
     raw = getattr(message, "raw_message", None)
     first = raw[0] if isinstance(raw, tuple) else raw
     if not isinstance(first, ReceivedMessage):

@@ -8,32 +8,31 @@ from typing import Any, TypedDict
 
 from minimq import ConsumerOptions, errors
 
-#: The delays of all consumers.
 _RETRY_DELAYS_S = ConsumerOptions().retry_delays_s
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberOptions:
-    """The choices of a subscriber: its filter, its way of reading, and its retries.
+    """The options of a subscriber: its filter, how it reads, and its retries.
 
     Attributes:
         group: the consumer group; by default that of the router or the broker.
         expression: "*" for all messages, tags joined by "||", or a collection of tags.
         where: a filter on properties, such as "amount > 100". A group has one filter for each topic.
         orderly: read queues in order, by committed offsets, instead of messages one by one as a work queue.
-        max_workers: most handlers that run at the same time. Of an orderly subscriber, for different queues.
+        max_workers: maximum number of concurrent handlers. In an orderly subscriber, they run for different queues.
         batch: call the handler with lists of messages.
-        batch_size: most messages of one call of a batch subscriber.
-        invisible_s: seconds after which the messages of a process that hangs are redelivered. While a handler runs,
-            this is extended.
-        max_tries: deliveries of a message, the first one included, after which it is a dead letter; None for no limit,
-            if the subscriber is orderly.
+        batch_size: maximum number of messages in one call of a batch subscriber.
+        invisible_s: seconds after which the messages of a hanging process are redelivered. It is extended while a
+            handler runs.
+        max_tries: deliveries of a message, including the first, before it becomes a dead letter. None for no limit,
+            which only an orderly subscriber may have.
         retry_delays_s: seconds before each retry; the last value applies to all further ones.
         suspend_s: seconds before an orderly subscriber retries, 0.01 to 30.
         start: where a new group begins: "earliest", "latest" or a time.
 
     Raises:
-        InvalidArgument: a number breaks its rule.
+        InvalidArgument: a number is out of its range.
     """
 
     group: str | None = None
@@ -61,7 +60,7 @@ class SubscriberOptions:
             raise errors.InvalidArgument("max_tries is None: a work queue needs a number from 1 on")
 
     def delay_s(self, tries: int) -> float:
-        """Return the seconds until the retry of a message that has failed so often."""
+        """Return the seconds before the retry of a message that has failed `tries` times."""
         return self.retry_delays_s[min(tries, len(self.retry_delays_s)) - 1]
 
 

@@ -1,4 +1,4 @@
-"""A broker in memory, for tests of handlers without servers."""
+"""An in-memory broker, for tests of handlers without servers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _numbers = itertools.count()
 
 
 class MemoryMessage(msgspec.Struct, frozen=True):
-    """A message that was never sent, with the attributes of a received one."""
+    """A message that was never sent, with the attributes of a received message."""
 
     topic: str
     body: bytes
@@ -48,28 +48,28 @@ class MemoryMessage(msgspec.Struct, frozen=True):
 
     @property
     def reconsume_times(self) -> int:
-        """Number of earlier deliveries: none."""
+        """Number of earlier deliveries."""
         return self.tries - 1
 
 
 class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: ignore[call-arg] # without FastStream
-    """Replaces the cluster of brokers: what is published is handled at once, and errors of handlers are raised.
+    """Replaces the cluster: a published message is handled at once, and exceptions of handlers are raised.
 
-    Filters apply, and of the subscribers of one group only one gets a message. Delays and redelivery do not.
+    Filters apply, and only one subscriber of each group gets a message. There are no delays and no redelivery.
 
         async with TestMinimqBroker(broker) as memory:
             await memory.publish("hello", "orders")
             handle.mock.assert_called_once_with("hello")
 
-    It takes what all test brokers of FastStream take: the `brokers` whose subscribers and publishers take part;
-    `with_real` to use the real cluster after all, and only record the calls; and `connect_only` to connect the brokers
-    without starting them, as `FastStream` will do that.
+    The arguments are those of all FastStream test brokers: `brokers`, whose subscribers and publishers take part;
+    `with_real` to use the real cluster and only record the calls; and `connect_only` to connect the brokers without
+    starting them, because `FastStream` does that.
     """
 
     def create_publisher_fake_subscriber(
         self, broker: MinimqBroker, publisher: TopicPublisher
     ) -> tuple[MinimqSubscriber, bool]:
-        """Return a subscriber that records what a publisher sends, and whether it is one of the application."""
+        """Return a subscriber that records a publisher's messages, and whether it belongs to the application."""
         for subscriber in _subscribers(self.brokers):
             if subscriber.topic == publisher.topic:
                 return subscriber, True
@@ -87,15 +87,15 @@ class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: 
             config.in_memory = False
 
     async def _fake_connect(self, broker: MinimqBroker, *_: object, **__: object) -> None:  # type: ignore[override]
-        """Connect to nothing."""
+        """Do not connect."""
 
 
 class MemoryProducer(ProducerProto[MinimqPublishCommand]):
-    """Hands messages to subscribers instead of sending them.
+    """Passes messages to subscribers instead of sending them.
 
     Args:
-        broker: whose codec encodes them.
-        brokers: whose subscribers get them.
+        broker: its codec encodes the messages.
+        brokers: their subscribers get the messages.
     """
 
     def __init__(self, broker: MinimqBroker, brokers: Sequence[MinimqBroker]) -> None:
@@ -107,7 +107,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
         self._replies: dict[str, Reply] = {}
 
     async def publish(self, cmd: MinimqPublishCommand) -> None:
-        """Have a message handled by one subscriber of each group, or keep a reply for who asked."""
+        """Deliver a message to one subscriber of each group, or keep a reply for `request`."""
         encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
         if cmd.request is not None:
             self._replies[cmd.request.message_id] = cmd.reply(*encoded)
@@ -115,17 +115,17 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
             await self._deliver([_in_memory(cmd.message(*encoded))])
 
     async def publish_batch(self, cmd: MinimqPublishCommand) -> None:
-        """Have messages handled by one subscriber of each group; a batch subscriber gets them together."""
+        """Deliver messages to one subscriber of each group; a batch subscriber gets them together."""
         serializer = self._config.fd_config._serializer
         encoded = [await self.codec.encode(body, serializer) for body in cmd.batch_bodies]
         await self._deliver([_in_memory(cmd.message(*each)) for each in encoded])
 
     async def request(self, cmd: MinimqPublishCommand) -> Reply:
-        """Have a request handled, and return the reply.
+        """Deliver a request, and return the reply.
 
         Raises:
-            SubscriberNotFound: nobody subscribes to the topic.
-            TimeoutError: nobody has replied.
+            SubscriberNotFound: no subscriber wants the request.
+            TimeoutError: no handler has replied.
             RequestFailed: the handler replied with an error.
         """
         encoded = await self.codec.encode(cmd.body, self._config.fd_config._serializer)
@@ -141,7 +141,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
         return reply
 
     async def _deliver(self, messages: list[MemoryMessage]) -> bool:
-        """Have messages of one topic handled; return whether anybody wanted one."""
+        """Deliver messages of one topic; return whether a subscriber wanted any of them."""
         groups = set[str]()
         wanted = False
         for subscriber in _subscribers(self._brokers):

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from faststream._internal.endpoint.subscriber.call_item import CallsCollection
     from faststream.message import StreamMessage
 
-#: Seconds for which one `receive` waits, and until it is repeated after an error.
+#: Timeout of one `receive`, and delay of the next one after an error.
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
-#: Parts of an invisible duration after which it is extended.
+#: Invisible durations are extended after this fraction (1/3) of them.
 _EXTENDED_AFTER = 3
 
 
 class WorkQueueSubscriber(MinimqSubscriber):
-    """Receives messages with a `minimq.aio.SimpleConsumer`, and calls handlers for some of them at the same time.
+    """Receives messages with a `minimq.aio.SimpleConsumer`, and runs up to `max_workers` handlers concurrently.
 
     Messages of one message group are handled one after the other. While a handler runs, the invisible duration of its
-    messages is extended; those of a process that dies go to others.
+    messages is extended; messages of a process that dies are redelivered to others.
     """
 
     def __init__(
@@ -47,12 +47,12 @@ class WorkQueueSubscriber(MinimqSubscriber):
         self._extending: asyncio.Task[None] | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self.options.max_workers)
-        #: By handle: what is not settled yet, and what a running handler has acknowledged or made a dead letter of.
+        #: By handle: messages that are not settled yet, and those that a running handler has acknowledged or buried.
         self._unsettled: dict[str, PoppedMessage] = {}
         self._done: set[str] = set()
 
     async def start(self) -> None:
-        """Begin to receive, unless the subscriber has no handler. Raises `SetupError` without a consumer group."""
+        """Start to receive, unless the subscriber has no handler. Raises `SetupError` without a consumer group."""
         await super().start()
         self._slots = asyncio.Semaphore(self.options.max_workers)
         if self.calls and not self._outer_config.in_memory:
@@ -61,7 +61,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
         self._post_start()
 
     async def stop(self) -> None:
-        """Let running handlers end, for `graceful_timeout` seconds, and return what is not settled to the group."""
+        """Wait up to `graceful_timeout` seconds for running handlers; release unsettled messages to the group."""
         await super().stop()
         current = asyncio.current_task()
         tasks = [task for task in (self._receiving, self._extending, *self._working) if task is not None]
@@ -88,7 +88,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 invisible_s=options.invisible_s,
                 max_tries=cast("int", options.max_tries),
                 start=options.start,
-                # What is received ahead of the handlers could not be handled within its invisible duration.
+                # Prefetched messages would wait for a handler while their invisible duration runs.
                 prefetch_messages=0,
             )
             self._consumer.subscribe(self.topic, options.expression, where=options.where)
@@ -125,7 +125,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
             return []
 
     def _works(self, messages: list[PoppedMessage]) -> list[Sequence[PoppedMessage]]:
-        """Return messages divided into those that are handled one after the other, or in one call."""
+        """Divide messages into units of work: one call of a batch handler, or calls that run one after the other."""
         for message in messages:
             self._unsettled[message.handle] = message
         if self.options.batch:
@@ -146,7 +146,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 return
             for message in messages:
                 await self.consume(message)
-                # Later messages of a message group wait for one that failed: they are redelivered after it.
+                # After a failure, later messages of the message group must not overtake: they are redelivered, too.
                 if message.handle not in self._done:
                     return
         finally:
@@ -157,7 +157,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
     # ---- settling -------------------------------------------------------------------------------
 
     async def acknowledge(self, messages: Sequence[PoppedMessage]) -> None:
-        """Acknowledge messages, and wait until that is on disk."""
+        """Acknowledge messages, and wait until the acks are on disk."""
         if self._consumer is not None:
             await self._consumer.ack(list(messages))
             self._forget(messages, done=True)
@@ -165,7 +165,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
     async def release(
         self, messages: Sequence[PoppedMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
-        """Have messages redelivered after a delay, or bury them; see `Settlement.release`."""
+        """Release messages for redelivery, or bury them; see `Settlement.release`."""
         most_tries = cast("int", self.options.max_tries)
         if used_up := [message for message in messages if message.tries >= most_tries]:
             await self.bury(used_up, reason_of(error))
@@ -176,7 +176,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
             await self._consumer.release(again, self.options.delay_s(tries) if delay_s is None else delay_s)
 
     async def bury(self, messages: Sequence[PoppedMessage], reason: str) -> None:
-        """Make dead letters of messages at once."""
+        """Move messages to the dead letters at once."""
         if self._consumer is not None:
             await self._consumer.reject(list(messages), reason)
             self._forget(messages, done=True)
@@ -187,11 +187,10 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 self._done.add(message.handle)
 
     async def _extend_all(self, consumer: SimpleConsumer) -> None:
-        """Extend the invisible durations of messages whose handlers run."""
         while True:
             await asyncio.sleep(self.options.invisible_s / _EXTENDED_AFTER)
             if messages := list(self._unsettled.values()):
-                with suppress(errors.HandleExpired):  # those were settled meanwhile, or belong to somebody else
+                with suppress(errors.HandleExpired):  # those were settled meanwhile, or redelivered to another consumer
                     try:
                         await consumer.extend(messages)
                     except errors.Closed:
@@ -204,14 +203,14 @@ class WorkQueueSubscriber(MinimqSubscriber):
     # ---- without a handler ----------------------------------------------------------------------
 
     async def get_one(self, *, timeout: float = 5.0) -> StreamMessage[Any] | None:
-        """Return the next message, which you settle, or None after a time in seconds. Not with a handler."""
+        """Return the next message, for you to settle; None after `timeout` seconds. Only without handlers."""
         assert not self.calls, "the subscriber has handlers, which get the messages: use one without any"
         for message in await (await self._opened()).receive(1, timeout=timeout):
             return await self._parsed(message)
         return None
 
     async def __aiter__(self) -> AsyncIterator[MinimqMessage]:  # type: ignore[override] # as FastStream's own brokers
-        """Yield messages forever, which you settle."""
+        """Yield messages forever, for you to settle. Only without handlers."""
         assert not self.calls, "the subscriber has handlers, which get the messages: use one without any"
         async for message in await self._opened():
             yield await self._parsed(message)
