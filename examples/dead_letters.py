@@ -1,4 +1,4 @@
-"""Messages that fail too often are set apart with the reason, looked at, and sent again once the fault is mended.
+"""Dead letters: messages that fail too often are kept with the reason, and resent once the program is fixed.
 
 python examples/dead_letters.py
 """
@@ -15,7 +15,7 @@ BODIES = [b'{"price": 480}', b'{"price": "4.80"}', b'{"price": 350}', b"no JSON"
 
 
 def run(nameserver: str) -> tuple[list[int], list[str]]:
-    """Sum up prices with a faulty program and then with a mended one; return the prices, and what stays given up."""
+    """Collect prices with a faulty program, then with a fixed one; return the prices and the remaining dead letters."""
     prices: list[int] = []
     is_mended = False
 
@@ -24,7 +24,7 @@ def run(nameserver: str) -> tuple[list[int], list[str]]:
             price = json.loads(message.body)["price"]
             if is_mended and isinstance(price, str):
                 price = round(float(price) * 100)
-            prices.append(price + 0)  # a text is a TypeError, and an exception counts as RETRY_LATER
+            prices.append(price + 0)  # a text causes a TypeError, and an exception counts as RETRY_LATER
         return ConsumeResult.SUCCESS
 
     def work(is_done: Callable[[], bool]) -> None:

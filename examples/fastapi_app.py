@@ -1,4 +1,4 @@
-"""A web service that sends an order for each request, and counts them as they come back from the topic.
+"""A web service that sends an order for each request, and counts the orders that it receives from the topic.
 
     pip install minimq fastapi uvicorn
     minimq local              # then, in another terminal:
@@ -6,7 +6,7 @@
     uvicorn --app-dir examples fastapi_app:app
     curl -d '{"item": "espresso"}' -H 'Content-Type: application/json' http://127.0.0.1:8000/orders
 
-Clients belong to the event loop of the service: they are made when it starts, and closed when it ends.
+Clients belong to the event loop of the service: they are created when it starts, and closed when it stops.
 """
 
 from __future__ import annotations

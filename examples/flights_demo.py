@@ -1,7 +1,7 @@
-"""A year of flights through minimq: 336,776 departures are sent, consumed by a group, and counted by Spark.
+"""A year of flights through minimq: sends 336,776 departures, consumes them in a group, and counts them with Spark.
 
-Starts a cluster of its own, compares everything that comes out with the data it put in, and ends with status 1 when
-anything differs. Nothing is left running, or on the disk.
+Starts its own cluster, compares the results with the data, and exits with status 1 if anything differs. Leaves no
+process running and no files behind.
 
     make demo   # or, with Java: pip install '.[spark,demo]' && python examples/flights_demo.py
 """
@@ -14,7 +14,7 @@ import sys
 
 def run() -> int:
     """Run the demonstration. Returns the exit status; 130 after Ctrl-C."""
-    # While the imports take their time there is nothing to clean up: Ctrl-C simply ends the process.
+    # There is nothing to clean up during the slow imports: Ctrl-C simply ends the process.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     from flights_steps import main  # see above
 

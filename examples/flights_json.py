@@ -1,10 +1,10 @@
-"""JSON bodies as columns: what is a flight becomes a table, what is none is set apart and counted.
+"""JSON bodies as columns: flights become a table, other messages are separated and counted.
 
     pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_json.py
 
-A month of flights goes through a topic, and so do a few messages that somebody should not have sent. They neither
-stop the query nor vanish in it: the script prints each of them, with its place in the topic.
+A topic has a month of flights, and a few messages that do not belong there. These neither stop the query nor get lost
+in it: the script prints each of them, with its position in the topic.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from minimq import Message, Producer
 TOPIC = "flights"
 COLUMNS = "broker_name STRING, queue_id INT, offset BIGINT, tag STRING, body BINARY"
 
-#: The fields of a flight that are wanted. Those that may be missing come as 2.0, so even whole minutes are a DOUBLE.
-#: `unreadable` is no field: there Spark puts the whole text if it is no JSON, or if a field has another type.
+#: The wanted fields of a flight. Nullable ones are written as 2.0, so even whole minutes are a DOUBLE. `unreadable` is
+#: no field: Spark puts the whole text there if it is no JSON, or if a field has another type.
 FLIGHT = "origin STRING, dest STRING, dep_delay DOUBLE, unreadable STRING"
 
-#: Blank, no JSON, cut off, another type, a list, and one that lacks everything.
+#: Blank, no JSON, truncated, another type, a list, and one without fields.
 NO_FLIGHTS = (
     b" ",
     b"gate closed",
@@ -35,18 +35,18 @@ NO_FLIGHTS = (
 
 
 def parse(messages: DataFrame) -> tuple[DataFrame, DataFrame]:
-    """Divide messages into flights, with a column for each field, and those that are no flights, as they came."""
+    """Divide messages into flights, with a column for each field, and other messages, unchanged."""
     flight = from_json(messages.body.cast("string"), FLIGHT, {"columnNameOfCorruptRecord": "unreadable"})
-    # Cached, so that both halves are made of the same messages, and these are read once.
+    # Cached, so that both halves come from the same messages, which are read once.
     parsed = messages.withColumn("flight", flight).cache()
-    # A blank body has no `flight` at all, and then no origin either.
+    # For a blank body `flight` is null, and so is its origin.
     is_flight = col("flight.unreadable").isNull() & col("flight.origin").isNotNull()
     flights = parsed.where(is_flight).select("tag", "flight.*").drop("unreadable")
     return flights, parsed.where(~is_flight).drop("flight")
 
 
 def by_airport(flights: DataFrame) -> DataFrame:
-    """Return how many flights each airport had, how many of them left, and how late these were."""
+    """Return the number of flights, the number of departures and their mean delay, by airport."""
     figures = (
         count("*").alias("flights"),
         count("dep_delay").alias("departed"),
@@ -56,13 +56,11 @@ def by_airport(flights: DataFrame) -> DataFrame:
 
 
 def send_no_flights(nameserver: str, topic: str) -> None:
-    """Send what does not belong there."""
     with Producer(nameserver) as producer:
         producer.send_many(Message(topic, body, tag="stray") for body in NO_FLIGHTS)
 
 
 def main() -> None:
-    """Send both, and print what Spark makes of it."""
     arguments(__doc__).parse_args()
     with cluster_and_spark(TOPIC) as (nameserver, spark):
         send_flights(nameserver, TOPIC, january())

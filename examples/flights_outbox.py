@@ -1,11 +1,11 @@
-"""Tickets in a database and a message for each: both or none, though the program that sells them loses its power twice.
+"""Tickets in a database and a message for each: both or none, although the selling program crashes twice.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_outbox.py
 
-Each sale is a row in SQLite and a half message, which is delivered if the row is committed. The first program dies
-between its message and its row, the second one between its row and the end of the transaction. The third one answers
-for both, since it belongs to the same producer group and sees the same rows.
+Each sale is a row in SQLite and a half message, which is delivered if the row is committed. The first program crashes
+between its message and its row, the second one between its row and the end of the transaction. The third one resolves
+the transactions of both, since it belongs to the same producer group and sees the same rows.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from minimq import (
     TransactionResolution,
 )
 
-#: Exit status of a program that has lost its power.
+#: Exit status of a program that crashes, as if the power failed.
 NO_POWER = 3
 _GIVE_UP_S = 60.0
-#: Brokers ask after a tenth of a second here, and not after six.
+#: Brokers check half messages after 0.1 seconds here, not after the default of 6.
 QUICK = {"half_check_after_s": 0.1, "half_check_interval_s": 0.1, "half_checks": 1_000}
 
 
@@ -51,19 +51,19 @@ def tickets(database: Path) -> list[str]:
 
 
 def check(database: Path, message: Message) -> TransactionResolution:
-    """Tell how the transaction of a message ended: its ticket is in the database, or it never will be."""
+    """Resolve a half message: commit it if its ticket is in the database, else roll back."""
     return COMMIT if message.keys[0] in tickets(database) else ROLLBACK
 
 
 def sell(nameserver: str, topic: str, database: Path, flights: pd.DataFrame, power: str) -> None:
-    """Sell a ticket for each flight; `power` says when it fails: "row", "end" or "never"."""
+    """Sell a ticket for each flight; `power` says when to crash: before the "row", before the "end", or "never"."""
     tickets(database)
     with (
         closing(sqlite3.connect(database)) as db,
         TransactionalProducer(nameserver, group=f"{topic}-desk", check=partial(check, database)) as producer,
     ):
         for count, flight in enumerate(flights.itertuples()):
-            number = str(uuid.uuid4())  # of this try to sell it, not of the flight: another try is another transaction
+            number = str(uuid.uuid4())  # of this attempt, not of the flight: each attempt is a transaction of its own
             with producer.transaction() as tx:
                 tx.send(Message(topic, f"{flight.carrier}{flight.flight}".encode(), keys=[number]))
                 if power == "row" and count == len(flights) // 2:
@@ -76,7 +76,7 @@ def sell(nameserver: str, topic: str, database: Path, flights: pd.DataFrame, pow
 
 
 def wait_until_all_ended(nameserver: str, group: str) -> None:
-    """Return when no transaction of the group is open any more."""
+    """Wait until the group has no open transactions."""
     give_up = time.monotonic() + _GIVE_UP_S
     with Admin(nameserver) as admin:
         while admin.list_transactions(group).count and time.monotonic() < give_up:
@@ -84,7 +84,7 @@ def wait_until_all_ended(nameserver: str, group: str) -> None:
 
 
 def run(nameserver: str, topic: str, database: Path, day: int) -> list[str]:
-    """Sell the flights of an hour of a day three times over; return the numbers on the tickets that were delivered."""
+    """Sell the flights of an hour of a day three times; return the numbers of the delivered tickets."""
     for power in ("row", "end", "never"):
         command = [sys.executable, __file__, "--sell", nameserver, topic, str(database), str(day), power]
         done = subprocess.run(command, check=False)
@@ -100,7 +100,6 @@ def run(nameserver: str, topic: str, database: Path, day: int) -> list[str]:
 
 
 def main() -> None:
-    """Sell tickets, and compare those in the database with those that were delivered."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--sell", nargs=5, metavar=("NAMESERVER", "TOPIC", "DATABASE", "DAY", "POWER"))
     sale = parser.parse_args().sell

@@ -1,11 +1,11 @@
-"""A pipeline on the flights of a month: workers are killed again and again, and each flight counts exactly once.
+"""A pipeline for the flights of a month: workers are killed repeatedly, and each flight counts exactly once.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_pipeline.py
 
-Workers read departures and send the late ones to one topic and the cancelled ones to another. What they have read and
-what they send for it is one transaction. Every other moment one of them is killed and another one started. What comes
-out is compared with the same flights chosen straight from the data: none is missing, and none is there twice.
+Workers read departures, and send the late ones to one topic and the cancelled ones to another. Offsets and sent
+messages are one transaction. Every now and then a worker is killed and another one started. The results are compared
+with the flights selected directly from the data: none is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GIVE_UP_S = 120.0
 
 
 def work(nameserver: str, group: str, source: str, late: str, cancelled: str) -> None:
-    """Choose flights until killed."""
+    """Select flights until killed."""
     with Producer(nameserver) as producer, PullConsumer(nameserver, group=group, auto_commit=False) as consumer:
         consumer.subscribe(source)
         while True:
@@ -45,14 +45,14 @@ def work(nameserver: str, group: str, source: str, late: str, cancelled: str) ->
 
 
 def lag(nameserver: str, group: str) -> int | None:
-    """Return how many messages a group has left; None before it has begun."""
+    """Return the lag of a group in messages; None before it has started."""
     with Admin(nameserver) as admin:
         described = admin.describe_group(group) if group in admin.list_groups() else None
         return described.lag if described is not None and described.queues else None
 
 
 def run_workers(nameserver: str, group: str, topics: tuple[str, str, str], workers: int, kills: int) -> None:
-    """Have all flights chosen, and kill a worker so many times meanwhile."""
+    """Run workers until all flights are processed; kill one `kills` times meanwhile."""
     command = [sys.executable, __file__, "--worker", nameserver, group, *topics]
     running = [subprocess.Popen(command) for _ in range(workers)]
     give_up = time.monotonic() + _GIVE_UP_S
@@ -73,7 +73,7 @@ def run_workers(nameserver: str, group: str, topics: tuple[str, str, str], worke
 
 
 def stored(nameserver: str, topic: str) -> Counter[bytes]:
-    """Return how often each message is in a topic."""
+    """Return the number of copies of each body in a topic."""
     with Admin(nameserver) as admin, PullConsumer(nameserver) as reader:
         described = admin.describe_topic(topic)
         reader.assign(queue.queue for queue in described.queues)
@@ -84,7 +84,7 @@ def stored(nameserver: str, topic: str) -> Counter[bytes]:
 
 
 def run(nameserver: str, group: str, topics: tuple[str, str, str], table: pd.DataFrame, kills: int) -> list[str]:
-    """Send departures and have them chosen; return what is wrong with the results."""
+    """Send departures, run the workers, and return the mistakes in the results."""
     source, late, cancelled = topics
     with Producer(nameserver) as producer:
         producer.send_many(as_messages(source, table))
@@ -102,7 +102,6 @@ def run(nameserver: str, group: str, topics: tuple[str, str, str], table: pd.Dat
 
 
 def main() -> int:
-    """Run it on this machine. Returns the exit status."""
     if sys.argv[1:2] == ["--worker"]:
         work(*sys.argv[2:])
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)

@@ -1,9 +1,9 @@
-"""A plot of what Spark computed: how late flights leave, by the hour at which they should.
+"""A plot of results from Spark: the delay of flights by the hour of scheduled departure.
 
     pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_plot.py --output delays_by_hour.png
 
-A year of flights goes through a topic; Spark makes 19 rows of it, and these are drawn.
+A year of flights goes through a topic; Spark aggregates it to 19 rows, which are plotted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TOPIC = "flights"
 
 
 def delays_by_hour(messages: DataFrame) -> DataFrame:
-    """Return mean and median delay in minutes of the flights that left, by the hour of the timetable (local time)."""
+    """Return mean and median delay in minutes of flights that departed, by scheduled hour (local time)."""
     fields = from_json(messages.body.cast("string"), "hour INT, dep_delay DOUBLE")
     left = messages.select(fields.alias("flight")).select("flight.*").where("dep_delay IS NOT NULL")
     figures = count("*").alias("flights"), avg("dep_delay").alias("mean"), median("dep_delay").alias("median")
@@ -30,7 +30,6 @@ def delays_by_hour(messages: DataFrame) -> DataFrame:
 
 
 def draw(delays: pd.DataFrame) -> Figure:
-    """Draw both delays over the day."""
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.subplots()
     axes.set_title(
@@ -50,7 +49,6 @@ def draw(delays: pd.DataFrame) -> Figure:
 
 
 def main() -> None:
-    """Send a year of flights and draw the plot."""
     parser = arguments(__doc__)
     parser.add_argument("--output", type=Path, default=Path("delays_by_hour.png"), help="where the plot is written")
     output = parser.parse_args().output

@@ -1,4 +1,4 @@
-"""Through the queue and out again: one producer, and a consumer group of two members."""
+"""One producer, and a consumer group of two members."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def produce(nameserver: str, messages: Iterable[Message], total: int, progress: 
 
 
 def ids_by_queue(receipts: Iterable[SendReceipt]) -> IdsByQueue:
-    """Return what was sent to each queue, in the order in which it was sent."""
+    """Return the ids of messages by queue, in the order of sending."""
     ids: defaultdict[MessageQueue, list[str]] = defaultdict(list)
     for receipt in receipts:
         ids[receipt.queue].append(receipt.message_id)
@@ -34,14 +34,14 @@ def ids_by_queue(receipts: Iterable[SendReceipt]) -> IdsByQueue:
 
 
 class ConsumerGroup:
-    """Members of one group in a thread each, which read a topic together until they have everything.
+    """Members of one group, each in a thread, which read a topic to its end.
 
     Args:
-        nameserver: of the cluster.
-        group: its name.
-        topic: what is read.
-        queues: how many queues the topic has.
-        total: how many messages there are.
+        nameserver: address of the name server.
+        group: name of the group.
+        topic: name of the topic.
+        queues: number of queues of the topic.
+        total: number of messages in the topic.
     """
 
     def __init__(self, nameserver: str, group: str, topic: str, queues: int, total: int) -> None:
@@ -55,14 +55,14 @@ class ConsumerGroup:
         self._lock = threading.Lock()  # protects all below
         self._count = 0
         self._failure: BaseException | None = None
-        #: What came out of each queue, in the order in which it did; and how much of it each member took.
+        #: Ids of received messages by queue, in the order of receipt; and the number of messages by member.
         self.received: defaultdict[MessageQueue, list[str]] = defaultdict(list)
         self.taken: list[int] = [0] * MEMBERS
-        #: Seconds from when each member had its share of the queues until everything was read.
+        #: Seconds from the moment when each member had its share of the queues until everything was read.
         self.seconds = 0.0
 
     def run(self) -> None:
-        """Read everything. Raises what a member failed with."""
+        """Read everything. Raises the first error of a member."""
         threads = [
             threading.Thread(target=self._run_member, args=(number,), name=f"member-{number}")
             for number in range(MEMBERS)
@@ -86,13 +86,13 @@ class ConsumerGroup:
             with PullConsumer(self._nameserver, group=self._group) as consumer, suppress(threading.BrokenBarrierError):
                 consumer.subscribe(self._topic)
                 self._read(number, consumer)
-        except BaseException as error:  # noqa: BLE001 - told by the thread that waits
+        except BaseException as error:  # noqa: BLE001 - raised again by `run`
             self._failure = self._failure or error
             self._end()
 
     def _read(self, number: int, consumer: PullConsumer) -> None:
         give_up = time.monotonic() + _GIVE_UP_S
-        # The first to join is given all queues. It reads in small sips until the other one has its half.
+        # The first member gets all queues. It polls single messages until the other one has its half.
         while len(consumer.assignment) != self._share and not self._stop.is_set():
             self._take(number, consumer, max_messages=1)
             if time.monotonic() > give_up:
@@ -104,7 +104,7 @@ class ConsumerGroup:
             if time.monotonic() > give_up:
                 raise TimeoutError(f"{self._count} of {self._total} messages came within {_GIVE_UP_S:.0f} s")
         self.seconds = max(self.seconds, time.monotonic() - started)
-        self._take(number, consumer, max_messages=4096)  # nothing more may come: it would be a duplicate
+        self._take(number, consumer, max_messages=4096)  # a further message would be a duplicate
 
     def _take(self, number: int, consumer: PullConsumer, max_messages: int) -> None:
         messages = consumer.poll(timeout=0.1, max_messages=max_messages)
@@ -117,7 +117,7 @@ class ConsumerGroup:
 
 
 def differences(sent: IdsByQueue, received: IdsByQueue) -> list[str]:
-    """Return what is wrong with what was received: messages lost, doubled or out of their queue's order."""
+    """Return the mistakes in the received messages: lost, duplicated or out of the queue's order."""
     found = []
     for queue in sorted(sent.keys() | received.keys()):
         wanted, got = sent.get(queue, []), received.get(queue, [])
@@ -129,7 +129,6 @@ def differences(sent: IdsByQueue, received: IdsByQueue) -> list[str]:
 
 
 def uncommitted(admin: Admin, group: str, topic: str) -> int:
-    """Return how many messages of a topic the group has not committed."""
     committed = admin.committed_offsets(group, topic)
     queues = admin.describe_topic(topic).queues
     return sum(queue.max_offset - committed.get(queue.queue, queue.min_offset) for queue in queues)

@@ -1,10 +1,10 @@
-"""A reminder before each departure of a morning; those of cancelled flights are recalled.
+"""A reminder before each departure of a morning; reminders of cancelled flights are recalled.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_reminders.py
 
-Reminders are delayed messages: each waits at its broker until it is due. An hour of the timetable takes five seconds
-here. In the end the reminders that came are compared with the flights that took place.
+Reminders are delayed messages, which brokers hold until they are due. An hour of the timetable takes five seconds here.
+At the end, the reminders are compared with the flights that took place.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from flights_data import departures
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 
-#: A minute of the timetable.
+#: Duration of a minute of the timetable.
 MINUTE = timedelta(seconds=5 / 60)
 BEFORE = 30 * MINUTE
 _GIVE_UP_S = 120.0
 
 
 def schedule(producer: Producer, topic: str, table: pd.DataFrame, begin: datetime) -> int:
-    """Send a reminder for each flight, recall those of cancelled ones; return how many are left."""
+    """Send a reminder for each flight, and recall those of cancelled flights; return how many are left."""
     recalled = 0
     for flight in table.itertuples():
         departure = begin + (60 * (flight.hour - table.hour.min()) + flight.minute) * MINUTE
@@ -39,7 +39,7 @@ def schedule(producer: Producer, topic: str, table: pd.DataFrame, begin: datetim
 
 
 def run(nameserver: str, topic: str, table: pd.DataFrame) -> list[tuple[str, int]]:
-    """Return carrier and number of the flights whose reminders came, each at least `BEFORE` ahead by the clock here."""
+    """Return carrier and number of the flights whose reminders were received."""
     with Producer(nameserver) as producer:
         left = schedule(producer, topic, table, datetime.now(UTC) + BEFORE + timedelta(seconds=1))
     reminded: list[tuple[str, int]] = []
@@ -53,9 +53,8 @@ def run(nameserver: str, topic: str, table: pd.DataFrame) -> list[tuple[str, int
 
 
 def main() -> None:
-    """Remind of the departures between eight and nine on a stormy day in January."""
     ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter).parse_args()
-    table = departures().query("month == 1 and day == 30 and hour == 8")
+    table = departures().query("month == 1 and day == 30 and hour == 8")  # a stormy day
     with LocalCluster() as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("reminders", queues=1)

@@ -1,9 +1,9 @@
-"""A service that knows the departures of a year: it answers requests by the mean delay of a carrier on a day.
+"""A service that answers requests for the mean delay of a carrier on a day.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_service.py
 
-Start as many services as you like, in a group: each request goes to one of them, and to another one if that is killed.
+Start as many services of a group as you like: each request goes to one of them, and to another one if that is killed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minimq.errors import RequestFailed
 
 
 def service(nameserver: str, topic: str, table: pd.DataFrame) -> PushConsumer:
-    """Return a service that answers requests such as {"carrier": "UA", "month": 1, "day": 30} until it is closed."""
+    """Start a service that answers requests such as {"carrier": "UA", "month": 1, "day": 30}."""
     delays = table.groupby(["carrier", "month", "day"]).dep_delay.mean().dropna().to_dict()
 
     def answer(messages: list[ReceivedMessage]) -> list[Reply]:
@@ -37,7 +37,7 @@ def service(nameserver: str, topic: str, table: pd.DataFrame) -> PushConsumer:
 
 
 def ask(nameserver: str, topic: str, questions: Iterable[dict[str, object]]) -> list[float | None]:
-    """Ask all questions at once; return the mean delays in minutes, None for flights that there are not."""
+    """Send all requests at once; return the mean delays in minutes, None where there are no flights."""
     with Producer(nameserver) as producer:
         futures = [producer.request_async(Message(topic, json.dumps(each).encode()), timeout=10) for each in questions]
         return [
@@ -47,9 +47,8 @@ def ask(nameserver: str, topic: str, questions: Iterable[dict[str, object]]) -> 
 
 
 def main() -> None:
-    """Ask for each carrier on the day of a snow storm."""
     table = departures()
-    questions: list[dict[str, object]] = [
+    questions: list[dict[str, object]] = [  # on the day of a snow storm
         {"carrier": carrier, "month": 2, "day": 8} for carrier in [*sorted(table.carrier.unique()), "XX"]
     ]
     with LocalCluster(brokers=1) as cluster:

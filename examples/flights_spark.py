@@ -1,4 +1,4 @@
-"""The messages in Spark."""
+"""Starts Spark, and reads and aggregates the messages with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 def check_java() -> None:
-    """End the program unless there is Java: PySpark would say `JAVA_GATEWAY_EXITED`, with a traceback."""
+    """Exit with a clear message if there is no Java: PySpark would raise `JAVA_GATEWAY_EXITED`."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which(f"{home}/bin/java" if home else "java") is None:
         sys.exit("Spark needs Java 17 or newer: install it, or set JAVA_HOME to the folder that has its bin/java")
@@ -28,9 +28,9 @@ def check_java() -> None:
 
 @contextmanager
 def quiet_spark() -> Iterator[SparkSession]:
-    """Start Spark on this machine, for as long as the block lasts."""
+    """Run Spark on this machine during the block, without log output."""
     check_java()
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages that this interpreter has
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # its workers need the packages of this interpreter
     logging.disable(logging.CRITICAL)  # py4j logs a traceback on Ctrl-C
     builder = (
         SparkSession.builder.master("local[*]")
@@ -45,7 +45,7 @@ def quiet_spark() -> Iterator[SparkSession]:
     )
     try:
         session = builder.getOrCreate()
-        # Spark's own handler asks Java to cancel its jobs, which fails in the middle of another call to it.
+        # Spark's own handler calls Java to cancel its jobs, which fails during another call to Java.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         yield session
     finally:
@@ -54,26 +54,25 @@ def quiet_spark() -> Iterator[SparkSession]:
 
 
 def _stop() -> None:
-    """Stop Spark, also when Ctrl-C came while it started, and wait for the end of its Java process."""
+    """Stop Spark, even if Ctrl-C interrupted its start, and wait for the end of its Java process."""
     session = SparkSession.getActiveSession()
     if session is not None:
         session.stop()
     gateway = SparkContext._gateway
     if gateway is not None:
         gateway.shutdown()
-        gateway.proc.stdin.close()  # what it waits for
+        gateway.proc.stdin.close()  # which ends the Java process
         gateway.proc.wait(30)
         SparkContext._gateway = SparkContext._jvm = None
 
 
 def read_topic(spark: SparkSession, nameserver: str, topic: str, schema: str) -> DataFrame:
-    """Return the messages of a topic, with the columns in the schema."""
     source = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic)
     return source.schema(schema).load()
 
 
 def figures(messages: DataFrame) -> list[CarrierFigures]:
-    """Compute the figures from messages with `tag` and `body`. Sorted by carrier."""
+    """Compute the results from messages with `tag` and `body`. Sorted by carrier."""
     departures = messages.selectExpr(
         "tag AS carrier", "from_json(CAST(body AS STRING), 'dep_time DOUBLE, dep_delay DOUBLE') AS flight"
     )

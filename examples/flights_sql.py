@@ -1,9 +1,9 @@
-"""A topic in Spark SQL: a temporary view of its messages, a view of what is in them, and a query over both.
+"""A topic in Spark SQL: a temporary view of its messages, a view of their contents, and a query.
 
     pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_sql.py
 
-Which three carriers flew most from each airport of New York in a month, and how late did they leave?
+Which three carriers had most flights from each airport of New York in a month, and what was their mean delay?
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 TOPIC = "flights"
 
-#: The columns in brackets are what a query can name, and nothing else travels from Python to Spark.
+#: Queries can use only the columns in parentheses, and only these are copied from Python to Spark.
 MESSAGES = """
     CREATE OR REPLACE TEMPORARY VIEW messages (tag STRING, body BINARY)
     USING minimq
@@ -40,7 +40,7 @@ BUSIEST_CARRIERS = """
 
 
 def create_views(spark: SparkSession, nameserver: str, topic: str) -> None:
-    """Create the views `messages`, `flights` and `carriers`. They last as long as the session, and hold no data."""
+    """Create the views `messages`, `flights` and `carriers`. They live as long as the session, and hold no data."""
     spark.sql(MESSAGES.format(nameserver=nameserver, topic=topic))
     fields = "from_json(string(body), 'origin STRING, dep_delay DOUBLE') AS flight"
     flights = spark.table("messages").selectExpr("tag AS carrier", fields).select("carrier", "flight.*")
@@ -50,7 +50,6 @@ def create_views(spark: SparkSession, nameserver: str, topic: str) -> None:
 
 
 def main() -> None:
-    """Send a month of flights and print the answer."""
     arguments(__doc__).parse_args()
     with cluster_and_spark(TOPIC) as (nameserver, spark):
         send_flights(nameserver, TOPIC, january())

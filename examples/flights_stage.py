@@ -1,4 +1,4 @@
-"""The ground of the examples with Spark: a cluster on this machine with flights in a topic, and Spark beside it."""
+"""Common setup of the Spark examples: a local cluster, flights in a topic, and Spark."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ QUEUES_PER_BROKER = 2
 
 
 def arguments(about: str | None) -> ArgumentParser:
-    """Return the arguments of a script, which are `--help` so far, from what its first lines say about it."""
     return ArgumentParser(description=about, formatter_class=RawDescriptionHelpFormatter)
 
 
 def january() -> pd.DataFrame:
-    """Return the departures of one month, which are 27,004."""
+    """Return the 27,004 departures of January."""
     table = departures()
     return table[table["month"] == 1]
 
@@ -36,7 +35,7 @@ def send_flights(nameserver: str, topic: str, table: pd.DataFrame) -> None:
 
 @contextmanager
 def cluster_and_spark(*topics: str) -> Iterator[tuple[str, SparkSession]]:
-    """Start a cluster with empty topics, and Spark, for as long as the block lasts.
+    """Run a cluster with empty topics, and Spark, during the block.
 
     Yields:
         The address of the cluster's name server, and the Spark session.

@@ -1,4 +1,4 @@
-"""A topic that holds state: the last departure of each plane. A plane whose flight was cancelled is taken out.
+"""A topic that holds state: the last departure of each plane. A cancelled flight removes its plane.
 
 pip install '.[demo]'
 python examples/flights_state.py
@@ -17,7 +17,7 @@ from minimq.connectors import RangeReader
 
 
 def write(nameserver: str, topic: str, table: pd.DataFrame) -> None:
-    """Send the state of a plane each time that it changes."""
+    """Send the state of a plane each time it changes."""
     known = table[table["tailnum"].notna()]
     bodies = known.to_json(orient="records", lines=True).encode().splitlines()
     messages = [
@@ -29,18 +29,18 @@ def write(nameserver: str, topic: str, table: pd.DataFrame) -> None:
 
 
 def read(nameserver: str, topic: str) -> dict[str, bytes]:
-    """Return the current table: read all that there is, the latest message of each key counts."""
+    """Return the current table: read the whole topic, the last message of each key wins."""
     table: dict[str, bytes] = {}
     with Admin(nameserver) as admin, closing(RangeReader(nameserver)) as reader:
         for each in admin.describe_topic(topic).queues:
             for batch in reader.read(each.queue, each.min_offset, each.max_offset):
                 for message in batch.messages(each.min_offset):
                     table[message.keys[0]] = message.body
-    return {key: body for key, body in table.items() if body}  # a tombstone has none
+    return {key: body for key, body in table.items() if body}  # a tombstone has no body
 
 
 def run(nameserver: str, topic: str, table: pd.DataFrame) -> dict[str, bytes]:
-    """Write all changes to a compacted topic, and return the table."""
+    """Write all changes to a compacted topic, and return its table."""
     with Admin(nameserver) as admin:
         admin.create_topic(topic, queues=4, compaction=Compaction(tombstone_s=86_400))
     write(nameserver, topic, table)

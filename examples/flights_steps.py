@@ -1,4 +1,4 @@
-"""The steps of the demonstration: send, consume, analyse; each returns what is wrong."""
+"""The steps of the demonstration: send, consume, analyse."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ console = Console(soft_wrap=True)
 
 def main() -> int:
     """Run the demonstration. Returns the exit status."""
-    check_java()  # before a minute of other work
+    check_java()  # fail before a minute of other work
     table = departures()
     with LocalCluster(brokers=BROKERS) as cluster:
         console.print(f"Cluster: a name server at {cluster.nameserver} and {BROKERS} brokers")
@@ -41,7 +41,7 @@ def main() -> int:
 
 
 def send(nameserver: str, table: pd.DataFrame) -> IdsByQueue:
-    """Send every departure. Returns what each queue was given."""
+    """Send all departures. Returns the ids of messages by queue."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True) as progress:
         started = time.monotonic()
@@ -53,7 +53,7 @@ def send(nameserver: str, table: pd.DataFrame) -> IdsByQueue:
 
 
 def consume(nameserver: str, admin: Admin, sent: IdsByQueue, total: int) -> list[str]:
-    """Read everything with a group of two. Returns what is wrong."""
+    """Read everything with a group of two. Returns the mistakes."""
     group = ConsumerGroup(nameserver, GROUP, TOPIC, BROKERS * QUEUES_PER_BROKER, total)
     group.run()
     shares = " + ".join(f"{count:,}" for count in group.taken)
@@ -68,9 +68,9 @@ def consume(nameserver: str, admin: Admin, sent: IdsByQueue, total: int) -> list
 
 
 def analyse(nameserver: str, table: pd.DataFrame) -> list[str]:
-    """Count in Spark what the queue holds, and compare. Returns what is wrong."""
+    """Aggregate the topic with Spark, and compare with the data. Returns the differences."""
     with console.status("starting Spark"), quiet_spark() as spark:
-        read_topic(spark, nameserver, TOPIC, "offset bigint").count()  # starts its workers, which is not to be timed
+        read_topic(spark, nameserver, TOPIC, "offset bigint").count()  # starts its workers, before the time is taken
         started = time.monotonic()
         result = figures(read_topic(spark, nameserver, TOPIC, "tag string, body binary"))
         seconds = time.monotonic() - started
@@ -85,7 +85,6 @@ def analyse(nameserver: str, table: pd.DataFrame) -> list[str]:
 
 
 def show(rows: list[CarrierFigures]) -> None:
-    """Print the figures."""
     names = names_of_carriers()
     printed = Table("carrier", title="Departures from New York, 2013")
     for heading in ("flights", "mean delay", "cancelled"):
@@ -101,5 +100,5 @@ def show(rows: list[CarrierFigures]) -> None:
 
 
 def say(what: str, count: int, seconds: float) -> None:
-    """Print what was done, and how fast."""
+    """Print a step with its throughput."""
     console.print(f"{count:,} {what}: {seconds:.2f} s, {count / seconds:,.0f} a second", highlight=False)

@@ -1,4 +1,4 @@
-"""A web service of FastAPI: it publishes departures, and asks a handler of FastStream how late a carrier is.
+"""A FastAPI web service that publishes departures, and requests a carrier's mean delay from a FastStream handler.
 
 pip install '.[faststream,demo]'   # FastStream, FastAPI and a web server
 python examples/flights_web.py     # then, in another terminal:
@@ -20,7 +20,7 @@ from minimq.errors import RequestFailed
 
 
 def application(broker: MinimqBroker, prefix: str = "") -> FastAPI:
-    """Return the service, whose lifespan starts and stops a broker; its topics begin with a prefix."""
+    """Return the service, whose lifespan starts and stops the broker. `prefix` is put before the names of topics."""
     delays: dict[str, list[float]] = defaultdict(list)
 
     @broker.subscriber(f"{prefix}departures", max_workers=8)

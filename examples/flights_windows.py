@@ -1,11 +1,11 @@
-"""Departures by airport and day, counted as they come: a streaming aggregation with late data and a restart.
+"""Departures by airport and day: a streaming aggregation with late data and a restart.
 
     pip install '.[spark,demo]'   # Spark, pandas and the flights; and Java
     python examples/flights_windows.py
 
-The flights of two weeks go through a queue for each airport. Some are sent a day late, which is in time for a watermark
-of two days; some are sent when their day has long been over, and these are not counted. The query is stopped in
-the middle and goes on from its checkpoint. In the end its counts are compared with those of the data.
+The flights of two weeks go through one queue per airport. Some are sent a day late, which the watermark of two days
+allows; some are sent long after their day, and are not counted. The query is stopped in the middle and resumes from its
+checkpoint. At the end its counts are compared with the data.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOPIC = "departures"
 AIRPORTS = ("EWR", "JFK", "LGA")
 BROKER = "broker-a"
 WATERMARK = "2 days"
-#: How many flights one micro-batch takes: about three days.
+#: Flights per micro-batch: about three days.
 PER_TRIGGER = 2500
 
 #: Flights by day and airport.
@@ -39,14 +39,14 @@ Counts = dict[tuple[str, str], int]
 
 @dataclass
 class Table:
-    """The table that a real query would write to a database: the latest count for each day and airport."""
+    """Stands for a table in a database: the latest count for each day and airport."""
 
     counts: Counts = field(default_factory=dict)
     updates: int = 0
     changed: threading.Event = field(default_factory=threading.Event)
 
     def update(self, changed: DataFrame, _: int) -> None:
-        """Replace what a micro-batch has changed. It may come twice after a restart, which changes nothing more."""
+        """Upsert the rows of a micro-batch. Idempotent: after a restart, a micro-batch may come twice."""
         for row in changed.collect():
             self.counts[row.day, row.origin] = row.flights
             self.updates += 1
@@ -55,12 +55,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Flights:
-    """Two weeks of flights in the order in which they are sent.
+    """Two weeks of flights in the order of sending.
 
     Attributes:
-        before: until the query is stopped.
-        after: the others, those that are a day late, and those that are too late.
-        expected: what is counted of them.
+        before: sent before the query is stopped.
+        after: sent after that, including those that are a day late, or too late.
+        expected: the expected counts.
     """
 
     before: pd.DataFrame
@@ -96,7 +96,7 @@ def send(nameserver: str, table: pd.DataFrame) -> None:
 
 
 def flights_by_day(messages: DataFrame) -> DataFrame:
-    """Count flights by airport and day; a day is closed two days after it is over."""
+    """Count flights by airport and day; a day is closed two days after its end."""
     flights = messages.select(
         from_json(messages.body.cast("string"), "origin STRING, time_hour TIMESTAMP").alias("flight")
     ).select("flight.*")
@@ -107,14 +107,14 @@ def flights_by_day(messages: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, nameserver: str, checkpoint: Path, table: Table) -> StreamingQuery:
-    """Start the query, or go on with it where its checkpoint is, until all there is has been read."""
+    """Start the query, or resume it from its checkpoint, until it has read all present messages."""
     messages = (
         spark.readStream.format("minimq")
         .option("nameserver", nameserver)
         .option("topic", TOPIC)
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", PER_TRIGGER)
-        .option("consumerGroup", "flights-by-day")  # `minimq group describe flights-by-day` shows how far it is
+        .option("consumerGroup", "flights-by-day")  # `minimq group describe flights-by-day` shows its progress
         .schema("body binary")
         .load()
     )
@@ -123,12 +123,12 @@ def start(spark: SparkSession, nameserver: str, checkpoint: Path, table: Table) 
 
 
 def run(spark: SparkSession, nameserver: str, checkpoint: Path, flights: Flights) -> Table:
-    """Send the flights and count them. Returns what was counted."""
+    """Send the flights, and return the table of counts."""
     table = Table()
     send(nameserver, flights.before)
     query = start(spark, nameserver, checkpoint, table)
     while query.isActive and not table.changed.wait(0.1):
-        pass  # one micro-batch of three is enough
+        pass  # stop after one of three micro-batches
     query.stop()
     start(spark, nameserver, checkpoint, table).awaitTermination()
 
@@ -138,14 +138,12 @@ def run(spark: SparkSession, nameserver: str, checkpoint: Path, flights: Flights
 
 
 def differences(counted: Counts, expected: Counts) -> Iterable[str]:
-    """Yield what was counted wrongly."""
     for key in sorted(counted.keys() | expected.keys()):
         if counted.get(key) != expected.get(key):
             yield f"{key}: counted {counted.get(key)} flights, expected {expected.get(key)}"
 
 
 def main() -> None:
-    """Run it on this machine and print the counts."""
     arguments(__doc__).parse_args()
     flights = two_weeks()
     with LocalCluster(brokers=1) as cluster, quiet_spark() as spark, tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""A worker of flights_workers.py: computes the speed of flights, up to a hundred in a call. Start as many as you like.
+"""A worker of flights_workers.py: computes the speed of flights, up to 100 in a call. Start as many as you like.
 
 pip install '.[demo]'
 python examples/flights_worker.py NAMESERVER GROUP FLIGHTS RESULTS
@@ -19,7 +19,7 @@ MINUTES = 60
 
 
 def knots(flight: dict[str, float | None]) -> float | None:
-    """Return the mean speed of a flight; None if it was cancelled or diverted. Fails if it took no time."""
+    """Return the mean speed of a flight; None if it was cancelled or diverted. Raises an error if it took no time."""
     distance, minutes = flight["distance"], flight["air_time"]
     if distance is None or minutes is None:
         return None
@@ -27,7 +27,7 @@ def knots(flight: dict[str, float | None]) -> float | None:
 
 
 def results(messages: Sequence[ReceivedMessage]) -> bytes:
-    """Return a line for each flight. It has the id of its message: whoever gets it twice knows that it is the same."""
+    """Return a line for each flight. It has the message id, so that readers can drop duplicates."""
     flights = [json.loads(message.body) for message in messages]
     lines = [
         {"id": message.message_id, "carrier": message.tag, "knots": knots(flight)}
@@ -47,7 +47,7 @@ def main(nameserver: str, group: str, source: str, sink: str) -> None:
     with Producer(nameserver) as producer, consumer:
 
         def work(messages: list[ReceivedMessage]) -> ConsumeResult:
-            producer.send(Message(sink, results(messages)))  # is on disk before the flights are acknowledged
+            producer.send(Message(sink, results(messages)))  # on disk before the flights are acknowledged
             return ConsumeResult.SUCCESS
 
         consumer.subscribe(source)

@@ -1,11 +1,11 @@
-"""A pool of workers on the flights of a month: each is done by one of them, and one that always fails holds up none.
+"""A pool of workers for the flights of a month: one worker per flight, and a poison message does not block others.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_workers.py
 
-Worker processes take flights from a work queue one by one, whoever is free, and send the speed of each to another
-topic. One flight took no time, so that its speed cannot be computed: workers log why, and after three tries it is a
-dead letter. What comes out is compared with the same figures computed straight from the data.
+Worker processes take flights from a work queue one by one, and send their speeds to another topic. The data has a
+flight that took no time, whose speed cannot be computed: workers log the error, and after three tries it becomes a dead
+letter. The results are compared with those computed directly from the data.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _GIVE_UP_S = 120.0
 
 
 def with_poison(table: pd.DataFrame) -> pd.DataFrame:
-    """Return departures of which the one in the middle took no time."""
+    """Return departures where the one in the middle took no time."""
     poisoned = table.reset_index(drop=True)
     poisoned.loc[len(poisoned) // 2, "air_time"] = 0
     return poisoned
@@ -46,7 +46,7 @@ def send(nameserver: str, topic: str, table: pd.DataFrame) -> None:
 
 @contextmanager
 def pool(workers: int, *arguments: str) -> Iterator[None]:
-    """Run so many workers for as long as the block lasts."""
+    """Run worker processes during the block."""
     command = [sys.executable, str(WORKER), *arguments]
     processes = [subprocess.Popen(command) for _ in range(workers)]
     try:
@@ -59,7 +59,7 @@ def pool(workers: int, *arguments: str) -> Iterator[None]:
 
 
 def received(nameserver: str, sink: str, count: int) -> pd.DataFrame:
-    """Return the results of so many flights, each once."""
+    """Return the results of `count` flights, without duplicates."""
     found: dict[str, tuple[str, float | None]] = {}
     give_up = time.monotonic() + _GIVE_UP_S
     with PullConsumer(nameserver, group=f"{sink}-reader") as consumer:
@@ -74,7 +74,7 @@ def received(nameserver: str, sink: str, count: int) -> pd.DataFrame:
 
 
 def dead(admin: Admin, group: str) -> list[dict[str, object]]:
-    """Return the flights that were given up, once there are some."""
+    """Wait for dead letters and return their flights."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not (letters := list(admin.dead_letters(group))) and time.monotonic() < give_up:
         time.sleep(0.1)
@@ -82,14 +82,14 @@ def dead(admin: Admin, group: str) -> list[dict[str, object]]:
 
 
 def expected(table: pd.DataFrame) -> pd.Series:
-    """Compute the mean speed by carrier straight from the data, without the flight that took no time."""
+    """Compute the mean speed by carrier directly from the data, without the flight that took no time."""
     good = table[table["air_time"] != 0]
     speeds = good["distance"] / MILES_PER_NAUTICAL_MILE / (good["air_time"] / MINUTES)
     return speeds.groupby(good["carrier"]).mean()
 
 
 def run(nameserver: str, source: str, sink: str, group: str, table: pd.DataFrame, workers: int) -> list[str]:
-    """Send departures and have them done; return what is wrong with the results."""
+    """Send departures, run the workers, and return the mistakes in the results."""
     table = with_poison(table)
     send(nameserver, source, table)
     with pool(workers, nameserver, group, source, sink), Admin(nameserver) as admin:
@@ -107,7 +107,6 @@ def run(nameserver: str, source: str, sink: str, group: str, table: pd.DataFrame
 
 
 def main() -> int:
-    """Run it on this machine. Returns the exit status."""
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=4, help="worker processes (default: 4)")
     workers = parser.parse_args().workers

@@ -1,4 +1,4 @@
-"""A topic of Kafka, copied to a topic of minimq until Ctrl-C, or with --exit-at-end until everything is copied.
+"""Copies a Kafka topic to a minimq topic until Ctrl-C, or with --exit-at-end until everything is copied.
 
 pip install minimq confluent-kafka
 minimq topic create orders && python examples/from_kafka.py 127.0.0.1:9092 orders 127.0.0.1:9876
@@ -15,9 +15,9 @@ from minimq.kafka import properties_of, text_of
 
 
 def translate(record: confluent_kafka.Message, topic: str) -> Message:
-    """Return a record of Kafka as a message; see `minimq.kafka` for the way back."""
+    """Convert a Kafka record to a message; `minimq.kafka` has the functions for the reverse direction."""
     properties = properties_of(record.headers() or ())
-    properties["kafka"] = f"{record.partition()}@{record.offset()}"  # tells consumers what was copied twice
+    properties["kafka"] = f"{record.partition()}@{record.offset()}"  # lets consumers detect duplicates
     if record.value() is None:
         properties["kafka-null"] = "true"
     keys = [] if record.key() is None else [text_of(record.key())]
@@ -25,7 +25,7 @@ def translate(record: confluent_kafka.Message, topic: str) -> Message:
 
 
 def copy(kafka: str, topic: str, nameserver: str, *, idle_s: float | None = None) -> int:
-    """Copy what the group `minimq-copy` has not copied yet, until nothing comes for so long; return the number."""
+    """Copy what the group `minimq-copy` has not committed, until no record arrives for `idle_s`; return the number."""
     source = confluent_kafka.Consumer(
         {
             "bootstrap.servers": kafka,
@@ -45,7 +45,7 @@ def copy(kafka: str, topic: str, nameserver: str, *, idle_s: float | None = None
                 messages = [translate(record, topic) for record in records]
                 producer.send_many((message for message in messages if message.keys), selector=by_hash())
                 producer.send_many(message for message in messages if not message.keys)
-                if records:  # all of them are on disk: Kafka may go on
+                if records:  # all of them are on disk now
                     source.commit(asynchronous=False)
                     copied += len(records)
     finally:

@@ -1,7 +1,7 @@
 # %% [markdown]
 # # A topic in a notebook
 # VS Code, Jupyter with jupytext, and others open this file as a notebook; `python examples/notebook.py` runs all of it.
-# It needs `pip install 'minimq[arrow]' pandas`. The cluster is one of this machine: give the address of yours instead.
+# It needs `pip install 'minimq[arrow]' pandas`. It starts a local cluster: replace that by the address of yours.
 
 # %%
 import json
@@ -26,7 +26,7 @@ with Producer(cluster.nameserver) as producer:
 
 # %% [markdown]
 # ## A topic is a table
-# No group takes part and nothing is committed: run this cell as often as you like. `start="-24h"` reads what is newer.
+# This uses no group and commits nothing: run the cell as often as you like. `start="-24h"` reads only the last day.
 
 # %%
 table = minimq.arrow.read_table("orders", cluster.nameserver, columns=["body", "store_timestamp"]).to_pandas()

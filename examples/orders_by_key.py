@@ -1,4 +1,4 @@
-"""The events of each order in their order: sent by key, and read by two workers at once.
+"""Keeps the events of each order in sequence: they are sent by key, and processed by two concurrent workers.
 
 python examples/orders_by_key.py
 """
@@ -15,7 +15,7 @@ ORDERS = 25
 
 
 def run(nameserver: str) -> dict[str, list[str]]:
-    """Send the steps of all orders, interleaved; return those of each order as they were worked off."""
+    """Send the steps of all orders, interleaved; return the steps of each order as they were processed."""
     with Admin(nameserver) as admin:
         admin.create_topic("orders", queues=4)
     with Producer(nameserver) as producer:
@@ -32,7 +32,7 @@ def run(nameserver: str) -> dict[str, list[str]]:
             left.release()
         return ConsumeResult.SUCCESS
 
-    # A queue has one worker at a time, and with orderly=True one call at a time: nothing overtakes what failed.
+    # A queue has one worker at a time, and with orderly=True one call at a time: no message overtakes one that failed.
     workers = [PushConsumer(nameserver, group="warehouse", orderly=True) for _ in range(2)]
     for worker in workers:
         worker.subscribe("orders")

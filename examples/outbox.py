@@ -1,4 +1,4 @@
-"""A row in a database and a message about it: both or none, though the program fails between the two.
+"""A row in a database and a message about it: both or none, even if the program fails between the two.
 
 python examples/outbox.py
 """
@@ -23,13 +23,13 @@ from minimq import (
 
 
 def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
-    """Place orders, of which every third fails before its row is there; return the rows, and what was delivered."""
+    """Place orders, where every third fails before its row is inserted; return the rows, and the delivered orders."""
     with Admin(nameserver) as admin, closing(sqlite3.connect(database)) as db:
         admin.create_topic("orders", queues=1)
         db.execute("CREATE TABLE orders (number TEXT PRIMARY KEY)")
 
     def check(message: Message) -> TransactionResolution:
-        """Answer brokers that ask how a transaction ended whose program has failed."""
+        """Resolve a transaction whose program has failed; brokers ask for it."""
         with closing(sqlite3.connect(database)) as own:
             found = own.execute("SELECT 1 FROM orders WHERE number = ?", (message.keys[0],)).fetchone()
         return COMMIT if found else ROLLBACK
@@ -40,7 +40,7 @@ def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
     ):
         for number in range(9):
             with suppress(RuntimeError), producer.transaction() as tx:
-                tx.send(Message("orders", b"placed", keys=[f"o-{number}"]))  # seen by nobody until the block ends
+                tx.send(Message("orders", b"placed", keys=[f"o-{number}"]))  # invisible until the block ends
                 if number % 3 == 2:
                     raise RuntimeError("out of stock")
                 with db:

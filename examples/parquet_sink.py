@@ -3,7 +3,7 @@
     pip install pyarrow
     python examples/parquet_sink.py
 
-A file is named after its first offset, and written before a commit: who dies in between writes the same file once more.
+A file is named after its first offset, and written before the commit: after a crash in between, it is written again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullCon
 
 STORED_AT = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema({"order": pa.string(), "cents": pa.int64(), "stored_at": STORED_AT, "offset": pa.int64()})
-ROWS = 500  # of a file, or a few more
+ROWS = 500  # per file, or a few more
 
 
 def write(folder: Path, queue: MessageQueue, rows: list[dict[str, object]]) -> None:
-    """Write a file as a whole, or not at all; one that begins at the same offset is replaced."""
+    """Write a file atomically; replaces one that begins at the same offset."""
     path = folder / f"{queue.broker_name}-{queue.queue_id}-{rows[0]['offset']:020}.parquet"
     pq.write_table(pa.Table.from_pylist(rows, SCHEMA), path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
 
 
 def run(nameserver: str, folder: Path, count: int) -> None:
-    """Write messages to files until there are `count` of them; leave none for later."""
+    """Write `count` messages to files."""
     waiting: defaultdict[MessageQueue, list[dict[str, object]]] = defaultdict(list)
     with PullConsumer(nameserver, group="lake", auto_commit=False) as consumer:
         consumer.subscribe("orders")

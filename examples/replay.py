@@ -1,4 +1,4 @@
-"""Read everything since yesterday again, beside the group that works, or as that group.
+"""Read everything since yesterday again: without affecting the group, or as the group itself.
 
 python examples/replay.py
 """
@@ -12,7 +12,7 @@ from minimq.connectors import RangeReader
 
 
 def since_yesterday(nameserver: str, topic: str) -> list[bytes]:
-    """Return all bodies of the last 24 hours. No group notices."""
+    """Return all bodies of the last 24 hours. Does not affect any group."""
     with Admin(nameserver) as admin, closing(RangeReader(nameserver)) as reader:
         ends = {each.queue: each.max_offset for each in admin.describe_topic(topic).queues}
         begins = admin.offsets_at(ends, "-24h")
@@ -25,7 +25,7 @@ def since_yesterday(nameserver: str, topic: str) -> list[bytes]:
 
 
 def read(nameserver: str, group: str, count: int) -> int:
-    """Return how many messages a group reads: all that are there for it."""
+    """Read `count` messages as a group; return how many were read."""
     with PullConsumer(nameserver, group=group) as consumer:
         consumer.subscribe("orders")
         found = 0
@@ -35,7 +35,7 @@ def read(nameserver: str, group: str, count: int) -> int:
 
 
 def run(nameserver: str) -> tuple[int, int, int]:
-    """Return how many messages a group has read, a reader beside it, and the group once it was set back."""
+    """Return the numbers of messages read by a group, by a reader without a group, and by the group after a reset."""
     with Admin(nameserver) as admin:
         admin.create_topic("orders", queues=4)
     with Producer(nameserver) as producer:
@@ -43,7 +43,7 @@ def run(nameserver: str) -> tuple[int, int, int]:
     first = read(nameserver, "billing", 1000)
     beside = len(since_yesterday(nameserver, "orders"))
     with Admin(nameserver) as admin:
-        admin.reset_offsets("billing", "orders", "-24h")  # members that run go on from there, too
+        admin.reset_offsets("billing", "orders", "-24h")  # running members continue from there, too
     return first, beside, read(nameserver, "billing", 1000)
 
 

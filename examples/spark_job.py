@@ -1,9 +1,9 @@
-"""A Spark job that reads a topic and counts what is there, queue by queue.
+"""A Spark job that reads a topic and counts its messages by queue.
 
     pip install '.[spark]'   # and Java
     python examples/spark_job.py orders --nameserver 127.0.0.1:9876
 
-The master is the one of `spark-submit` where that runs it, otherwise this machine.
+The master is that of `spark-submit` if it runs the job, otherwise this machine.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 def read_topic(spark: SparkSession, nameserver: str, topic: str) -> DataFrame:
-    """Return the messages of a topic: where each is, and its body."""
+    """Return the messages of a topic: position and body."""
     reader = spark.read.format("minimq").option("nameserver", nameserver).option("topic", topic)
     return reader.schema("broker_name string, queue_id int, offset bigint, body binary").load()
 
 
 def count_queues(messages: DataFrame) -> DataFrame:
-    """Return a row for each queue: how many messages it has, and from where to where."""
+    """Return a row for each queue: number of messages, first and last offset."""
     return (
         messages.groupBy("broker_name", "queue_id")
         .agg(count("*").alias("messages"), min("offset").alias("first"), max("offset").alias("last"))
@@ -35,18 +35,17 @@ def count_queues(messages: DataFrame) -> DataFrame:
 
 
 def count_bodies(messages: DataFrame) -> tuple[int, int]:
-    """Return how many messages there are, and how many different bodies."""
+    """Return the number of messages, and the number of distinct bodies."""
     (row,) = messages.agg(count("*").alias("messages"), count_distinct(col("body")).alias("bodies")).collect()
     return row.messages, row.bodies
 
 
 def main() -> None:
-    """Read the topic and print the result."""
     parser = argparse.ArgumentParser(description="Count the messages of a topic with Spark.")
     parser.add_argument("topic")
     parser.add_argument("--nameserver", default=os.environ.get("MINIMQ_NAMESERVER", "127.0.0.1:9876"))
     given = parser.parse_args()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need the packages that this Python has
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need the packages of this Python
     spark = (
         SparkSession.builder.appName(f"minimq {given.topic}")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={_LOG_CONFIG.as_uri()}")

@@ -1,4 +1,4 @@
-"""A pool of workers: each task goes to one of them, one that fails is tried again, and none is lost.
+"""A pool of workers: each task goes to one of them, failed tasks are retried, and none is lost.
 
 python examples/worker_pool.py
 """
@@ -13,7 +13,7 @@ TASKS = 40
 
 
 def run(nameserver: str) -> tuple[int, int]:
-    """Work off all tasks with three workers; return how many tasks are done, and how many calls that took."""
+    """Process all tasks with three workers; return the number of tasks and the number of calls."""
     with Admin(nameserver) as admin, Producer(nameserver) as producer:
         admin.create_topic("thumbnails", queues=2)
         producer.send_many(Message("thumbnails", b"picture %d" % number) for number in range(TASKS))
@@ -26,7 +26,7 @@ def run(nameserver: str) -> tuple[int, int]:
             calls += 1
             [message] = messages
             if message.body.endswith(b"7") and message.reconsume_times == 0:
-                return ConsumeResult.RETRY_LATER  # so does an exception
+                return ConsumeResult.RETRY_LATER  # an exception has the same effect
             done.add(message.body)
             if len(done) == TASKS:
                 finished.set()
