@@ -1,9 +1,9 @@
-"""Write the classes that a JVM of Spark loads into an archive, with which the next ones start in half the time.
+"""Archive the classes that Spark's JVM loads, which halves the start-up time of further JVMs.
 
     python scripts/archive-spark-classes.py FILE
 
-The tests use it (tests/conftest.py). It holds for this Java and these jars; a JVM that has others passes it over. The
-file is empty where Java writes no such archive.
+The tests use it (tests/conftest.py). The archive is valid for this Java and these jars; other JVMs ignore it. The file
+is empty if Java does not support such archives.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-#: As in the tests.
+#: The same as in the tests.
 OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def main(archive: Path) -> None:
-    """Run a small query, and have its JVM write the archive at its end."""
+    """Run a small query; its JVM writes the archive at exit."""
     written = archive.with_suffix(".new")
     written.unlink(missing_ok=True)
     os.environ["SPARK_SUBMIT_OPTS"] = f"{OPTIONS} -Xlog:disable -XX:ArchiveClassesAtExit={written}"
@@ -29,7 +29,7 @@ def main(archive: Path) -> None:
     assert gateway is not None
     jvm = gateway.proc
     spark.stop()
-    jvm.stdin.close()  # it ends, and writes
+    jvm.stdin.close()  # which makes the JVM exit
     jvm.wait()
     written.touch()
     written.replace(archive)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for known vulnerabilities in the packages of the images, by their pinned versions. Fails if one is found, and if a
-# package cannot be looked up, so that silence never passes for safety. Needs the network; run it through `make audit`.
+# Checks the pinned packages of the images for known vulnerabilities. Fails if there is one, or if a package cannot be
+# checked. Needs the network; run it with `make audit`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,4 +1,4 @@
-"""Check the links of all documents, as a code host follows them: `python scripts/check_links.py`."""
+"""Check the links of all documents, as a code host resolves them: `python scripts/check_links.py`."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from pymdownx.slugs import slugify
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = ("*.md", "docs/*.md", "docs/*/*.md", "tests/*.md", "bench/*.md")
-#: Code whose docstrings and messages name pages.
+#: Code whose docstrings and messages refer to pages.
 CODE = ("examples/*.py", "bench/*.py", "scripts/*.py", "*/minimq*/**/*.py", "*/*_minimq/**/*.py")
 _slug = slugify(case="lower")
 _markdown = MarkdownIt("commonmark").enable("table")
 
 
 def broken_links(document: Path) -> Iterator[str]:
-    """Yield a sentence about each link of a document that leads nowhere."""
+    """Yield a sentence about each broken link of a document."""
     for link in links(document):
         if reason := fault(document, link):
             yield f"{document.relative_to(ROOT)}: {link}: {reason}"
 
 
 def fault(document: Path, link: str) -> str | None:
-    """Return why a link of a document leads nowhere. Nothing is fetched: of addresses the form is checked."""
+    """Return why a link is broken; None if it is not. Fetches nothing: only the form of external addresses is checked."""
     address = urlsplit(link)
     if address.scheme:
         well_formed = address.scheme == "https" and re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", address.netloc)
@@ -46,7 +46,6 @@ def fault(document: Path, link: str) -> str | None:
 
 
 def links(document: Path) -> Iterator[str]:
-    """Yield the targets of the links and pictures of a document."""
     for token in _markdown.parse(_text(document)):
         for child in token.children or ():
             if target := child.attrGet("href") or child.attrGet("src"):
@@ -55,7 +54,7 @@ def links(document: Path) -> Iterator[str]:
 
 @cache
 def anchors(document: Path) -> set[str]:
-    """Return the anchors of the headings of a document; those of one text are numbered."""
+    """Return the anchors of the headings of a document; repeated headings are numbered."""
     seen = Counter[str]()
     names = set()
     tokens = _markdown.parse(_text(document))
@@ -73,7 +72,7 @@ def _text(document: Path) -> str:
 
 
 def missing_pages() -> Iterator[str]:
-    """Yield a sentence about each page that code names and that is not there."""
+    """Yield a sentence about each missing page that code refers to."""
     for path in sorted(set(chain.from_iterable(ROOT.glob(pattern) for pattern in CODE))):
         for page, anchor in re.findall(r"\b(docs/[\w-]+\.md)(?:#([\w-]+))?", path.read_text()):
             if reason := fault(ROOT / "README.md", f"{page}#{anchor}"):
@@ -81,7 +80,6 @@ def missing_pages() -> Iterator[str]:
 
 
 def all_faults() -> list[str]:
-    """Return a sentence about everything that leads nowhere."""
     documents = sorted(set(chain.from_iterable(ROOT.glob(pattern) for pattern in DOCUMENTS)))
     return [*chain.from_iterable(broken_links(document) for document in documents), *missing_pages()]
 

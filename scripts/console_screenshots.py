@@ -1,9 +1,9 @@
-"""Pictures of all pages of the console, in a real browser: wide and narrow, light and dark.
+"""Screenshots of all pages of the console, in a real browser: wide and narrow, light and dark.
 
 make screenshots ARGS="[FOLDER] [--traffic SECONDS] [--only WORD] [--docs]"
 
-It starts a cluster with a shop on it, which sells for a while, and a secured one. FOLDER is build/screenshots unless
-it is given. With --docs it writes the few pictures of the documents instead, to docs/images.
+It starts a cluster with a shop, which sells for a while, and a secured cluster. FOLDER is build/screenshots by default.
+With --docs it only writes the few screenshots of the documents, to docs/images.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from support.shop import FAILING, LAGGING, WANTED_KEY, Shop, delivery, frame, op
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs" / "images"
-#: Pixels of a picture in the documents.
+#: Pixels of a screenshot in the documents.
 _DOCS_HEIGHT = 860
-#: The sampler's clock is so many times as fast: a traffic of two minutes fills the charts of an hour.
+#: Factor of the sampler's clock: two minutes of traffic fill the charts of an hour.
 _SPEED = 30
 _HOSTILE = '<script>document.title = "gone"</script> "><img src=x onerror=alert(1)> \u202etxt.exe\u202c {{ 7 * 7 }}'
 
 
 @contextmanager
 def console_of(nameserver: str) -> Iterator[str]:
-    """Serve a console whose clock is fast; yields its address."""
+    """Serve a console with a fast clock; yields its address."""
     observer = Observer(nameserver, "", interval_s=0.5)
     with Admin(observer.cluster) as admin:
         observer.sampler = Sampler(admin, 0.5, lambda: time.monotonic() * _SPEED)
@@ -58,7 +58,7 @@ def console_of(nameserver: str) -> Iterator[str]:
 
 
 class Traffic:
-    """Sells in a shop until it is told to stop; a thread of its own, with a context manager."""
+    """Sells in a shop until stopped, in a thread. A context manager."""
 
     def __init__(self, shop: Shop) -> None:
         self._shop = shop
@@ -73,7 +73,7 @@ class Traffic:
         self.stop()
 
     def stop(self) -> None:
-        """End, and wait for it. Idempotent."""
+        """Stop, and wait for the thread. Idempotent."""
         self._ends.set()
         self._thread.join()
 
@@ -92,7 +92,7 @@ class Traffic:
 
 @dataclass
 class Camera:
-    """Takes the pictures of one console."""
+    """Takes the screenshots of one console."""
 
     browser: Browser
     address: str
@@ -100,13 +100,13 @@ class Camera:
     only: str
 
     def take(self, name: str, path: str | None, shows: str = "", *, then: str = "") -> None:
-        """Take all pictures of a page.
+        """Take all screenshots of a page.
 
         Args:
-            name: of the files.
-            path: of the page; None stays where the browser is.
+            name: name of the files.
+            path: path of the page; None stays on the current page.
             shows: a text to wait for.
-            then: a button to push first.
+            then: a button to click first.
         """
         if self.only not in name:
             return
@@ -123,7 +123,7 @@ class Camera:
         self.browser.reset()
 
     def take_for_docs(self, name: str, path: str, shows: str) -> None:
-        """Take one picture of the upper part of a page, with few colours, so that it is small."""
+        """Take one screenshot of the upper part of a page, with few colours to keep the file small."""
         self.browser.open(self.address + path)
         self.browser.wait_for(shows)
         file = self.folder / f"console-{name}.png"
@@ -134,7 +134,6 @@ class Camera:
 
 
 def take_all(camera: Camera, messages: dict[str, str]) -> None:
-    """Take the pictures of all pages that read a cluster with a shop."""
     camera.take("cluster", "/", "broker-a")
     camera.take("topics", "/topics", "orders")
     camera.take("topic", "/topics/orders", "Newest messages")
@@ -162,7 +161,7 @@ def take_all(camera: Camera, messages: dict[str, str]) -> None:
 
 
 def take_actions(camera: Camera) -> None:
-    """Take the pictures of forms, of what they describe, and of a result."""
+    """Take the screenshots of forms, of their plans, and of a result."""
     camera.take("action-create", "/create-topic", "Show what will happen")
     camera.take("action-produce", "/topics/orders/produce", "Show what will happen")
     camera.take("action-reset", f"/groups/{LAGGING}/reset", "Show what will happen")
@@ -175,8 +174,8 @@ def take_actions(camera: Camera) -> None:
 
 
 def take_faults(camera: Camera, cluster: LocalCluster) -> None:
-    """Take the pictures of a broker that hangs, of one that is gone, and of a cluster that is lost."""
-    both = cluster.brokers[2:]  # those of broker-b
+    """Take the screenshots of a hanging broker, a dead one, and a dead cluster."""
+    both = cluster.brokers[2:]  # the replicas of broker-b
     for broker in both:
         broker.pause()
     camera.take("fault-topic", "/topics/orders", "incomplete")
@@ -191,7 +190,7 @@ def take_faults(camera: Camera, cluster: LocalCluster) -> None:
 
 
 def take_secured(camera: Camera) -> None:
-    """Take the pictures of a secured cluster: those of signing in, and of users."""
+    """Take the screenshots of a secured cluster: sign-in and users."""
     with LocalCluster(brokers=1, secure=True) as cluster, Admin(credentials=cluster.credentials) as admin:
         admin.create_topic("orders", queues=1)
         admin.add_user("till", ["allow write topic orders"])
@@ -213,7 +212,6 @@ def take_secured(camera: Camera) -> None:
 
 
 def take_docs(camera: Camera) -> None:
-    """Take the pictures of the documents."""
     camera.take_for_docs("cluster", "/", "broker-b")
     camera.take_for_docs("topic", "/topics/orders", "Newest messages")
     camera.take_for_docs("group", "/groups/billing", "Held by")
@@ -240,7 +238,6 @@ def places(nameserver: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Start everything, and take the pictures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--docs", action="store_true", help="take those of docs/images alone")

@@ -1,4 +1,4 @@
-"""The dashboard of one broker: what it does, and what limits it."""
+"""The dashboard of one broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dashboard of a cluster: whether all servers are well."""
+"""The dashboard of a cluster: the health of all servers."""
 
 from __future__ import annotations
 

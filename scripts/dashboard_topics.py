@@ -1,4 +1,4 @@
-"""The dashboard of topics and groups: what is stored in them, and who is behind."""
+"""The dashboard of topics and groups: stored messages, lag and work queues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dashboard_panels import JOB, Dashboard, Panel, one, quantiles, rate
 TOPIC = f'{JOB}, topic=~"$topic"'
 GROUP = f'{JOB}, group=~"$group"'
 BOTH = f'{JOB}, group=~"$group", topic=~"$topic"'
-#: Of replicas, the one that counts: slaves show groups and topics as well.
+#: Only the leading replica: slaves export the metrics of groups and topics, too.
 LEADS = f"and on (job, instance) (instance:minimq_broker_leads{{{JOB}}} == 1)"
 
 TOPICS = Dashboard(

@@ -65,7 +65,7 @@ def command_table(command: click.Command) -> Iterator[str]:
 
 
 def class_table(options: Any) -> Iterator[str]:
-    """Yield the lines of the table of an options class, whose sentences stand in its docstring."""
+    """Yield the lines of the table of an options class; the sentences come from its docstring."""
     text = inspect.getdoc(options) or ""
     described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE))
     yield "| option | default | |"
@@ -76,7 +76,7 @@ def class_table(options: Any) -> Iterator[str]:
 
 
 def constructor_table(client: type[object]) -> Iterator[str]:
-    """Yield the lines of the table of what a class is made with, besides its options; the class describes it."""
+    """Yield the lines of the table of a class's arguments, except its options; the sentences come from its docstring."""
     described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(client) or "", re.MULTILINE))
     yield "| argument | default | |"
     yield "|---|---|---|"
@@ -88,7 +88,6 @@ def constructor_table(client: type[object]) -> Iterator[str]:
 
 
 def page() -> str:
-    """Return the whole page."""
     sections = (
         ("minimq-nameserver", command_table(nameserver)),
         ("minimq-broker", command_table(broker)),

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The tests of the console run Chromium with its driver, and nginx as the proxy in front of it. They are looked for on
-# PATH; as root on Debian and Ubuntu it installs the distribution's. Anywhere else it says what is missing: the tests that
-# need them are skipped then.
+# The tests of the console need Chromium with its driver, and nginx as a proxy, on PATH. If they are missing, root on
+# Debian or Ubuntu installs the distribution's packages. Otherwise this prints what is missing; the tests that need it
+# are skipped.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin

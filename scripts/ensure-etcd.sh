@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of replicated brokers run a real etcd 3.4 or newer, which is looked for on PATH; as root on Debian and Ubuntu
-# it installs the distribution's. Anywhere else it says what is missing.
+# The tests of replicated brokers need etcd 3.4 or newer on PATH. If it is missing, root on Debian or Ubuntu installs the
+# distribution's package. Otherwise this prints what is missing.
 set -euo pipefail
 
 if command -v etcd >/dev/null; then exit 0; fi

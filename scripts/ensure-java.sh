@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Spark needs Java 17 or newer. Looks where Spark looks, first in JAVA_HOME, then on PATH; as root on Debian and
-# Ubuntu it installs the distribution's default. Anywhere else it says what is missing.
+# Spark needs Java 17 or newer in JAVA_HOME or on PATH. If it is missing, root on Debian or Ubuntu installs the
+# distribution's default. Otherwise this prints what is missing.
 set -euo pipefail
 
 needed=17
 
-java_version() { # the major version of the Java that Spark would take; 0 when there is none
+java_version() { # the major version of the Java that Spark would use; 0 if there is none
   local java=java
   if [ -n "${JAVA_HOME:-}" ]; then java=$JAVA_HOME/bin/java; fi
-  # 'openjdk version "17.0.15"' -> 17; Java 8 calls itself 1.8 and counts as 1. Other lines may stand before this one.
+  # 'openjdk version "17.0.15"' -> 17; Java 8 reports 1.8 and counts as 1. Other lines may precede this one.
   "$java" -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p' | grep . || echo 0
 }
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tests of the rules for Prometheus run its promtool 2.42 or newer, which is looked for on PATH; as root on Debian and
-# Ubuntu it installs the distribution's. Anywhere else it says what is missing.
+# The tests of the Prometheus rules need promtool 2.42 or newer on PATH. If it is missing, root on Debian or Ubuntu
+# installs the distribution's package. Otherwise this prints what is missing.
 set -euo pipefail
 
 if command -v promtool >/dev/null; then exit 0; fi
@@ -12,6 +12,6 @@ fi
 
 echo "No promtool found: installing the distribution's prometheus, which has it."
 export DEBIAN_FRONTEND=noninteractive # ask nothing
-export RUNLEVEL=1                     # start nothing: promtool is all that the tests need
+export RUNLEVEL=1                     # do not start Prometheus: the tests only need promtool
 apt-get update
 apt-get install -y --no-install-recommends prometheus

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Generates the Python code of the wire protocol, and its type stubs, beside the .proto files.
 #   generate-proto.sh           replaces the generated files
-#   generate-proto.sh --check   changes nothing; fails when they differ from what would be generated
-# Run it through `make proto` and `make proto-check`, which prepare .venv-proto.
+#   generate-proto.sh --check   changes nothing; fails if the generated files are out of date
+# Run it with `make proto` and `make proto-check`, which prepare .venv-proto.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Writes constraints.txt: the version of every package that `make setup` installs, resolved anew from pyproject.toml. Then
-# docker/requirements*.txt: what the images install, with the hash of every file that the index has of these versions.
-# Run it through `make lock`, with the oldest supported Python, so that the result fits the newer ones too.
-#   scripts/lock.sh --images    writes docker/requirements*.txt alone, with the versions that constraints.txt has
+# docker/requirements*.txt: the packages of the images, with the hash of every file that the index has of these versions.
+# Run it with `make lock` and the oldest supported Python, so that the result fits newer ones, too.
+#   scripts/lock.sh --images    only writes docker/requirements*.txt, with the versions in constraints.txt
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -12,7 +12,7 @@ python=$work/venv/bin/python
 
 if [ "${1:-}" != --images ]; then
   "${PYTHON:-python3}" -m venv "$work/venv"
-  # hatchling builds minimq; setuptools builds the dependencies that come as source.
+  # hatchling builds minimq; setuptools builds the dependencies that are distributed as source.
   "$python" -m pip install --use-pep517 --upgrade setuptools hatchling -e '.[spark,faststream,etcd,secure,otel,otel-broker,console,schemas,testcontainers,docs,dev,demo]'
 
   {
@@ -25,7 +25,7 @@ fi
 "${PYTHON:-python3}" -m venv "$work/tools"
 "$work/tools/bin/python" -m pip install --quiet pip-tools
 
-hashed() { # FILE WHAT: reads requirements, and writes them to docker/FILE with all that they need
+hashed() { # FILE WHAT: reads requirements, and writes them with their dependencies to docker/FILE
   {
     echo "# $2"
     echo "# Written by 'make lock': pip takes no file whose SHA-256 is not listed, and no package that is not."
@@ -35,7 +35,7 @@ hashed() { # FILE WHAT: reads requirements, and writes them to docker/FILE with 
   mv "$work/hashed" "docker/$1"
 }
 
-needed() { # EXTRA...: what minimq asks for, by itself and with each extra
+needed() { # EXTRA...: the requirements of minimq itself and of each extra
   "${PYTHON:-python3}" - "$@" <<'PYTHON'
 import sys, tomllib
 with open("pyproject.toml", "rb") as file:

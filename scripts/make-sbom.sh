@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Writes docker/sbom.cdx.json, the software bill of materials (CycloneDX) of the image of the servers: the packages of
-# docker/requirements.txt, installed with their hashes as in the image, and minimq. Run it through `make sbom`.
+# docker/requirements.txt, installed with their hashes as in the image, and minimq. Run it with `make sbom`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,12 +15,12 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv --without-pip "$work/image"
 install() { "$work/tools/bin/python" -m pip --python "$work/image/bin/python" install --quiet "$@"; }
 install --require-hashes --only-binary :all: -r docker/requirements.txt
-# By its name: of a file, pip notes the path, which is this machine's.
+# By name, not by file: pip would record the file's path on this machine.
 install --no-deps --no-index --find-links "$work/wheels" minimq
 
 "$work/tools/bin/cyclonedx-py" environment --output-reproducible --spec-version 1.6 --output-format JSON \
   --output-file "$work/found.json" "$work/image/bin/python"
-# minimq is what the document is about, not a part of it. Links to home pages are no part of a bill.
+# minimq is the subject of the document, not a component. Links to home pages do not belong there.
 "${PYTHON:-python3}" - "$work/found.json" >"$work/sbom.json" <<'PYTHON'
 import json, sys
 with open(sys.argv[1]) as file:

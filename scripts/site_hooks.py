@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: the site has pages from outside docs/, and links that work on a code host work in it as well."""
+"""MkDocs hooks: add pages from outside docs/, and adapt links that work on a code host to the site."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from minimq_nameserver import __main__ as nameserver
 
 ROOT = Path(__file__).parent.parent
 COMMANDS = {"minimq": client.main, "minimq-broker": broker.main, "minimq-nameserver": nameserver.main}
-#: Columns that fit beside the navigation.
+#: Columns of help texts, so that they fit beside the navigation.
 _HELP_WIDTH = 86
-#: Pages of the site that stand elsewhere in the repository, which is where the texts that link to them look for them.
+#: Pages of the site whose files are outside docs/, by the path in links to them.
 ELSEWHERE = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -41,7 +41,7 @@ _CODE = re.compile(r"(^```.*?^```$|`[^`\n]+`)", re.DOTALL | re.MULTILINE)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that stand elsewhere, and a page for each example."""
+    """Add the pages from outside docs/, and a page for each example and each command."""
     for source, page in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text()))
     for example in sorted(ROOT.glob("examples/*.py")):
@@ -53,17 +53,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn links between files of the repository into links between pages of the site."""
+    """Convert links between files of the repository to links between pages of the site."""
     return adapt_links(with_parts(markdown), page.file.src_uri, config.repo_url)
 
 
 def on_page_content(html: str, **_: object) -> str:
-    """Give each cell of a table the name of its column, which the style shows on a phone."""
+    """Add the name of its column to each cell of a table; the style shows it on a phone."""
     return re.sub(r"<table>.*?</table>", labelled, html, flags=re.DOTALL)
 
 
 def labelled(table: re.Match[str]) -> str:
-    """Return a table whose cells have the text of their column's head as `data-label`."""
+    """Return a table whose cells have their column's heading as `data-label`."""
     heads = re.findall(r"<th[^>]*>(.*?)</th>", table[0], re.DOTALL)
     names = [re.sub(r"<[^>]*>", "", head).strip().replace('"', "&quot;") for head in heads]
     count = 0
@@ -77,10 +77,10 @@ def labelled(table: re.Match[str]) -> str:
 
 
 def with_parts(markdown: str) -> str:
-    """Return the text of a page of docs/ in which each mark `<!-- README.md#ANCHOR -->` is replaced by that section.
+    """Replace each mark `<!-- README.md#ANCHOR -->` in the text of a page by that section.
 
-    With the name of a language after the anchor, only the first block of code in it is taken. `<!-- commands -->` is
-    replaced by the table of all commands of minimq, and `<!-- methods -->` by that of all methods of `Admin`.
+    If a language follows the anchor, only the first code block in that language is used. `<!-- commands -->` becomes the
+    table of all commands of minimq, and `<!-- methods -->` the table of all methods of `Admin`.
     """
     for mark, rows in {"<!-- commands -->": command_rows, "<!-- methods -->": method_rows}.items():
         if mark in markdown:
@@ -108,7 +108,7 @@ def command_rows() -> Iterator[str]:
 
 
 def commands_below(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Yield the commands that do something, with their names."""
+    """Yield all commands that are not groups, with their paths."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -129,14 +129,14 @@ def method_rows() -> Iterator[str]:
 
 
 def command_page(name: str, command: click.Command) -> str:
-    """Return the page of a command: its help, and that of all commands below it, as a terminal shows it."""
+    """Return the page of a command: the help texts of the command and all its subcommands, as in a terminal."""
     sections = (f"## {path}\n\n```text\n{text}\n```\n" for path, text in helps(command, name, None))
     return f"# The command {name}\n\n" + "\n".join(sections)
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None) -> Iterator[tuple[str, str]]:
-    """Yield the names and the help of a command and of those below it."""
-    # Several extensions of MkDocs do that, none of which knows how the newest click marks a default that is missing.
+    """Yield the paths and help texts of a command and its subcommands."""
+    # Existing MkDocs extensions for this do not know how the newest click marks a missing default.
     with click.Context(command, parent, name, terminal_width=_HELP_WIDTH, max_content_width=_HELP_WIDTH) as context:
         yield context.command_path, command.get_help(context)
         if isinstance(command, click.Group):
@@ -146,14 +146,14 @@ def helps(command: click.Command, name: str, parent: click.Context | None) -> It
 
 
 def example_page(example: Path) -> str:
-    """Return the page of an example: its docstring, and all of it as code."""
+    """Return the page of an example: its summary and its code."""
     code = example.read_text()
     summary = (ast.get_docstring(ast.parse(code)) or "").partition("\n\n")[0]
     return f"# {example.name}\n\n{summary}\n\n```python\n{code}```\n"
 
 
 def adapt_links(markdown: str, page: str, repository: str | None) -> str:
-    """Return the text of a page with links that work in the site; of code without a page only the words are left."""
+    """Return the text of a page with links that work in the site, or at the code host for files without a page."""
     source = {page: source for source, page in ELSEWHERE.items()}.get(page, f"docs/{page}")
 
     def adapted(link: re.Match[str]) -> str:
@@ -166,7 +166,7 @@ def adapt_links(markdown: str, page: str, repository: str | None) -> str:
             return f"[{words}]({posixpath.relpath(there, posixpath.dirname(page) or '.')}{hash_mark}{anchor})"
         if (ROOT / file).exists():
             return f"[{words}]({repository}/{file})" if repository else words
-        return link[0]  # it leads nowhere, which the build reports
+        return link[0]  # broken; the build reports it
 
     return "".join(
         part if number % 2 else _LINK.sub(adapted, part) for number, part in enumerate(_CODE.split(markdown))

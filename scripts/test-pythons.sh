@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Tests the wheel with every Python that minimq supports and this machine has: the unit tests, and a part of the
-# integration tests from each area. Run it through `make test-pythons`; PYTHONS="python3.13 /opt/py/bin/python" names others.
+# Tests the wheel with every supported Python on this machine: the unit tests, and some integration tests of each area.
+# Run it with `make test-pythons`; PYTHONS="python3.13 /opt/py/bin/python" selects other interpreters.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,7 +11,7 @@ if [ ${#tests[@]} = 0 ]; then
   tests+=(tests/integration/test_{local_cluster,producer,pull_consumer,push_consumer,transactions}.py)
 fi
 
-# One interpreter of each version: on PATH, or installed by pyenv.
+# One interpreter of each version, from PATH or pyenv.
 find_pythons() {
   local version candidate
   for version in $supported; do
@@ -34,7 +34,7 @@ for python in $pythons; do
   "$python" -m venv --clear "$venv"
   PIP_CONSTRAINT=constraints.txt "$venv/bin/python" -m pip install --quiet --use-pep517 -c constraints.txt \
     "$(ls dist/minimq-*.whl)[spark,etcd,secure,schemas,dev,demo]"
-  # Without the source roots on the path: what is imported is the wheel.
+  # The source roots are not on the path, so the wheel is imported.
   PYSPARK_PYTHON=$PWD/$venv/bin/python "$venv/bin/python" -P -m pytest -o pythonpath=tests -p no:cacheprovider \
     -n "${WORKERS:-4}" --no-loadscope-reorder "${tests[@]}" || failed="$failed $version"
 done

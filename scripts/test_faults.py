@@ -1,6 +1,6 @@
-"""Run the tests with the marks `fault` and `slow` in two workers, and repeat once, alone, what fails.
+"""Run the tests marked `fault` or `slow` in two workers, and repeat failed tests once, in one process.
 
-    .venv/bin/python scripts/test_faults.py [WHAT PYTEST TAKES]
+    .venv/bin/python scripts/test_faults.py [PYTEST ARGUMENTS]
 
 A test that passes alone is reported as flaky. The run fails if a test fails twice, or if more than three are flaky.
 """
@@ -15,20 +15,19 @@ from pathlib import Path
 
 MARKS = "(fault or slow) and not long"
 MOST_FLAKY = 3
-#: So many failures have one cause, which a repetition does not find.
+#: More failures than this have a common cause: repeating them is useless.
 MOST_REPEATED = 20
 CACHE = Path(".pytest_cache/faults")
 FAILED = 1  # pytest's exit status if tests failed
 
 
 def run_pytest(*arguments: str) -> int:
-    """Return the exit status of pytest."""
     command = [sys.executable, "-m", "pytest", "-m", MARKS, "-o", f"cache_dir={CACHE}", *arguments]
     return subprocess.run(command, check=False).returncode
 
 
 def failed_tests() -> list[str]:
-    """Return the ids of the tests that the last run left as failed."""
+    """Return the ids of the tests that failed in the last run."""
     record = CACHE / "v/cache/lastfailed"
     return sorted(json.loads(record.read_text())) if record.exists() else []
 

@@ -22,7 +22,6 @@ SIZES = {"stat": (4, 4), "timeseries": (8, 8), "table": (8, 8)}
 
 
 def written(dashboard: Dashboard) -> str:
-    """Return the file of a dashboard."""
     numbers = count(1)
     panels: list[dict[str, Any]] = []
     top = 0
@@ -57,16 +56,16 @@ def written(dashboard: Dashboard) -> str:
 
 
 def variables(dashboard: Dashboard) -> list[dict[str, Any]]:
-    """Return what can be chosen above a dashboard."""
+    """Return the variables that users choose above a dashboard."""
     source = {"name": "datasource", "type": "datasource", "label": "data source", "query": "prometheus"}
     queries = [("job", "label_values(minimq_nameserver_info, job)"), *dashboard.variables]
     return [source, *(variable(name, query) for name, query in queries)]
 
 
 def variable(name: str, query: str) -> dict[str, Any]:
-    """Return a choice among the values of a label: of servers one, of topics and groups any number."""
+    """Return a variable with the values of a label: single choice for servers, multiple for topics and groups."""
     document: dict[str, Any] = {"name": name, "type": "query", "label": name, "datasource": SOURCE, "query": query}
-    document |= {"refresh": 2, "sort": 1}  # asked again when the time changes; in alphabetical order
+    document |= {"refresh": 2, "sort": 1}  # refresh when the time range changes; sort alphabetically
     if name not in {"job", "instance"}:
         everything = {"text": ["All"], "value": ["$__all"]}
         document |= {"multi": True, "includeAll": True, "allValue": ".*", "current": everything}
@@ -74,7 +73,7 @@ def variable(name: str, query: str) -> dict[str, Any]:
 
 
 def shown(panel: Panel) -> dict[str, Any]:
-    """Return a panel, but for its place."""
+    """Return a panel without its position."""
     instant = panel.kind != "timeseries"
     targets = [
         {
@@ -110,7 +109,7 @@ def shown(panel: Panel) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Write the files, or with --check exit with status 1 when one is out of date."""
+    """Write the files, or with --check exit with status 1 if one is out of date."""
     files = {FOLDER / f"{each.uid}.json": written(each) for each in (CLUSTER, TOPICS, BROKER)}
     for path, text in files.items():
         if "--check" not in sys.argv[1:]:
