@@ -30,7 +30,7 @@ def broken_links(document: Path) -> Iterator[str]:
 
 
 def fault(document: Path, link: str) -> str | None:
-    """Return why a link is broken; None if it is not. Fetches nothing: only the form of external addresses is checked."""
+    """Return why a link is broken, or None. Fetches nothing: only the form of external addresses is checked."""
     address = urlsplit(link)
     if address.scheme:
         well_formed = address.scheme == "https" and re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", address.netloc)

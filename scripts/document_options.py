@@ -76,7 +76,7 @@ def class_table(options: Any) -> Iterator[str]:
 
 
 def constructor_table(client: type[object]) -> Iterator[str]:
-    """Yield the lines of the table of a class's arguments, except its options; the sentences come from its docstring."""
+    """Yield the lines of the table of a class's arguments, without its options; the docstring has the sentences."""
     described = dict(re.findall(r"^    (\w+): (.+(?:\n {8}.+)*)", inspect.getdoc(client) or "", re.MULTILINE))
     yield "| argument | default | |"
     yield "|---|---|---|"

@@ -79,8 +79,8 @@ def labelled(table: re.Match[str]) -> str:
 def with_parts(markdown: str) -> str:
     """Replace each mark `<!-- README.md#ANCHOR -->` in the text of a page by that section.
 
-    If a language follows the anchor, only the first code block in that language is used. `<!-- commands -->` becomes the
-    table of all commands of minimq, and `<!-- methods -->` the table of all methods of `Admin`.
+    If a language follows the anchor, only the first code block in that language is used. `<!-- commands -->` becomes
+    the table of all commands of minimq, and `<!-- methods -->` the table of all methods of `Admin`.
     """
     for mark, rows in {"<!-- commands -->": command_rows, "<!-- methods -->": method_rows}.items():
         if mark in markdown:

@@ -53,7 +53,7 @@ class DeadLetter:
 
     @property
     def tries(self) -> int:
-        """How often the message was delivered."""
+        """Number of deliveries of the message."""
         return redelivery.number_of(self._raw.get(redelivery.RECONSUME_TIMES, "")) or 0
 
     @property
@@ -172,7 +172,7 @@ class DeadLetter:
 
 
 class Chosen(TypedDict, total=False):
-    """How a user selects dead letters: arguments of `Admin.dead_letters` and others, all of which have to match.
+    """A user's selection of dead letters: arguments of `Admin.dead_letters` and others, all of which have to match.
 
     Attributes:
         since: only dead letters that failed at or after this time. A time is 2026-01-31T08:00Z, with a time zone, or

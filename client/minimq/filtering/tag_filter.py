@@ -18,7 +18,7 @@ _JOINTS = re.compile(r"\s*(?:[,;|]|&&|\s(?:OR|AND|or)\s)\s*")
 
 
 class Spelling(NamedTuple):
-    """How errors write the two kinds of filters, for example as command line options."""
+    """The notation of the two kinds of filters in errors, for example as command line options."""
 
     #: Prefix of a quoted tag expression.
     tags: str = ""

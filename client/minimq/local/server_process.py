@@ -100,7 +100,7 @@ class ServerProcess:
 
     @property
     def end(self) -> str:
-        """How the latest process ended, "status 1" or "signal SIGKILL"; empty if it has not ended."""
+        """The end of the latest process, "status 1" or "signal SIGKILL"; empty while it runs."""
         process = self._process
         code = None if process is None else process.poll()
         if code is None:
