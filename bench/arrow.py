@@ -1,12 +1,12 @@
-"""Topics into Polars: rows a second, and what they cost.
+"""Reads topics into Polars: rows per second, CPU and memory.
 
     make bench-arrow [ARGS="--messages 5000000 --size 100 --runs 3"]
 
-One broker, one topic of eight queues, bodies of so many bytes. `read` goes through the topic batch by batch and counts
-rows; `frame` makes one Polars frame; `messages` polls the same messages as Python objects, to compare. CPU figures are
-seconds of this process and of the broker for a million rows; memory is the highest resident memory of this process
-while it reads, above what it had before. With `--jars` and confluent-kafka installed, `kafka` makes the same frame of
-the same rows from Kafka, in the way that its client offers: messages, and of these a list.
+One broker, one topic of eight queues, bodies of `--size` bytes. `read` iterates over the batches and counts rows;
+`frame` makes one Polars frame; `messages` polls the same messages as Python objects, for comparison. CPU is in seconds
+of this process and of the broker per million rows; memory is the growth of this process's resident memory to its peak.
+With `--jars` and confluent-kafka installed, `kafka` makes the same frame from Kafka, in the only way that its client
+offers: a list of messages.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PART = 500_000
 
 
 def fill(nameserver: str, messages: int, size: int) -> float:
-    """Send rows of random bytes; return the seconds."""
+    """Send rows of random bytes; return the duration in seconds."""
     body = pa.array([os.urandom(size) for _ in range(1_000)], pa.binary())
     part = pa.table({"body": pa.concat_arrays([body] * (_PART // 1_000))})
     with Producer(nameserver, compression="none") as producer:
@@ -75,7 +75,7 @@ def messages(nameserver: str, count: int) -> int:
 
 
 class Kafka:
-    """Kafka with the same rows, and a frame made of them; the name of its server is the first argument of `frame`."""
+    """Fills Kafka with the same rows, and makes a frame of them."""
 
     def __init__(self, server: KafkaServer) -> None:
         self._address = server.address
@@ -114,10 +114,10 @@ def resident_mb() -> float:
     return int(statm.split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-class Highest:
-    """The highest resident memory of this process within the block, above that at its beginning."""
+class PeakMemory:
+    """Measures how far the resident memory of this process grows during the block."""
 
-    def __enter__(self) -> Highest:
+    def __enter__(self) -> PeakMemory:
         self._before = self.most = resident_mb()
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._look)
@@ -140,7 +140,7 @@ class Highest:
 @click.option("--runs", default=3)
 @click.option("--jars", type=click.Path(path_type=Path), help="Kafka's, to compare with it.")
 def main(count: int, size: int, runs: int, jars: Path | None) -> None:
-    """Measure, and print lines of JSON."""
+    """Print the results as lines of JSON."""
     count -= count % _PART
     if jars is not None:
         with TemporaryDirectory() as folder, KafkaServer(jars, Path(folder), 8) as server:
@@ -158,11 +158,11 @@ def main(count: int, size: int, runs: int, jars: Path | None) -> None:
 
 
 def measure(name: str, way: Callable[[int], int], count: int, runs: int, broker: int) -> None:
-    """Do it some times, and print the medians."""
+    """Run `way` several times, and print the medians."""
     rates, own, theirs, grown = [], [], [], []
     for number in range(runs):
         before, began = (cpu_seconds(os.getpid()), cpu_seconds(broker)), time.perf_counter()
-        with Highest() as highest:
+        with PeakMemory() as highest:
             assert way(number) >= count
         rates.append(count / (time.perf_counter() - began))
         own.append((cpu_seconds(os.getpid()) - before[0]) / count * 1e6)

@@ -1,7 +1,7 @@
-"""minimq beside Kafka, in turn on this machine: lone sends, the way from send to poll, and bulk.
+"""Compares minimq with Kafka on this machine, in turn: single sends, latency from send to poll, and bulk throughput.
 
-Lone sends are synced by both, Kafka's topic with `flush.messages=1`. In bulk Kafka acknowledges what the system has in
-memory, which is its default, and minimq what is on the disk.
+Both sync single sends to disk, Kafka's topic with `flush.messages=1`. In bulk, Kafka acknowledges messages in the page
+cache, which is its default; minimq acknowledges messages on disk.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ QUEUES = 8
 
 @dataclass
 class Side:
-    """One of the two brokers, as its workloads see it."""
+    """One of the two systems: its broker and how to reach it."""
 
     script: str
     pid: int
     address: dict[str, str]
 
     def alone(self, name: str, **arguments: Any) -> dict[str, float]:
-        """Run a workload, and return what it measured, with the broker's CPU time."""
+        """Run a workload; return its results and the broker's CPU time."""
         with Meter([self.pid]) as usage:
             result = run(name, script=self.script, **self.address, **arguments)
         return {**result, "broker_s": usage.server_cpu_s}
 
     def paced(self, topic: str, count: int) -> dict[str, float]:
-        """Send 200 messages a second, and return how long each took to be polled."""
+        """Send 200 messages per second; return their latencies from send to poll."""
         receiver = Workload("receive_paced", script=self.script, **self.address, topic=topic, count=count)
         sender = Workload("send_paced", script=self.script, **self.address, topic=topic, count=count, rate=200)
         receiver.go()
@@ -53,12 +53,11 @@ class Side:
 
 @dataclass
 class Figures:
-    """Figures of each round by their name, those of minimq and those of Kafka."""
+    """Results of all rounds, by name: those of minimq, and those of Kafka."""
 
     found: dict[str, tuple[list[float], list[float]]] = field(default_factory=dict)
 
     def add(self, side: int, name: str, value: float) -> None:
-        """Add the figure of one round."""
         self.found.setdefault(name, ([], []))[side].append(value)
 
 
@@ -92,8 +91,8 @@ def kafka_side(folder: Path, jars: Path) -> Iterator[Side]:
 
 
 def measure(side: Side, which: int, share: float, figures: Figures) -> None:
-    """Run all workloads of one round at one of the brokers."""
-    side.alone("send_one_by_one", topic="synced", count=int(10_000 * share))  # Java compiles what runs often
+    """Run all workloads of one round on one side."""
+    side.alone("send_one_by_one", topic="synced", count=int(10_000 * share))  # warms up Java's JIT compiler
     lone = side.alone("send_one_by_one", topic="synced", count=int(5000 * share))
     figures.add(which, "lone send, synced: messages/s", lone["count"] / lone["seconds"])
     figures.add(which, "lone send: p50, ms", lone["p50_ms"])
@@ -119,7 +118,7 @@ def measure(side: Side, which: int, share: float, figures: Figures) -> None:
 @click.option("--rounds", default=3, show_default=True, help="How often; medians are shown.")
 @click.option("--share", default=1.0, show_default=True, help="Of the usual numbers of messages.")
 def main(jars: Path, rounds: int, share: float) -> None:
-    """Measure minimq and Kafka in turn, each with an empty broker, with clients of one process."""
+    """Measure minimq and Kafka in turn, each with an empty broker and single-process clients."""
     figures = Figures()
     console = Console(width=140)
     for number in range(rounds):

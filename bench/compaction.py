@@ -1,8 +1,8 @@
-"""The price of compaction: its CPU time, sends meanwhile, and how fast what is left is read.
+"""The cost of compaction: its CPU time, its effect on sends, and the speed of reading the compacted topic.
 
     .venv/bin/python bench/compaction.py [--messages 1000000] [--keys 100000] [--body 200] [--share 0.2]
 
-What is left is compared with the same messages in a topic that is not compacted: pairs in turn, by CPU time.
+Reads of the compacted topic are compared, in turn and by CPU time, with reads of the same messages in a plain topic.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from minimq.connectors import RangeReader
 
 STATE, PLAIN, OTHER = "state", "plain", "other"
 ROUNDS = 5
-#: Each round reads all so many times: CPU time of the broker is counted in hundredths of a second.
+#: Reads per round: the kernel counts CPU time in hundredths of a second, so one read is too short.
 READS = 10
 
 
 def changes(topic: str, count: int, keys: int, body: int) -> Iterator[Message]:
-    """Yield changes of a table, key after key in a fixed disorder."""
+    """Yield changes of a table; the keys are in a fixed scrambled order."""
     for number in range(count):
         yield Message(topic, (b"%d " % number).ljust(body, b"x"), keys=(f"key-{number * 7919 % keys}",))
 
 
 def shown(cluster: LocalCluster) -> str:
-    """Return the log of the broker, in which each round is a line."""
+    """Return the log of the broker, which has a line for each compaction."""
     return cluster.brokers[0].log_path.read_text()
 
 
@@ -45,7 +45,7 @@ def client_cpu_s() -> float:
 
 
 def latencies(cluster: LocalCluster, seconds: float) -> dict[str, float]:
-    """Send one message after the other; return how long they took, in ms."""
+    """Send one message after the other; return their latencies in ms."""
     found = []
     with Producer(cluster.nameserver) as producer:
         until = time.monotonic() + seconds
@@ -58,7 +58,7 @@ def latencies(cluster: LocalCluster, seconds: float) -> dict[str, float]:
 
 
 def read_range(cluster: LocalCluster, topic: str) -> tuple[int, float]:
-    """Read a topic; return its messages, and the CPU seconds of client and broker."""
+    """Read a topic; return the number of messages, and the CPU seconds of client and broker."""
     pid = cluster.brokers[0].pid
     assert pid is not None
     before = client_cpu_s() + sum(cpu_s(pid))
@@ -71,7 +71,7 @@ def read_range(cluster: LocalCluster, topic: str) -> tuple[int, float]:
 
 
 def read_group(cluster: LocalCluster, topic: str, count: int, number: int) -> tuple[int, float]:
-    """Read so many messages of a topic as a consumer; return them, and the CPU seconds of client and broker."""
+    """Consume `count` messages, `READS` times; return their number, and the CPU seconds of client and broker."""
     pid = cluster.brokers[0].pid
     assert pid is not None
     before, found = client_cpu_s() + sum(cpu_s(pid)), 0
@@ -102,7 +102,7 @@ def main() -> None:
                 admin.create_topic(OTHER, queues=1)
             with Producer(cluster.nameserver) as producer:
                 producer.send_many(changes(STATE, given.messages, given.keys, given.body))
-                # What is left of it fills the last segment up, so that all of the topic is sealed.
+                # Fill the last segment, so that the whole topic is sealed.
                 producer.send_many(Message(OTHER, bytes(1 << 20)) for _ in range(70))
             idle = latencies(cluster, 5.0)
         with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "compaction_check_s": 0.1}) as cluster:
@@ -110,7 +110,7 @@ def main() -> None:
             assert pid is not None
             began, before = time.monotonic(), sum(cpu_s(pid))
             while "compaction: done" not in shown(cluster):
-                time.sleep(0.05)  # nothing else is measured meanwhile
+                time.sleep(0.05)
             print(
                 json.dumps(
                     {
@@ -152,7 +152,7 @@ def main() -> None:
                         }
                     )
                 )
-            with Producer(cluster.nameserver) as producer:  # another round
+            with Producer(cluster.nameserver) as producer:  # cause another compaction
                 producer.send_many(changes(STATE, given.messages, given.keys, given.body))
                 producer.send_many(Message(OTHER, bytes(1 << 20)) for _ in range(70))
             print(json.dumps({"sends_idle": idle, "sends_while_compacting": latencies(cluster, 5.0)}))

@@ -1,10 +1,10 @@
-"""The speed of the console: how long its pages take on a large cluster, and what its looks cost.
+"""The speed of the console: response times of its pages with a large cluster, and its CPU while idle.
 
     .venv/bin/python bench/console_pages.py [--brokers 10] [--topics 1000] [--groups 200] [--rounds 20]
 
-It starts brokers on this machine, makes topics with two queues on each of them, puts a message into each tenth topic,
-and lets each group have committed offsets in one topic. Then it asks a `minimq console` of its own for each page again
-and again, one request after the other. The pages of one topic and one group are those of different ones in turn.
+It starts brokers on this machine, creates topics with two queues on each of them, sends a message to every tenth topic,
+and commits offsets of each group in one topic. Then it requests each page repeatedly from a `minimq console`, one
+request after the other. Pages of a topic or a group show a different one in each round.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from minimq import Admin, LocalCluster, Message, Producer
 
-#: Pages, of which {topic} and {group} are replaced.
+#: Pages; {topic} and {group} are placeholders.
 PAGES = (
     "/",
     "/topics",
@@ -42,7 +42,7 @@ PAGES = (
 
 
 def populate(nameserver: str, topics: Sequence[str], groups: Sequence[str]) -> None:
-    """Make topics and groups, and send some messages."""
+    """Create topics and groups, and send some messages."""
     with Admin(nameserver, timeout_s=60) as admin, ThreadPoolExecutor(8) as threads:
 
         def create(topic: str) -> None:
@@ -60,7 +60,7 @@ def populate(nameserver: str, topics: Sequence[str], groups: Sequence[str]) -> N
 
 @contextmanager
 def console_of(nameserver: str) -> Iterator[tuple[str, int]]:
-    """Run a console beside the block; yields its address and its process id."""
+    """Run a console during the block; yields its address and its process id."""
     command = [sys.executable, "-m", "minimq", "-n", nameserver, "console", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         try:
@@ -71,7 +71,7 @@ def console_of(nameserver: str) -> Iterator[tuple[str, int]]:
 
 
 def ask(address: str, path: str) -> tuple[float, bool]:
-    """Return the seconds that a page takes, and whether it is whole."""
+    """Return the response time of a page in seconds, and whether the page is complete."""
     parts = urlsplit(address)
     assert parts.hostname is not None
     connection = HTTPConnection(parts.hostname, parts.port, timeout=60)
@@ -87,7 +87,7 @@ def ask(address: str, path: str) -> tuple[float, bool]:
 def measure(
     address: str, topics: Sequence[str], groups: Sequence[str], rounds: int
 ) -> dict[str, list[tuple[float, bool]]]:
-    """Return what `ask` does for each request, by page."""
+    """Return the results of `ask` by page."""
     found: dict[str, list[tuple[float, bool]]] = {page: [] for page in PAGES}
     for number in range(rounds):
         for page in PAGES:
@@ -103,12 +103,11 @@ def cpu_s(pid: int) -> float:
 
 
 def share(values: Sequence[float], part: float) -> float:
-    """Return the value below which a part of all values are."""
+    """Return the quantile of `values` at `part`."""
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
 
 
 def main() -> None:
-    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--brokers", type=int, default=10)
     parser.add_argument("--topics", type=int, default=1_000)

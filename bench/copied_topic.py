@@ -1,4 +1,4 @@
-"""A topic before a query copies it, and the comparison with its copy: messages that are lost, repeated or wrong."""
+"""The input of a query that copies a topic, and its comparison with the copy: lost, duplicate or wrong messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_EXAMPLES = 8
 
 
 class Row(NamedTuple):
-    """One message: its number in the topic, and what is summed up by key."""
+    """One message: its number in the topic, and an amount that is summed by key."""
 
     number: int
     key: str
@@ -26,16 +26,16 @@ class Row(NamedTuple):
 
 @dataclass
 class Verdict:
-    """The result of the comparison, in numbers of messages unless it says otherwise.
+    """The result of the comparison, in numbers of messages unless stated otherwise.
 
     Attributes:
         rows: in the input.
         stored: in the copy.
-        lost: in the input and not in the copy.
-        twice: more often in the copy than once, each further time counted.
-        strange: in the copy and not in the input, or with another key or amount.
-        wrong_keys: number of keys of which the count or the sum differ; reckoned apart from the others.
-        disordered: behind one of the same key with a higher number, or not in the queue of the others of its key.
+        lost: in the input, but not in the copy.
+        twice: duplicates in the copy; each further copy counts.
+        strange: in the copy, but not in the input, or with another key or amount.
+        wrong_keys: number of keys whose count or sum differs; computed independently of the others.
+        disordered: stored after a message of the same key with a higher number, or in another queue than its key.
         examples: some findings as text.
     """
 
@@ -50,7 +50,7 @@ class Verdict:
 
     @property
     def is_exact(self) -> bool:
-        """True if the copy has each message of the input exactly once, in its order."""
+        """True if the copy has each message of the input exactly once, in order."""
         return not (self.lost or self.twice or self.strange or self.wrong_keys or self.disordered)
 
     def find(self, text: str) -> None:
@@ -59,7 +59,6 @@ class Verdict:
 
 
 def random_rows(chance: random.Random, count: int) -> list[Row]:
-    """Return the rows of an input."""
     return [
         Row(number, f"key-{chance.randrange(_KEYS)}", chance.randint(-_MOST_AMOUNT, _MOST_AMOUNT))
         for number in range(count)
@@ -67,14 +66,14 @@ def random_rows(chance: random.Random, count: int) -> list[Row]:
 
 
 def send(nameserver: str, topic: str, rows: Iterable[Row]) -> None:
-    """Send rows; those of one key go to one queue, in their order."""
+    """Send rows; rows of one key go to one queue, in order."""
     with Producer(nameserver) as producer:
         messages = (Message(topic, b"%d %d" % (row.number, row.amount) + _PADDING, keys=(row.key,)) for row in rows)
         producer.send_many(messages, selector=by_hash())
 
 
 def stored(nameserver: str, topic: str) -> list[list[Row]]:
-    """Return what each queue holds, in its order."""
+    """Return the rows in each queue, in order."""
     with Admin(nameserver) as admin:
         queues = admin.route(topic).read_queues()
     found: dict[object, list[Row]] = {queue: [] for queue in queues}
@@ -94,9 +93,9 @@ def judge(rows: Sequence[Row], queues: Sequence[Sequence[Row]], *, in_order: boo
     """Compare an input with its copy.
 
     Args:
-        rows: the input; the number of each is its place.
+        rows: the input; the number of each row is its index.
         queues: the copy.
-        in_order: whether the rows of one key have to be in one queue, in their order.
+        in_order: whether the rows of one key must be in one queue, in order.
     """
     verdict = Verdict(rows=len(rows), stored=sum(map(len, queues)))
     times = [0] * len(rows)

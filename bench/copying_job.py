@@ -1,4 +1,4 @@
-"""Run by spark_driver.py: takes jobs from its standard input, a line of JSON each, and says how each has ended."""
+"""Run by spark_driver.py: reads jobs from stdin, one line of JSON each, and prints the outcome of each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from spark_driver import Job
 
-#: Processes that live for some seconds are not worth a better compiler, nor threads that collect garbage.
+#: For processes that live for seconds, the optimizing compiler and parallel garbage collection do not pay.
 _JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 
 
@@ -25,7 +25,7 @@ def session(master: str, java_options: str) -> SparkSession:
         "spark.executor.extraJavaOptions": f"{_JAVA_OPTIONS} {java_options}",
         "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
         "spark.sql.shuffle.partitions": "2",
-        # Executors are killed again and again: neither the application nor a task is given up for it.
+        # Executors are killed repeatedly, which must not fail the application or a task.
         "spark.deploy.maxExecutorRetries": "-1",
         "spark.task.maxFailures": "20",
     }.items():
@@ -34,7 +34,7 @@ def session(master: str, java_options: str) -> SparkSession:
 
 
 def start(spark: SparkSession, job: Job) -> StreamingQuery:
-    """Start the query, which ends when it has copied what there is now."""
+    """Start the query, which ends when it has copied all present messages."""
     source = spark.readStream.format("minimq").option("nameserver", job.nameserver).option("topic", job.source)
     source = source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", job.batch_rows)
     frame = source.schema("body binary, keys array<string>").load()
@@ -46,7 +46,7 @@ def start(spark: SparkSession, job: Job) -> StreamingQuery:
 
 
 def carry_out(spark: SparkSession, job: Job) -> str:
-    """Run a query to its end, and return why it failed; "" when it did not."""
+    """Run a query to its end, and return why it failed; "" if it did not."""
     try:
         start(spark, job).awaitTermination()
     except StreamingQueryException as error:
@@ -61,7 +61,7 @@ def tell(error: str) -> None:
 
 def main() -> None:
     spark = session(*sys.argv[1:])
-    spark.range(4).repartition(2).count()  # its executors are there after this
+    spark.range(4).repartition(2).count()  # waits for its executors
     tell("")
     for line in sys.stdin:
         tell(carry_out(spark, Job(**json.loads(line))))

@@ -1,4 +1,4 @@
-"""One query that copies a topic under faults, from an empty checkpoint to the verdict."""
+"""One run of a query that copies a topic under faults, from an empty checkpoint to the verdict."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 _QUEUES = 2
 _MOST_STARTS = 15
 _END_S = 300.0
-#: Part of the runs in which all messages of one key go to one queue, in their order.
+#: Fraction of runs where all messages of one key go to one queue, in order.
 _KEYED = 1 / 2
 
 
@@ -53,7 +53,7 @@ class CopyLine:
 
     @property
     def is_exact(self) -> bool:
-        """True if the copy is as it has to be, and nothing is left over."""
+        """True if the copy is exact, and no staged batches are left over."""
         return self.verdict.is_exact and not self.left
 
 
@@ -61,11 +61,11 @@ class CopyingRun:
     """Carries out one run.
 
     Args:
-        line: with the number of the run and its faults; the rest is filled in.
-        chance: all that is random comes from it.
-        plan: of all runs.
-        cluster: of two brokers.
-        drivers: one of which runs the query.
+        line: has the number of the run and its faults; the other fields are filled in.
+        chance: the only source of randomness.
+        plan: settings of all runs.
+        cluster: a cluster of two brokers.
+        drivers: provides the Spark drivers that run the query.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class CopyingRun:
         )
 
     def carry_out(self) -> CopyLine:
-        """Run it and return what it has shown."""
         with Admin(self._cluster.nameserver) as admin:
             for topic in (self._job.source, self._job.target):
                 admin.create_topic(topic, queues=_QUEUES)
@@ -119,7 +118,7 @@ class CopyingRun:
         for name, kind, scene.batch in zip(self.line.faults, self._kinds, moments, strict=True):
             self._plan.tell(self.line, f"{name}, from micro-batch {scene.batch} on")
             came = kind.carry_out(scene)
-            while not came and scene.outcome and scene.driver.lives:  # the query has failed while it was waited for
+            while not came and scene.outcome and scene.driver.lives:  # the query failed before the moment came
                 self._failed(scene)
                 came = kind.carry_out(scene)
             del self._to_come[0]
@@ -136,14 +135,14 @@ class CopyingRun:
         self.line.left = sum(broker.staged for broker in found if broker is not None)
 
     def _failed(self, scene: Scene) -> None:
-        """Note why the query has ended, or does not come to an end, and let it go on."""
+        """Record why the query failed, or that it is stuck, and restart it."""
         self.line.failures.append(scene.outcome or f"the query has not ended after {_END_S:.0f} s")
         if scene.outcome is None:
             scene.kill_driver()
         self._start_again(scene)
 
     def _start_again(self, scene: Scene) -> None:
-        """Let the query go on from its checkpoint."""
+        """Restart the query from its checkpoint."""
         self.line.restarts += 1
         if self.line.restarts > _MOST_STARTS:
             raise SystemExit(f"run {self.line.number} does not come to its end: {self.line.failures[-1]}")
@@ -162,7 +161,7 @@ class CopyingRun:
     def _next_driver(self) -> SparkDriver:
         self._plan.tell(self.line, "waiting for a driver")
         with_executors = any(kind.needs_executors for kind in self._kinds)
-        # One that will be killed has another one started meanwhile, unless that takes as long as the whole run.
+        # If the driver will be killed, start a spare one meanwhile, unless that takes as long as the whole run.
         spare = not with_executors and any(kind.kills_driver for kind in self._to_come)
         return self._drivers.ready(with_executors=with_executors, spare=spare)
 

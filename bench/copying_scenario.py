@@ -1,4 +1,4 @@
-"""Many runs on one cluster: which faults each of them has, and what all have shown."""
+"""Many runs on one cluster: the choice of their faults, and their results."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spark_driver import Drivers, Job
 
 from minimq import Admin, LocalCluster
 
-#: Part of the runs in which a second fault follows the first one.
+#: Fraction of runs with two faults.
 _TWO_FAULTS = 1 / 2
-#: With more starts of drivers than this, time is well spent on making them quicker.
+#: With more starts of drivers than this, preparing a class archive for faster starts pays off.
 _MANY_STARTS = 5
 
 
@@ -31,17 +31,17 @@ class Scenario:
 
     @property
     def is_exact(self) -> bool:
-        """True if every copy is as it has to be, and the brokers' data is sound."""
+        """True if every copy is exact, and the brokers' data is undamaged."""
         return all(line.is_exact for line in self.lines) and not self.damage
 
     def carry_out(self, numbers: Sequence[int], faults: Sequence[Sequence[str]], seed: str, plan: Plan) -> None:
         """Carry out runs.
 
         Args:
-            numbers: of the runs.
-            faults: of each run.
-            seed: with the number of a run it decides all that is random in it.
-            plan: what all have in common.
+            numbers: numbers of the runs.
+            faults: faults by the number of the run.
+            seed: together with the number of a run, the seed of its randomness.
+            plan: settings of all runs.
         """
         drivers = Drivers(plan.folder)
         with LocalCluster(brokers=2, data_dir=plan.folder / "cluster") as cluster:
@@ -62,7 +62,7 @@ class Scenario:
 
 
 def prepared(cluster: LocalCluster, plan: Plan) -> Job:
-    """Return a job for which everything is there, and which nothing will disturb."""
+    """Prepare a job that runs without faults."""
     with Admin(cluster.nameserver) as admin:
         for topic in ("source", "target"):
             admin.create_topic(topic, queues=1)
@@ -79,7 +79,7 @@ def prepared(cluster: LocalCluster, plan: Plan) -> Job:
 
 
 def faults_of(count: int, kinds: Sequence[str], chance: random.Random) -> list[list[str]]:
-    """Return one fault or two for each run: first each kind once, then as often as they weigh, and so on."""
+    """Return one or two faults for each run: first each kind once, then by weight, and again from the start."""
     runs: list[list[str]] = []
     deck: list[str] = []
     for _ in range(count):
@@ -98,6 +98,6 @@ def faults_of(count: int, kinds: Sequence[str], chance: random.Random) -> list[l
 
 
 def _may_follow(first: str, second: str) -> bool:
-    """Tell whether a run may have both. A driver with executors of its own takes long to start: it lives on."""
+    """Return whether a run may have both: a driver with executors is never killed, since it takes long to start."""
     pair = FAULTS[first], FAULTS[second]
     return not (any(one.needs_executors for one in pair) and any(one.kills_driver for one in pair))

@@ -1,7 +1,7 @@
-"""The store of delayed batches by itself, without a network: CPU of storing, publishing and recalling, and its memory.
+"""The store of delayed batches without a network: CPU of storing, publishing and recalling, and memory.
 
-delay_store.py                      rates of lone messages and of whole batches, with and without recalls
-delay_store.py --waiting 10000000   memory, and the time of a start, with so many batches waiting
+delay_store.py                      rates of single messages and of full batches, with and without recalls
+delay_store.py --waiting 10000000   memory and start-up time with this number of waiting batches
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from minimq_common.model import Message
 
 NOW_MS = 1_700_000_000_000
 YEAR_MS = 365 * 86_400_000
-#: Batches on their way to the disk at once.
+#: Maximum number of appends in flight.
 WINDOW = 500
 
 
 class Bench:
-    """A store whose clock is set."""
+    """A store with a simulated clock."""
 
     def __init__(self, path: Path) -> None:
         self.now_ms = NOW_MS
@@ -47,7 +47,7 @@ class Bench:
             job.done(job)
 
     def append(self, data: bytes, count: int, due_ms: Callable[[], int]) -> list[DueKey]:
-        """Append batches, a window of them at a time."""
+        """Append batches, with at most `WINDOW` in flight."""
         keys: list[DueKey] = []
         header = batch.read_header(data)
 
@@ -67,7 +67,7 @@ class Bench:
         return self.now_ms + 1_000
 
     def publish(self) -> int:
-        """Publish all that is due, one job after the other."""
+        """Publish all due batches, one job after the other."""
         published = 0
         done = Semaphore(0)
         has_more = True
@@ -80,7 +80,7 @@ class Bench:
         return published
 
     def recall(self, keys: list[DueKey], at_once: int) -> None:
-        """Recall batches, so many in each request."""
+        """Recall batches, `at_once` in each request."""
         for start in range(0, len(keys), at_once):
             self.window.acquire()
             self.store.submit(RecallJob("t", keys[start : start + at_once], done=lambda _: self.window.release()))
@@ -102,7 +102,7 @@ def some_day(rng: Random) -> int:
 
 
 def timed(what: str, count: int, run: Callable[[], object]) -> None:
-    """Print rate and CPU of something that is done so many times."""
+    """Print rate and CPU of `run`, which processes `count` items."""
     wall, cpu = time.perf_counter(), time.process_time()
     run()
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -141,7 +141,7 @@ def rates(path: Path) -> None:
 
 
 def waiting(path: Path, count: int) -> None:
-    """Print memory, and the time of a start, while many batches wait."""
+    """Print memory and start-up time by the number of waiting batches."""
     bench, rng, lone = Bench(path), Random(1), made(1)
     print("waiting       memory        start")
     step = max(count // 5, 1)

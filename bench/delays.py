@@ -1,4 +1,4 @@
-"""Delayed messages: rates in and out, with one due time for all or one for each, and how late they come."""
+"""Delayed messages: rates in and out, with a common due time or one for each message, and their lateness."""
 
 from __future__ import annotations
 
@@ -17,20 +17,19 @@ from run import MILLION, Row, fresh_cluster, pids
 from minimq import Admin, LocalCluster, PullConsumer
 
 TOPIC = "bench"
-#: Time for what was sent to be stored before it is due, beyond the time that sending takes, in seconds.
+#: Margin between the end of sending and the due time.
 AHEAD_S = 2.0
-#: Seconds over which lone messages are due, of which the lateness is measured.
+#: Period over which the due times of single messages spread when their lateness is measured.
 SPREAD_S = 10.0
 _GIVE_UP_S = 600.0
 
 
 def stored(admin: Admin) -> int:
-    """Return how many messages are in queues."""
     return admin.describe_topic(TOPIC).messages
 
 
 def published(cluster: LocalCluster, count: int, at: float, name: str) -> Row:
-    """Wait until messages that are due at a time are in their queues, and measure how long that takes."""
+    """Measure how long it takes until the messages that are due at `at` are in their queues."""
     with Admin(cluster.nameserver) as admin:
         time.sleep(max(at - time.time() - 0.05, 0))
         before = stored(admin)
@@ -65,7 +64,7 @@ def sent(cluster: LocalCluster, workload: str, count: int, name: str, processes:
 
 
 def constant(count: int, ahead_s: float) -> list[Row]:
-    """One due time for all: they travel in large batches."""
+    """One due time for all messages, so they are sent in large batches."""
     with fresh_cluster() as (cluster, _):
         at = time.time() + ahead_s + count / 100_000
         one = [
@@ -77,7 +76,7 @@ def constant(count: int, ahead_s: float) -> list[Row]:
 
 
 def lone(count: int, ahead_s: float) -> list[Row]:
-    """A due time for each, all within half a second, which is more than a broker publishes: batches of one message."""
+    """A due time for each message, so batches have one message; all within half a second, to saturate the broker."""
     with fresh_cluster() as (cluster, _):
         at = time.time() + ahead_s + count / 1_000
         return [
@@ -87,7 +86,7 @@ def lone(count: int, ahead_s: float) -> list[Row]:
 
 
 def lateness(per_second: int, ahead_s: float) -> list[Row]:
-    """The lateness of messages that are due one after the other."""
+    """The lateness of messages with due times at a steady rate."""
     count = int(per_second * SPREAD_S)
     with fresh_cluster() as (cluster, nameserver):
         at = time.time() + ahead_s + count / 1_000
@@ -113,7 +112,7 @@ def lateness(per_second: int, ahead_s: float) -> list[Row]:
 
 
 def waiting(count: int) -> list[Row]:
-    """The cost of lone messages that wait for a day: memory of the broker, and the time of its start."""
+    """The cost of single messages that wait for a day: memory of the broker, and its start-up time."""
     rows = []
     with fresh_cluster() as (cluster, _):
         [broker] = cluster.brokers
@@ -149,7 +148,7 @@ def main(
     names: tuple[str, ...], count: int, lone_count: int, per_second: int, ahead_s: float, security: str, output: str
 ) -> None:
     """Measure NAMES, or all: one due time for all messages or one for each, how late they come, and waiting itself."""
-    del security  # `fresh_cluster` looks at it
+    del security  # `fresh_cluster` reads it from the command line
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
     parts = {
         "constant": lambda: constant(count, ahead_s),

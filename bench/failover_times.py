@@ -1,4 +1,4 @@
-"""From the death of a master to the first message that the next one acknowledges."""
+"""Failover times: from the kill of a master to the first ack by the next one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from minimq import Admin, Message, Producer
 Undo = Callable[[], None]
 
 _OPTIONS: Mapping[str, object] = {"role": "sync-master", "min_in_sync": 1}
-#: As by default: it is what users wait for.
+#: The default, to measure what users get.
 _LEASE_S = 3.0
 
 
 @dataclass
 class FailoverLine:
-    """The times that were measured."""
+    """The measured times."""
 
     name: str
     seconds: list[float]
@@ -42,7 +42,7 @@ class FailoverLine:
 
 
 class Sending:
-    """Blocking sends one after the other, beside the block, and when each began and was acknowledged."""
+    """Sends messages one after the other during the block, and records when each send began and was acknowledged."""
 
     def __init__(self, nameserver: str) -> None:
         self._nameserver = nameserver
@@ -59,7 +59,7 @@ class Sending:
         self._thread.join()
 
     def first_since(self, moment: float) -> float:
-        """Return when the first message was acknowledged that was handed in at a moment or later."""
+        """Wait for the ack of the first message whose send began at `moment` or later; return the time of the ack."""
         deadline = time.monotonic() + PATIENCE_S
         index = 0
         while time.monotonic() < deadline:
@@ -79,14 +79,13 @@ class Sending:
 
 
 def failover(plan: Plan, folder: Path) -> list[FailoverLine]:
-    """With the controller in a name server."""
+    """Measure with the controller in a name server."""
     with ReplicaCluster(folder, 2, _OPTIONS, lease_s=_LEASE_S) as cluster:
         return [FailoverLine("failover", measured(plan, cluster, nothing))]
 
 
 def failover_etcd(plan: Plan, folder: Path) -> list[FailoverLine]:
-    """With an etcd of three members, one of which is killed at the same moment."""
-    # The tests have one already.
+    """Measure with an etcd of three members, one of which is killed at the same moment."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     from support.etcd_cluster import MEMBERS, etcd_cluster
 
@@ -104,12 +103,12 @@ def failover_etcd(plan: Plan, folder: Path) -> list[FailoverLine]:
 
 
 def measured(plan: Plan, cluster: ReplicaCluster, also: Callable[[], Undo]) -> list[float]:
-    """Kill the master again and again, and return how long it took each time until a message was acknowledged.
+    """Kill the master repeatedly, and return the times until the next ack.
 
     Args:
-        plan: how often.
-        cluster: whose masters are killed.
-        also: what happens at the same moment; it returns what undoes it.
+        plan: number of rounds.
+        cluster: the replicas.
+        also: called at the same moment; returns a function that undoes it.
     """
     with Admin(cluster.nameserver) as admin:
         admin.create_topic(TOPIC, queues=QUEUES)
@@ -118,7 +117,7 @@ def measured(plan: Plan, cluster: ReplicaCluster, also: Callable[[], Undo]) -> l
         for number in range(plan.rounds):
             plan.tell(number / plan.rounds, "kill")
             cluster.wait_in_sync()
-            time.sleep(plan.chance.uniform(0.5, 1.5))  # at any moment between two reports
+            time.sleep(plan.chance.uniform(0.5, 1.5))  # a random moment between two reports to the controller
             master = cluster.master()
             sending.first_since(time.monotonic())
             killed_at = time.monotonic()

@@ -1,4 +1,4 @@
-"""Workers of a group and a producer at a cluster to which faults happen, and the command that plays scenarios."""
+"""A trial with workers of a group and a producer on a cluster under faults, and the command that runs scenarios."""
 
 from __future__ import annotations
 
@@ -31,29 +31,28 @@ _EXAMPLES = 10
 
 @dataclass
 class Verdict:
-    """Numbers of messages, and of stores in which `minimq-broker check` finds something."""
+    """Numbers of messages, and of stores that `minimq-broker check` finds damaged."""
 
     sent: int = 0
     lost: int = 0
     damaged: int = 0
     examples: list[str] = field(default_factory=list)
 
-    #: What has to be 0.
+    #: Fields that must be 0.
     WRONG: ClassVar[Sequence[str]] = ("lost", "damaged")
 
     @property
     def is_sound(self) -> bool:
-        """True if nothing is wrong."""
         return not any(getattr(self, name) for name in self.WRONG)
 
     def find(self, *what: object) -> None:
-        """Keep some findings as text."""
+        """Add an example, up to a limit."""
         if len(self.examples) < _EXAMPLES:
             self.examples.append(" ".join(map(str, what)))
 
 
 class Trial:
-    """A cluster, workers and a producer. A subclass says what they do, and judges."""
+    """A cluster, workers and a producer. Subclasses define their work, and judge the result."""
 
     group: str
     topic: str
@@ -63,7 +62,7 @@ class Trial:
         self.name, self.cluster, self.folder, self.chance = name, cluster, folder, chance
         self.journals: dict[str, Path] = {}
         self.killed: dict[str, float] = {}
-        #: When something began and was over that is no death of a worker.
+        #: Start and end times of faults other than the kill of a worker.
         self.faults: list[float] = []
         self.sent = 0
         self._rate = rate
@@ -71,28 +70,27 @@ class Trial:
         self._end = threading.Event()
         self._sending = threading.Thread(target=self._send)
 
-    # ---- what a kind of trial is -----------------------------------------------------------------
+    # ---- for subclasses --------------------------------------------------------------------------
 
     def prepare(self, admin: Admin) -> None:
-        """Make topics, and whatever else the trial needs."""
+        """Create topics, and whatever else the trial needs."""
         raise NotImplementedError
 
     def worker(self, name: str, journal: Path, seed: int) -> tuple[Callable[..., None], tuple[object, ...]]:
-        """Return the work of a worker that begins, and its arguments."""
+        """Return the function that a new worker runs, and its arguments."""
         raise NotImplementedError
 
     def message(self, number: int) -> Message:
-        """Return the message to send next."""
         return Message(self.topic, b"%d" % number)
 
     def judge(self) -> Verdict:
-        """Compare what the workers have told with what is stored."""
+        """Compare the journals of the workers with the stored messages."""
         raise NotImplementedError
 
     # ---- a run -----------------------------------------------------------------------------------
 
     def run(self, rounds: int, disturb: Callable[[Any], None]) -> Verdict:
-        """Cause that many faults, wait until all messages are processed, and judge."""
+        """Cause `rounds` faults, wait until all messages are processed, and judge."""
         with Admin(self.cluster.nameserver) as admin:
             self.prepare(admin)
         self._sending.start()
@@ -144,7 +142,7 @@ class Trial:
         self._live[name] = started(work, *arguments)
 
     def kill_worker(self) -> None:
-        """Kill one, and start another one."""
+        """Kill a worker, and start another one."""
         name = self.chance.choice(sorted(self._live))
         self.killed[name] = time.monotonic()
         process = self._live.pop(name)
@@ -153,11 +151,11 @@ class Trial:
         self.join()
 
     def pause_worker(self, most_s: float) -> None:
-        """Let one hang for a while: long enough to lose what it has, or not quite."""
+        """Stop a worker for a random time, which may be long enough to lose its messages."""
         self._pause(self._live[self.chance.choice(sorted(self._live))].pid or 0, most_s)
 
     def pause_broker(self, most_s: float) -> None:
-        """Let the master hang for a while."""
+        """Stop the master for a random time."""
         self._pause(self.master().pid or 0, most_s)
 
     def _pause(self, pid: int, most_s: float) -> None:
@@ -169,7 +167,7 @@ class Trial:
         self.faults.append(time.monotonic())
 
     def master(self) -> BrokerProcess:
-        """Wait until there is a leader, and return it."""
+        """Wait until there is a master, and return it."""
         found: list[BrokerProcess] = []
 
         def look() -> bool:
@@ -180,7 +178,7 @@ class Trial:
         return found[0]
 
     def kill_broker(self) -> None:
-        """Kill the master, and start it again once its slave leads."""
+        """Kill the master, and restart it once its slave leads."""
         broker = self.master()
         self.faults.append(time.monotonic())
         broker.kill()
@@ -202,7 +200,7 @@ def command(
     unsound: str,
     usual_rounds: int,
 ) -> click.Command:
-    """Return the command that plays scenarios; those of fail-overs have a slave. The check has to fail in `unsound`."""
+    """Return the command that runs scenarios. Failover scenarios have a slave; in `unsound` the check must fail."""
 
     def play(name: str, rounds: int, rate: int, chance: random.Random) -> Verdict:
         slaves = int(name.endswith("failover"))
@@ -231,7 +229,7 @@ def command(
     @click.option("--rate", default=200, show_default=True, help="Messages per second.")
     @click.option("--seed", type=int, help="Repeats the choices of an earlier run, which printed it.")
     def main(scenario: str, rounds: int, rate: int, seed: int | None) -> None:
-        """Play scenarios, and print what is proved as a line of JSON each."""
+        """Run scenarios, and print the result of each as a line of JSON."""
         seed = secrets.randbelow(1 << 30) if seed is None else seed
         print(f"--seed={seed}", file=sys.stderr)
         as_expected = True

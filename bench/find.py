@@ -1,10 +1,10 @@
-"""The price of finding a message: the time of a search by key and by id, and the waits of others meanwhile.
+"""The cost of finding a message: duration of a search by key and by id, and its effect on concurrent sends.
 
     .venv/bin/python bench/find.py [--messages 1800000] [--batch 2000] [--queues 8] [--compression none]
 
-An hour of 5,000 messages a second is 18 million: `--messages 18000000` makes all of them, which takes a minute and 3 GB
-of disk. By default it is a tenth, and the last column has the times for all, ten times as long. Each message has a
-body of 100 bytes and a key of its own. There is one broker, and all of its batches are in the range of the search.
+An hour at 5,000 messages per second is 18 million: `--messages 18000000` sends all of them, which takes a minute and
+3 GB of disk. The default is a tenth of that; the last column scales the times to 18 million. Each message has a body of
+100 bytes and a unique key. There is one broker, and the search covers all of its batches.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def cpu_s(pid: int) -> float:
 
 
 def messages(count: int) -> Iterator[Message]:
-    """Yield messages, each with a key of its own."""
+    """Yield messages with unique keys."""
     for number in range(count):
         yield Message(TOPIC, _BODY, keys=(f"order-{number:09d}",))
 
 
-class SendWaits:
-    """Sends a message to another topic each 2 ms, from `start` to `stop`, and keeps how long each took, in ms."""
+class SendLatencies:
+    """Sends a message to another topic every 2 ms, from `start` to `stop`, and records the latencies in ms."""
 
     def __init__(self, nameserver: str) -> None:
         self._nameserver = nameserver
@@ -46,11 +46,10 @@ class SendWaits:
         self.waits: list[float] = []
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> list[float]:
-        """End; return the waits."""
+        """Stop; return the sorted latencies."""
         self._over.set()
         self._thread.join()
         return sorted(self.waits)
@@ -64,7 +63,7 @@ class SendWaits:
 
 
 def measure(name: str, scale: float, pid: int, search: Callable[[], int], expected: int) -> None:
-    """Search some times, and print the median."""
+    """Search `ROUNDS` times, and print the median."""
     times, began_cpu = [], cpu_s(pid)
     for _ in range(ROUNDS):
         began = time.perf_counter()
@@ -75,7 +74,6 @@ def measure(name: str, scale: float, pid: int, search: Callable[[], int], expect
 
 
 def main() -> None:
-    """Fill a topic, and search it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--messages", type=int, default=HOUR_MESSAGES // 10)
     parser.add_argument("--batch", type=int, default=2_000)
@@ -89,7 +87,7 @@ def main() -> None:
         size = {"batch_messages": options.batch, "batch_bytes": 4 << 20, "compression": options.compression}
         with Producer(cluster.nameserver, **size) as producer:
             receipts = 0
-            for last in producer.send_many(messages(count)):  # noqa: B007 - the last one is looked for
+            for last in producer.send_many(messages(count)):  # noqa: B007 - the last one is searched for
                 receipts += 1
         assert receipts == count
         [broker] = cluster.brokers
@@ -108,7 +106,7 @@ def main() -> None:
         by_id = lambda: len(admin.find_messages(TOPIC, message_id=wanted, since="earliest").messages)  # noqa: E731
         measure("id of the last message", scale, pid, by_id, 1)
         for what, search in (("nothing", lambda: time.sleep(0.3)), ("a search", by_key(count))):
-            waits = SendWaits(cluster.nameserver)
+            waits = SendLatencies(cluster.nameserver)
             waits.start()
             until = time.monotonic() + 3
             while time.monotonic() < until:

@@ -1,8 +1,8 @@
 """The attacks of `flood_table.py` on a broker: `python flood_attacks.py NAME ADDRESS SECONDS SCALE`.
 
-Each attack is a function that makes calls as no client of ours does, and holds them until its time is over. `SCALE` is
-1 for an attack as it was found, less for a short one. Requests are made as bytes and sent by calls without types, so
-that the attacker is not what is slow.
+Each attack is a function that makes calls which our clients never make, and holds them until its time is over. `SCALE`
+is 1 for the full attack, less for a short one. Requests are serialized once and sent by untyped calls, so that the
+attacker is not the bottleneck.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import grpc
 from minimq_proto.v1 import broker_pb2, replication_pb2
 
 MIB = 1 << 20
-#: The topic that is filled before the attack with batches of this many bytes.
+#: The topic, and the size and number of the batches that it gets before the attack.
 TOPIC, BATCH_BYTES, BATCHES = "flooded", 4 * MIB, 24
-#: The largest request that a broker takes with plain options, or nearly.
+#: Nearly the largest request that a broker accepts with default options.
 LARGEST = 9 * MIB - 1024
-#: Streams of one connection: with more than the server allows, the others wait in the client.
+#: Streams per connection: streams beyond the server's limit would wait in the client.
 STREAMS_PER_CONNECTION = 50
 
 _OPTIONS = (
@@ -38,7 +38,7 @@ _OPTIONS = (
 
 
 class Attacker:
-    """Connections to one broker, which last until the time is over. Calls are held as long."""
+    """Connections to one broker, which stay open with their calls until the time is over."""
 
     def __init__(self, address: str, scale: float, seconds: float) -> None:
         self.address = address
@@ -50,7 +50,7 @@ class Attacker:
         threading.Timer(seconds, self._over.set).start()
 
     def some(self, number: int) -> int:
-        """Return the part of a number that this attack wants."""
+        """Return a number scaled to this attack."""
         return max(1, round(number * self._scale))
 
     @property
@@ -58,27 +58,26 @@ class Attacker:
         return self._over.is_set()
 
     def wait(self, most_s: float | None = None) -> bool:
-        """Wait until the time is over, or for a while. Returns whether it is over."""
+        """Wait at most `most_s` for the end of the time. Returns whether it is over."""
         return self._over.wait(most_s)
 
     def hold(self, calls: object) -> None:
-        """Keep calls until the time is over; one that nothing refers to is cancelled."""
+        """Keep references to calls until the time is over, since gRPC cancels unreferenced calls."""
         self.wait()
         del calls
 
     def channel(self, address: str = "") -> grpc.Channel:
-        """Return a new connection."""
         made = grpc.insecure_channel(address or self.address, options=_OPTIONS)
         self._channels.append(made)
         return made
 
     def stream(self, channel: grpc.Channel, method: str, requests: Iterator[bytes]) -> Any:
-        """Begin a stream; nothing of its answers is read."""
+        """Open a stream without reading its answers."""
         call: Any = channel.stream_stream(f"/minimq.v1.{method}")
         return call(requests)
 
     def streams(self, number: int, method: str, make: Callable[[int], Iterator[bytes]]) -> list[Any]:
-        """Begin many streams, over as many connections as they need."""
+        """Open many streams, over as many connections as they need."""
         calls, channel = [], self.channel()
         for index in range(number):
             if index % STREAMS_PER_CONNECTION == STREAMS_PER_CONNECTION - 1:
@@ -87,12 +86,12 @@ class Attacker:
         return calls
 
     def open(self, *requests: bytes) -> Iterator[bytes]:
-        """Yield requests of a stream that stays open."""
+        """Yield requests, and then keep the stream open."""
         yield from requests
         self.wait()
 
     def together(self, number: int, method: str, request: bytes) -> None:
-        """Make a call many times at once, again and again."""
+        """Make `number` concurrent calls, repeatedly."""
         channel = self.channel()
         call: Any = channel.unary_unary(f"/minimq.v1.{method}")
 
@@ -109,7 +108,7 @@ class Attacker:
 
 
 def pulls_unread(attacker: Attacker) -> None:
-    """Pull streams that nobody reads."""
+    """Pull streams whose answers are not read."""
     request = broker_pb2.PullRequest(
         pull_id=1, topic=TOPIC, queue_id=0, max_messages=1 << 40, max_bytes=1 << 40, wait_ms=60_000
     ).SerializeToString()
@@ -118,14 +117,14 @@ def pulls_unread(attacker: Attacker) -> None:
 
 
 def snapshots_unread(attacker: Attacker) -> None:
-    """Copies of everything that nobody reads."""
+    """Snapshots that are not read."""
     request = replication_pb2.TakeSnapshot().SerializeToString()
     calls = attacker.streams(attacker.some(200), "Replication/Snapshot", lambda _: attacker.open(request))
     attacker.hold(calls)
 
 
 def appends_refused(attacker: Attacker) -> None:
-    """Batches for topics with names of 4 MiB, on streams whose answers nobody reads."""
+    """Batches for topics with names of 4 MiB, on streams whose answers are not read."""
     request = broker_pb2.AppendRequest(request_id=1, topic="t" * 4 * MIB, batch=b"x").SerializeToString()
 
     def flood(_: int) -> Iterator[bytes]:
@@ -139,7 +138,7 @@ def appends_refused(attacker: Attacker) -> None:
 
 
 def appends_half_sent(attacker: Attacker) -> None:
-    """Batches as large as a broker takes, of which all but the end is sent."""
+    """Batches of maximum size, sent without their end."""
     number, size = attacker.some(60), LARGEST
     request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
     relay = HalfRelay(attacker.address, number * (size - MIB))
@@ -149,7 +148,7 @@ def appends_half_sent(attacker: Attacker) -> None:
 
 
 def connections_half_sent(attacker: Attacker) -> None:
-    """The same, each on a connection of its own."""
+    """Batches of maximum size, sent without their end, each on its own connection."""
     number, size = attacker.some(60), LARGEST
     request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(size)).SerializeToString()
     relays = [HalfRelay(attacker.address, size - MIB) for _ in range(number)]
@@ -160,7 +159,7 @@ def connections_half_sent(attacker: Attacker) -> None:
 
 
 def appends_whole(attacker: Attacker) -> None:
-    """Streams that have sent one large batch, which is refused, and say no more."""
+    """Streams that send one large batch, which is rejected, and then stay idle."""
     request = broker_pb2.AppendRequest(request_id=1, topic=TOPIC, batch=os.urandom(LARGEST)).SerializeToString()
     number, calls = attacker.some(60), []
     for _ in range(number):
@@ -171,7 +170,7 @@ def appends_whole(attacker: Attacker) -> None:
 
 
 def commits_half_sent(attacker: Attacker) -> None:
-    """Commits as large as a batch of which all but the end is sent, each on a connection of its own."""
+    """Commits as large as a batch, sent without their end, each on its own connection."""
     number, size = attacker.some(60), LARGEST
     item = broker_pb2.QueueOffset(topic=TOPIC, queue_id=0).SerializeToString()
     request = b"".join((b"\x1a", bytes((len(item),)), item)) * (size // (len(item) + 2))
@@ -184,14 +183,14 @@ def commits_half_sent(attacker: Attacker) -> None:
 
 
 def commits_of_nothing(attacker: Attacker) -> None:
-    """Commits of as many empty offsets as there is room for: opened they are seventy times as large."""
+    """Commits with as many empty offsets as fit: parsed, they are seventy times as large."""
     number = broker_pb2.CommitOffsetsRequest.DESCRIPTOR.fields_by_name["offsets"].number
     request = bytes((number << 3 | 2, 0)) * (MIB // 2 - 64)
     attacker.together(attacker.some(40), "Broker/CommitOffsets", request)
 
 
 def joins_of_nothing(attacker: Attacker) -> None:
-    """Members that hold as many queues without a name as there is room for."""
+    """Members that claim to hold as many unnamed queues as fit into a request."""
     number = broker_pb2.JoinGroup.DESCRIPTOR.fields_by_name["held"].number
     held = bytes((number << 3 | 2, 0)) * (MIB // 2 - 64)
 
@@ -212,7 +211,6 @@ def joins_of_nothing(attacker: Attacker) -> None:
 
 
 def _varint(number: int) -> bytes:
-    """Return a number as protobuf writes it."""
     found = b""
     while number > 0x7F:
         found += bytes((number & 0x7F | 0x80,))
@@ -221,19 +219,19 @@ def _varint(number: int) -> bytes:
 
 
 def topics_of_long_names(attacker: Attacker) -> None:
-    """Questions for topics with names of 60 MiB."""
+    """Descriptions of topics with names of 60 MiB."""
     request = broker_pb2.DescribeTopicRequest(topic="t" * 60 * MIB).SerializeToString()
     attacker.together(attacker.some(40), "Broker/DescribeTopic", request)
 
 
 def topics_of_rather_long_names(attacker: Attacker) -> None:
-    """Questions for topics with names that the limit for a batch lets through."""
+    """Descriptions of topics whose names just fit the size limit of a batch."""
     request = broker_pb2.DescribeTopicRequest(topic="t" * LARGEST).SerializeToString()
     attacker.together(attacker.some(40), "Broker/DescribeTopic", request)
 
 
 def long_filters(attacker: Attacker) -> None:
-    """Groups with filters of 50 MiB, and of 8."""
+    """Groups with filters of 50 MiB and of 8 MiB."""
 
     def join(index: int) -> Iterator[bytes]:
         text = "a" * (50 if index % 2 else 8) * MIB
@@ -259,7 +257,7 @@ def long_client_ids(attacker: Attacker) -> None:
 
 
 def members_that_claim(attacker: Attacker) -> None:
-    """Members of one group that say they hold 4,000 queues each."""
+    """Members of one group that claim to hold 4,000 queues each."""
 
     def join(index: int) -> Iterator[bytes]:
         held = [
@@ -274,7 +272,7 @@ def members_that_claim(attacker: Attacker) -> None:
 
 
 def heartbeats_unread(attacker: Attacker) -> None:
-    """Sessions that send heartbeats as fast as they can, and read no answer."""
+    """Sessions that send heartbeats as fast as they can, and read no answers."""
 
     def beat(index: int) -> Iterator[bytes]:
         client_id = f"heart-{index}"
@@ -289,7 +287,7 @@ def heartbeats_unread(attacker: Attacker) -> None:
 
 
 def million_queues(attacker: Attacker) -> None:
-    """One member that wants a million queues."""
+    """One member that requests a million queues."""
     queues = [broker_pb2.QueueEpoch(topic=TOPIC, queue_id=number % 8) for number in range(attacker.some(1_000_000))]
     join = broker_pb2.JoinGroup(group="millions", topics=[TOPIC], allocation="averagely")
     acquire = broker_pb2.AcquireQueues(group="millions", queues=queues)
@@ -310,7 +308,7 @@ def million_offsets(attacker: Attacker) -> None:
 
 
 def silent_streams(attacker: Attacker) -> None:
-    """Streams of every kind on which nothing is said."""
+    """Streams of every kind without any requests."""
     number = attacker.some(400)
     calls = [
         attacker.streams(number, method, lambda _: attacker.open())
@@ -320,12 +318,7 @@ def silent_streams(attacker: Attacker) -> None:
 
 
 class HalfRelay:
-    """Passes bytes on to a server up to a number of them, then no more.
-
-    Args:
-        server: HOST:PORT.
-        most: how many.
-    """
+    """Forwards the first `most` bytes to a server at HOST:PORT, and holds the rest back."""
 
     def __init__(self, server: str, most: int) -> None:
         host, _, port = server.rpartition(":")
@@ -375,4 +368,4 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
 
 if __name__ == "__main__":
     ATTACKS[sys.argv[1]](Attacker(sys.argv[2], float(sys.argv[4]), float(sys.argv[3])))
-    os._exit(0)  # calls under way are not waited for
+    os._exit(0)  # without waiting for running calls

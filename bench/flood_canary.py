@@ -1,8 +1,7 @@
-"""A client that wants little while others flood its server, as a `Workload`: a line on stdin begins it, one ends it.
+"""A modest client of a server under attack, as a `Workload`: a line on stdin starts its measurement, another ends it.
 
-What calls took counts as if they had been made at a steady rate: while one takes long, those that were due meanwhile
-are not made, and count from when they were due. `calm` is what the same takes where nobody attacks: the machine and the
-canary itself.
+Latencies are corrected for coordinated omission: calls that were due while another one took long are not made, but
+count from their due time. `calm` is the latency without an attack: that of the machine and of the canary itself.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from minimq.errors import MiniMQError
 from minimq_common.wire import rpc
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 
-#: How often each call is made.
+#: Interval between calls of each kind.
 EVERY_S = 0.05
 
 
 def figures(latencies: list[float]) -> tuple[float, float, float]:
-    """Return p50, p99 and the most, in ms, of calls that were due at a steady rate."""
+    """Return p50, p99 and maximum, in ms, of calls that were due at a steady rate."""
     took = sorted(s - number * EVERY_S for s in latencies for number in range(1 + int(s // EVERY_S)))
     if not took:
         return (0.0,) * 3
@@ -67,12 +66,12 @@ class BrokerCanary:
                 until = min(until, time.monotonic() + self._patience_s)
 
     def begin(self, took: dict[str, list[float]]) -> None:
-        """Count from now on; what sends took so far was without an attack."""
+        """Start the measurement; earlier sends, without an attack, become `calm`."""
         took["calm"], took["send"], took["receive"] = took["send"], [], self._received_in
         self._received_in.clear()
 
     def end(self) -> int:
-        """Wait for what was sent; return how much of it is lost."""
+        """Wait for all sent messages; return how many are lost."""
         self._is_over.set()
         self._receiver.join()
         self._consumer.close()
@@ -81,7 +80,7 @@ class BrokerCanary:
 
 
 class NameServerCanary:
-    """A broker, which beats and renews its lease, and a client that looks its route up; also at a calm name server."""
+    """A broker that sends heartbeats and renews its lease, and a client that looks up routes; also at a calm server."""
 
     def __init__(self, address: str, calm: str, patience_s: float) -> None:
         self._patience_s = patience_s
@@ -94,7 +93,7 @@ class NameServerCanary:
         )
         table.groups.add(topics=["canary"], read_queues=4, write_queues=4, permission=6)
         self._tell = self._registered(self._channels[0], table)
-        self._calm_tell = self._registered(self._channels[4], table)  # a stream that nothing refers to ends
+        self._calm_tell = self._registered(self._channels[4], table)  # unused, but an unreferenced stream would end
         self._known: controller_pb2.ReplicaSet | None = None
         self._heartbeat = nameserver_pb2.RegisterRequest(broker_name="canary", data_version=1, heartbeat_only=True)
         self.acts: dict[str, Callable[[], object]] = {
@@ -151,7 +150,7 @@ class NameServerCanary:
 
 
 def main() -> None:
-    """Be a canary: KIND ARGUMENTS, the latter as JSON. Prints what it saw as a line of JSON."""
+    """Run a canary: KIND ARGUMENTS, the latter as JSON. Prints its results as a line of JSON."""
     kinds: dict[str, type[BrokerCanary | NameServerCanary]] = {"broker": BrokerCanary, "nameserver": NameServerCanary}
     arguments: dict[str, Any] = json.loads(sys.argv[2])
     canary = kinds[sys.argv[1]](**arguments)

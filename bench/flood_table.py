@@ -1,13 +1,12 @@
-"""Clients that flood a broker and a name server: the memory of these, and how long others wait meanwhile.
+"""Clients that flood a broker or a name server: memory of the server, and latencies of other clients.
 
     python bench/flood_table.py [pulls_unread reports ...] [--seconds 6] [--check] [--output json]
 
-For each attack (`flood_attacks.py`, `nameserver_attacks.py`) a server of its own is started, and a canary beside it
-(`flood_canary.py`), which times what it does before and during the attack. Memory is that of the process without the
-pages of mapped files. Others wait for a server that is flooded, for a processor, and for the canary: on a machine that
-does something else meanwhile look at the longest step of the event loop, which is the server's own doing. Before each
-attack memory is warmed, and the price of a page is in the table. `--check` makes a part of each attack on a broker, all
-on one and beside one canary.
+Each attack (`flood_attacks.py`, `nameserver_attacks.py`) has its own server and its own canary (`flood_canary.py`),
+which measures latencies before and during the attack. Memory is that of the process without the pages of mapped files.
+Latencies include waits for the server, for a processor, and for the canary itself: on a busy machine, use the longest
+step of the event loop instead, which only depends on the server. Memory is warmed before each attack; the table has the
+cost of a page. `--check` runs short versions of the attacks on a broker, all on one broker with one canary.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from minimq.local.server_process import ServerProcess
 
 HERE = Path(__file__).parent
 MIB = 1 << 20
-#: Memory that a server may have, in MiB, and time that another client may wait, in ms.
+#: Limits of a server's memory in MiB, and of another client's p99 in ms.
 MOST_MIB, MOST_MS = 512, 250
-#: How often memory is looked at, for how long the canary is alone before, and the server after an attack, in seconds.
+#: Interval of memory samples, and quiet time before and after an attack, in seconds.
 LOOK_S, QUIET_S, AFTERWARDS_S = 0.05, 1.0, 2.0
 CANARY_TOPIC = "canary"
-#: The part of each attack that a check makes, and how long it takes, in seconds.
+#: Scale of each attack in a check, and its duration in seconds.
 CHECKS = {
     "pulls_unread": 0.4,
     "snapshots_unread": 0.2,
@@ -67,35 +66,35 @@ CHECK_S = 1.0
 
 @dataclass
 class Row:
-    """The effect of one attack: `calls` are p50, p99 and the most ms by what the canary does, without it if `calm`."""
+    """The effect of one attack: `calls` has p50, p99 and maximum in ms of the canary's calls, `calm` without attack."""
 
     attack: str
     server: str
-    #: How often something was done to a name server.
+    #: Number of calls of an attack on a name server.
     acts: int = 0
-    #: Memory before, at most, and a while after the attack.
+    #: Memory before the attack, at its peak, and some time after it.
     before_mib: int = 0
     peak_mib: int = 0
     after_mib: int = 0
     calls: dict[str, tuple[float, float, float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
-    #: Messages of the canary that are lost, and masters that were elected.
+    #: Lost messages of the canary, and elections of masters.
     lost: int = 0
     failovers: int = 0
     ended: bool = False
-    #: Most processor time of a step of the event loop, and of all that was ready in one round of it.
+    #: Longest processor time of a step of the event loop, and of one iteration of it.
     step_ms: tuple[float, float] = (0.0, 0.0)
-    #: Price of a page of memory before the attack, in microseconds.
+    #: Cost of a page of memory before the attack, in microseconds.
     page_us: float = 0.0
 
     @property
     def longest(self) -> tuple[float, str]:
-        """The longest p99 under attack, and of what it is."""
+        """The longest p99 under attack, and the call that it belongs to."""
         return max(((p99, what) for what, (_, p99, _) in self.calls.items() if what != "calm"), default=(0.0, ""))
 
     @property
     def faults(self) -> str:
-        """The findings that are not as they should be."""
+        """All violations, as text; empty if there are none."""
         counts = {"failed": len(self.failures), "lost": self.lost, "fail-overs": self.failovers}
         is_small = self.peak_mib < MOST_MIB and self.longest[0] < MOST_MS
         found = [*(() if is_small else ("no",)), *(f"{count} {what}" for what, count in counts.items() if count)]
@@ -120,21 +119,21 @@ class Memory:
         while not self._over.wait(LOOK_S):
             try:
                 self.now = anonymous_bytes(self._pid)
-            except (OSError, AssertionError):  # it has ended
+            except (OSError, AssertionError):  # the process has ended
                 return
             self.peak = max(self.peak, self.now)
 
 
-#: Memory touched before an attack: as much as the clients of the largest attack need, at most a part of what is free.
+#: Memory touched before an attack: as much as the largest attack's clients need, but at most this share of free memory.
 _WARM_BYTES, _WARM_SHARE = 4 << 30, 0.4
 _CHUNK_BYTES = 256 << 20
 
 
 def warm_memory() -> float:
-    """Take memory, touch it and free it again; return what a page costs from then on, in microseconds.
+    """Allocate memory, touch it and free it again; return the cost of a page after that, in microseconds.
 
-    A virtual machine gives memory that was free for a while back to its host. A page of that costs ten times as much as
-    one that was used a moment ago, and a flood that takes gigabytes is then about nothing else.
+    A virtual machine returns memory that was free for a while to its host. Such a page costs ten times as much as a
+    recently used one, which would dominate an attack that takes gigabytes.
     """
     left = os.sysconf("SC_AVPHYS_PAGES") * mmap.PAGESIZE
     taken = [_touched() for _ in range(int(min(_WARM_BYTES, left * _WARM_SHARE) // _CHUNK_BYTES))]
@@ -151,12 +150,12 @@ def _touched() -> mmap.mmap:
     return memory
 
 
-# ---- what is attacked ----------------------------------------------------------------------------
+# ---- Servers under attack ------------------------------------------------------------------------
 
 
 @contextmanager
 def broker(patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
-    """A broker, which holds what is pulled and copied by the attacks, and where its canary is to look."""
+    """Run a broker with the batches that attacks pull and copy; yields it, and the arguments of its canary."""
     with LocalCluster(brokers=1) as cluster:
         [server], topic = cluster.brokers, flood_attacks.TOPIC
         with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver, compression="none") as producer:
@@ -170,7 +169,7 @@ def broker(patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
 
 @contextmanager
 def nameserver(calm: str, lease_s: float, patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
-    """A name server, which is the controller of a replicated broker."""
+    """Run a name server that is the controller of a replicated broker; yields it, and the arguments of its canary."""
     with LocalCluster(brokers=1, slaves=1, nameserver_options={"term_lease_s": lease_s}) as cluster:
         [server] = cluster.nameservers
         yield server, {"address": server.address, "calm": calm, "patience_s": patience_s}
@@ -179,7 +178,7 @@ def nameserver(calm: str, lease_s: float, patience_s: float) -> Iterator[tuple[S
 def attacked(
     row: Row, server: ServerProcess, seconds: float, scale: float = 1.0, canary: Workload | None = None
 ) -> Row:
-    """Attack a server beside a canary, if there is one, and note what comes of it."""
+    """Attack a server, with a canary if there is one, and fill in the row."""
     assert server.pid is not None
     memory, terms = Memory(server.pid), _terms(server)
     script = "flood_attacks.py" if row.server == "broker" else "nameserver_attacks.py"
@@ -194,7 +193,7 @@ def attacked(
         attack.kill()
         attack.communicate()
     if canary is not None:
-        canary.go()  # to its end
+        canary.go()  # ends its measurement
         found = canary.result()
         row.calls, row.failures, row.lost = found["calls"], found["failures"], found["lost"]
         time.sleep(AFTERWARDS_S)
@@ -206,12 +205,12 @@ def attacked(
 
 
 def _terms(server: ServerProcess) -> int:
-    """Return how many terms of real brokers began, by the log of a name server."""
+    """Return the number of terms of real brokers, from the log of a name server."""
     return server.log_path.read_text(errors="replace").count(" decided broker=broker-")
 
 
 def whole(names: Iterable[str], seconds: float, lease_s: float, patience_s: float) -> Iterator[Row]:
-    """Run whole attacks, each on a server of its own."""
+    """Run full attacks, each on its own server."""
     for name in names:
         is_broker = name in flood_attacks.ATTACKS
         row = Row(name, "broker" if is_broker else "nameserver", page_us=warm_memory())
@@ -231,7 +230,7 @@ def whole(names: Iterable[str], seconds: float, lease_s: float, patience_s: floa
 
 
 def checked(names: Iterable[str], patience_s: float) -> Iterator[Row]:
-    """Run short attacks on one broker, one after the other; the last row is that of the canary."""
+    """Run short attacks on one broker, one after the other; the last row has the canary."""
     with broker(patience_s) as (server, arguments):
         canary = Workload("broker", script="flood_canary.py", **arguments)
         for name in names:

@@ -1,4 +1,4 @@
-"""Proofs from the journals of a group's members: losses, repeated or disordered deliveries, and waits."""
+"""Checks of the journals of a group's members: lost, repeated or reordered deliveries, and delays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _decoder = msgspec.json.Decoder(Line)
 
 
 class JournalReader:
-    """The journal of one member, read while it is being written."""
+    """Reads the journal of one member while it is being written."""
 
     def __init__(self, client_id: str, path: Path) -> None:
         self.client_id = client_id
@@ -31,7 +31,7 @@ class JournalReader:
         self._rest = b""
 
     def read(self) -> None:
-        """Take in what was written since."""
+        """Read the lines that were written since the last call."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in map(_decoder.decode, lines):
             match line:
@@ -62,17 +62,17 @@ class Delivery:
 
 @dataclass
 class Verdict:
-    """Numbers of messages, unless it says polls.
+    """Numbers of messages, unless the field counts polls.
 
     Attributes:
         stored: in all queues.
-        lost: stored, and never handed out.
-        twice: handed out more than once; one that was handed out three times counts twice.
-        unexplained: of these, all but those that a member had in hand which was killed or hung before its commit.
-        skipped: polls that left out what nobody had handed out before.
-        disordered: polls that did not go on where the same owner had been.
-        stale: polls under a lease after another member had handed something out under a later one.
-        moves: how often a queue has gone from one member to another.
+        lost: stored, but never delivered.
+        twice: repeated deliveries; a message that was delivered three times counts twice.
+        unexplained: those of them that no kill or hang of a member before its commit explains.
+        skipped: polls that skipped messages which had not been delivered before.
+        disordered: polls that did not continue where the same owner had stopped.
+        stale: polls under a lease after another member had delivered under a later one.
+        moves: how often a queue moved from one member to another.
         examples: some findings as text.
     """
 
@@ -96,7 +96,7 @@ class Verdict:
 
 
 def deliveries(journals: Iterable[JournalReader]) -> dict[Place, list[Delivery]]:
-    """Return all polls by queue, in the order of time, whenever their members came to write them down."""
+    """Return all polls by queue, sorted by the time of the poll, not of its line in the journal."""
     found: defaultdict[Place, list[Delivery]] = defaultdict(list)
     for journal in journals:
         for poll in journal.polls:
@@ -107,7 +107,7 @@ def deliveries(journals: Iterable[JournalReader]) -> dict[Place, list[Delivery]]
 
 
 def judge(by_place: Mapping[Place, Sequence[Delivery]], ends: Mapping[Place, int]) -> Verdict:
-    """Compare what was handed out with what is stored, which is all offsets from 0 up to the end of each queue."""
+    """Compare the deliveries with the stored messages: all offsets from 0 to the end of each queue."""
     verdict = Verdict(stored=sum(ends.values()))
     for place, end in ends.items():
         items = by_place.get(place, ())
@@ -117,7 +117,7 @@ def judge(by_place: Mapping[Place, Sequence[Delivery]], ends: Mapping[Place, int
 
 
 def covered(items: Sequence[Delivery]) -> int:
-    """Return how many different offsets were handed out."""
+    """Return how many distinct offsets were delivered."""
     count = reached = 0
     for first, last in sorted((item.poll.first, item.poll.last) for item in items):
         count += max(0, last + 1 - max(first, reached))
@@ -151,7 +151,7 @@ def _judge_queue(verdict: Verdict, place: Place, items: Sequence[Delivery]) -> N
 
 
 def _judge_repeat(verdict: Verdict, place: Place, items: Sequence[Delivery], index: int, end: int) -> None:
-    """Look at a delivery whose offsets up to `end` were handed out before, if not all of them."""
+    """Judge a delivery that may repeat offsets below `end`."""
     first, unexplained = items[index].poll.first, 0
     earlier = [item for item in items[:index] if item.poll.last >= first and item.poll.first < end]
     for offset in range(first, end):
@@ -166,7 +166,7 @@ def _judge_repeat(verdict: Verdict, place: Place, items: Sequence[Delivery], ind
 
 
 def _may_be_repeated(item: Delivery, place: Place, offset: int) -> bool:
-    """Return true if a member that was killed or hung had the message and had not committed it."""
+    """Return True if the member had received the message and was killed or hung before it committed it."""
     for broken_at in item.member.broken_at:
         commits = (commit for commit in item.member.commits if commit.place == place and commit.at <= broken_at)
         if item.poll.at <= broken_at and offset >= max((commit.offset for commit in commits), default=0):
@@ -192,12 +192,12 @@ class Ages:
 
 @dataclass(frozen=True)
 class Waits:
-    """Waits, by queue and rebalance.
+    """Delays of messages, by queue and rebalance.
 
     Attributes:
         moved: the first poll of each new owner.
-        stayed: the worst poll of each queue that kept its owner, while the others moved.
-        quiet: all polls while nothing was going on.
+        stayed: the worst poll of each queue that kept its owner during a rebalance.
+        quiet: all polls between rebalances.
     """
 
     moved: Ages
@@ -208,12 +208,12 @@ class Waits:
 def waits(
     by_place: Mapping[Place, Sequence[Delivery]], since: float, stretches: Sequence[tuple[float, float]]
 ) -> Waits:
-    """Measure waits.
+    """Measure delays.
 
     Args:
-        by_place: what was handed out.
-        since: what was handed out before does not count.
-        stretches: begin and end of each rebalance, one after the other.
+        by_place: deliveries by queue.
+        since: earlier deliveries do not count.
+        stretches: begin and end of each rebalance, in order.
     """
     moved: list[float] = []
     stayed: list[float] = []
@@ -231,7 +231,7 @@ def waits(
 
 
 def _cut(items: Sequence[Delivery], stretches: Sequence[tuple[float, float]]) -> Iterator[tuple[bool, list[Delivery]]]:
-    """Yield polls by stretch, and those between two; each with whether they are in one. None is empty."""
+    """Yield the polls inside each stretch and between stretches, with True for inside; empty lists are left out."""
     index = 0
     for began, ended in stretches:
         for inside, until in ((False, began), (True, ended)):
@@ -240,4 +240,4 @@ def _cut(items: Sequence[Delivery], stretches: Sequence[tuple[float, float]]) ->
                 index += 1
             if index > start:
                 yield inside, list(items[start:index])
-    # What comes after the last one is the drain, in which the members do not keep up with a producer.
+    # Polls after the last stretch belong to the drain, where no producer sends.

@@ -1,8 +1,8 @@
-"""The work of a group's members and their producer, each in a process of its own.
+"""The work of a group's members and their producer, each in its own process.
 
-A member writes all that it sees into its journal, a file of its own with one line of JSON for each event. A line is in
-the file before the member goes on, so a member that is killed leaves everything that it can have committed. Times are
-those of the monotonic clock, which all processes of a machine share. SIGTERM means: end in order.
+A member writes each event as a line of JSON to its journal, a file of its own. The line is in the file before the
+member continues, so the journal of a killed member has everything that it can have committed. Times are those of the
+monotonic clock, which all processes of a machine share. SIGTERM ends a process cleanly.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from minimq_proto.v1 import broker_pb2
 Place = tuple[str, int]  # broker and queue; there is one topic
 
 _POLL_S = 0.1
-#: One poll of so many is followed by some work on what it brought.
+#: On average, one of this many polls is followed by some work.
 _WORK_EVERY = 10
 
 
@@ -38,7 +38,7 @@ _WORK_EVERY = 10
 
 
 class Polled(msgspec.Struct, tag="polled", array_like=True, frozen=True):
-    """Messages of one queue were handed out."""
+    """A poll returned messages of one queue."""
 
     at: float
     place: Place
@@ -59,7 +59,7 @@ class Committed(msgspec.Struct, tag="committed", array_like=True, frozen=True):
 
 
 class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
-    """A broker has refused a commit, or the consumer has raised an error."""
+    """A broker rejected a commit, or the consumer raised an error."""
 
     at: float
     error: str
@@ -74,7 +74,7 @@ class Holds(msgspec.Struct, tag="holds", array_like=True, frozen=True):
 
 
 class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
-    """The member has left in order, after so many allocations that it computed."""
+    """The member left cleanly, after computing this number of allocations."""
 
     at: float
     rounds: int
@@ -101,7 +101,7 @@ class Journal:
 
 
 class Counted:
-    """A strategy that counts how often its member computes an allocation."""
+    """A strategy that counts its member's computations of an allocation."""
 
     def __init__(self, inner: AllocationStrategy) -> None:
         self.rounds = 0
@@ -129,9 +129,9 @@ class Counted:
 
 
 def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
-    """Write what becomes of every commit of this process into the journal.
+    """Write the outcome of every commit of this process to the journal.
 
-    Commits are looked at where all of them pass: a consumer does not tell when it commits by itself.
+    Patches the calls of the connection, since consumers do not report automatic commits.
     """
     plain = BrokerCalls.call
 
@@ -151,11 +151,11 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
     BrokerCalls.call = call  # type: ignore[method-assign,assignment]
 
 
-class LatestHandOut:
-    """The latest hand-out of this process. Looked at where all of them pass, for a consumer does not tell its user.
+class LatestPoll:
+    """Time and epoch of the latest lease check by a poll of this process. Patches the fetcher.
 
-    A process can be stopped at any moment, also after the check of a lease and before its journal has the messages. So
-    that the journal has the moment of the check, and the epoch of then.
+    A process can be stopped at any moment, even between the check of a lease and the line in its journal. Therefore the
+    journal has the time of the check, and the epoch at that time.
     """
 
     def __init__(self) -> None:
@@ -174,7 +174,7 @@ class LatestHandOut:
 
 
 def end_of_process() -> threading.Event:
-    """Return what is set by SIGTERM."""
+    """Return an event that SIGTERM sets."""
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     return end
@@ -182,7 +182,7 @@ def end_of_process() -> threading.Event:
 
 @dataclass(frozen=True)
 class Setting:
-    """The place where a group is at work."""
+    """The cluster, topic and options of a group."""
 
     nameserver: str
     topic: str
@@ -193,7 +193,7 @@ class Setting:
 
 
 def member(setting: Setting, client_id: str, journal: Path) -> None:
-    """A member of the group as it should be."""
+    """Run a correct member of the group."""
     end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
     consumer = PullConsumer(
@@ -208,9 +208,9 @@ def member(setting: Setting, client_id: str, journal: Path) -> None:
 
 
 def member_without_leases(setting: Setting, client_id: str, journal: Path) -> None:
-    """A member that asks nobody before it takes its share.
+    """Run a member that takes its share without leases.
 
-    It looks at the list of members once, as it starts: it keeps its share when others join.
+    It reads the list of members once, at its start, so it keeps its share when others join.
     """
     end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
@@ -219,7 +219,7 @@ def member_without_leases(setting: Setting, client_id: str, journal: Path) -> No
     consumer = PullConsumer(setting.nameserver, group=setting.group, client_id=client_id, **setting.options)
     reader = Reader(consumer, lines, client_id)
     members: list[str] = []
-    while client_id not in members:  # the list is written after its process is started
+    while client_id not in members:  # the list is written after the process has started
         time.sleep(0.01)
         members = json.loads(setting.list_of_members.read_text()) if setting.list_of_members.exists() else []
     consumer.assign(strategy.allocate(setting.group, client_id, queues, members))
@@ -230,7 +230,7 @@ def member_without_leases(setting: Setting, client_id: str, journal: Path) -> No
 
 
 def names_of_brokers(setting: Setting) -> Callable[[str], str]:
-    """Return a function that tells the name of the broker at an address."""
+    """Return a function from a broker's address to its name."""
     with Admin(setting.nameserver) as admin:
         route = admin.route(setting.topic)
     names = {queue.broker_name for queue in route.read_queues()}
@@ -238,7 +238,7 @@ def names_of_brokers(setting: Setting) -> Callable[[str], str]:
 
 
 class Reader:
-    """Polls, works for a moment on what came, and keeps the journal."""
+    """Polls, works for a moment, and writes the journal."""
 
     def __init__(self, consumer: PullConsumer, journal: Journal, client_id: str) -> None:
         self._consumer = consumer
@@ -246,10 +246,9 @@ class Reader:
         self._chance = random.Random(client_id)
         self._held: list[Place] = []
         self._parent = os.getppid()
-        self._latest = LatestHandOut()
+        self._latest = LatestPoll()
 
     def step(self) -> None:
-        """Poll once."""
         if os.getppid() != self._parent:
             raise SystemExit("nobody is left who would look at the journal")
         try:
@@ -283,7 +282,7 @@ class Reader:
 
 
 def produce(setting: Setting, rate: int, step_s: float, told: Path) -> None:
-    """Send at a steady rate until SIGTERM, then write what became of it into a file as JSON."""
+    """Send at a steady rate until SIGTERM, then write the outcome to a file as JSON."""
     end, acknowledged, errors = end_of_process(), [0], list[str]()
 
     def note(receipt: object, error: MiniMQError | None) -> None:
@@ -306,7 +305,7 @@ def produce(setting: Setting, rate: int, step_s: float, told: Path) -> None:
 
 
 def steps(began: float, step_s: float, end: threading.Event) -> Iterator[int]:
-    """Yield the numbers of steps when they are due, until the end or until the parent is gone."""
+    """Yield the number of each step when it is due, until `end` is set or the parent has exited."""
     parent = os.getppid()
     step = 0
     while not end.is_set() and os.getppid() == parent:

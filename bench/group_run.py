@@ -1,4 +1,4 @@
-"""A cluster, a consumer group whose members are processes, and a producer: one run from the first member to the end."""
+"""One run of a cluster, a consumer group whose members are processes, and a producer."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class Group:
     ) -> None:
         self.journals: list[JournalReader] = []
         self.live: dict[str, BaseProcess] = {}
-        #: Begin and end of each rebalance; it ends when the shares have settled, or with the next.
+        #: Begin and end of each rebalance, which ends when the shares have settled, or when the next one begins.
         self.stretches: list[tuple[float, float]] = []
         self.measured_from = 0.0
-        self._seen: dict[str, int] = {}  # rebalances, by member
+        self._seen: dict[str, int] = {}  # number of rebalances by member
         self._setting = setting
         self._folder = folder
         self._work = work
@@ -76,14 +76,13 @@ class Group:
             return started(self._work, *arguments, new=True)
 
     def leave(self, client_id: str) -> None:
-        """Let a member end in order."""
+        """End a member cleanly."""
         self._begin()
         process = self.live.pop(client_id)
         self._list_members()
         process.terminate()
 
     def kill(self, client_id: str) -> None:
-        """End a member at once."""
         self._begin()
         process = self.live.pop(client_id)
         process.kill()
@@ -91,13 +90,11 @@ class Group:
         self.journal(client_id).broken_at.append(time.monotonic())
 
     def halt(self, client_id: str) -> None:
-        """Let a member hang."""
         self._begin()
         os.kill(self._pid(client_id), signal.SIGSTOP)
         self.journal(client_id).broken_at.append(time.monotonic())
 
     def resume(self, client_id: str) -> None:
-        """Let a member go on that hangs."""
         self._begin()
         os.kill(self._pid(client_id), signal.SIGCONT)
 
@@ -105,21 +102,18 @@ class Group:
         return next(journal for journal in self.journals if journal.client_id == client_id)
 
     def settled(self, among: set[str] | None = None) -> bool:
-        """Tell whether each queue has exactly one owner among the members, and the shares are even."""
+        """Return whether each queue has exactly one owner among the members, and the shares are even."""
         self.read()
         shares = [self.journal(client_id).holds for client_id in among or self.live]
         places = [place for share in shares for place in share]
-        even = max(map(len, shares)) - min(map(len, shares)) <= 2  # each of two brokers' queues may not come out even
+        even = max(map(len, shares)) - min(map(len, shares)) <= 2  # the queues of each of two brokers have a remainder
         return even and len(places) == len(set(places)) == QUEUES
 
     def wait_settled(self, among: set[str] | None = None) -> None:
-        """Return when the shares have settled."""
         wait_until(lambda: self.settled(among), "the shares have not settled")
         self.end_stretch()
 
     def wait_delivered(self, client_id: str) -> None:
-        """Return when a member has received messages."""
-
         def has_received() -> bool:
             self.read()
             return bool(self.journal(client_id).polls)
@@ -131,7 +125,7 @@ class Group:
             self.stretches[-1] = self.stretches[-1][0], time.monotonic()
 
     def measure_from_now(self) -> None:
-        """Forget what waits there were until now: what the first members find waiting is no matter of a rebalance."""
+        """Ignore earlier delays: the backlog of the first members has nothing to do with rebalances."""
         self.measured_from = time.monotonic()
         self.stretches.clear()
 
@@ -140,7 +134,7 @@ class Group:
             journal.read()
 
     def end(self) -> None:
-        """Let all members end in order, and read their journals to the end."""
+        """End all members cleanly, and read their journals to the end."""
         for process in self.live.values():
             process.terminate()
         wait_until(lambda: not any(process.is_alive() for process in self.live.values()), "members do not end")
@@ -155,7 +149,7 @@ class Group:
             journal.close()
 
     def computed(self) -> float | None:
-        """Return how many allocations a member computed for each rebalance that it saw."""
+        """Return the average number of allocations that a member computed per rebalance."""
         left = [(journal.ended.rounds, self._seen[journal.client_id]) for journal in self.journals if journal.ended]
         return sum(rounds for rounds, _ in left) / sum(seen for _, seen in left) if left else None
 
@@ -165,7 +159,6 @@ class Group:
         return pid
 
     def _begin(self) -> None:
-        """Another rebalance begins."""
         self.end_stretch()
         self.stretches.append((time.monotonic(), float("inf")))
         for client_id in [*self.live, self.journals[-1].client_id]:
@@ -178,7 +171,7 @@ class Group:
 
 
 def started(work: Callable[..., None], *arguments: object, new: bool = False) -> BaseProcess:
-    """Start a process. It is forked from one that has loaded everything and has no thread, unless it is to be new."""
+    """Start a process: forked from a thread-free server that has all imports, or with `new` from scratch."""
     if new:
         process: BaseProcess = multiprocessing.get_context("spawn").Process(target=work, args=arguments, daemon=True)
     else:
@@ -216,7 +209,7 @@ def running(
     *,
     shifted: bool = False,
 ) -> Iterator[Run]:
-    """Run a cluster with a topic, an empty group and a producer; with the block, both come to their end."""
+    """Run a cluster with a topic, an empty group and a producer; after the block, drain and stop them."""
     with (
         tempfile.TemporaryDirectory(prefix="rebalances-") as name,
         LocalCluster(brokers=2, broker_options=brokers) as cluster,
@@ -247,10 +240,10 @@ def running(
 
 
 def drain(run: Run) -> None:
-    """Let the group read to the end, and end it."""
+    """Let the group read to the end of the topic, and stop it."""
     run.group.end_stretch()
     ends = stored(run.cluster)
-    # There may be more: what a broker answers too late is sent to another one.
+    # More may be stored: if a broker answers too late, the producer retries at another one.
     if sum(ends.values()) < run.outcome["acknowledged"] or run.outcome["errors"]:
         raise SystemExit(f"the producer was told {run.outcome}, stored are {sum(ends.values())}")
     run.outcome["ends"] = ends
@@ -268,7 +261,7 @@ def drain(run: Run) -> None:
 
 
 def stored(cluster: LocalCluster) -> dict[Place, int]:
-    """Read all queues from their beginning, and return where each ends."""
+    """Read all queues from the beginning, and return the end of each."""
     with Admin(cluster.nameserver) as admin:
         queues = admin.route(TOPIC).read_queues()
     ends: dict[Place, int] = {place_of(queue): 0 for queue in queues}

@@ -1,9 +1,9 @@
-"""Transactions of transactional producers: how many in a second, how long one takes, and what it costs.
+"""Transactions of transactional producers: throughput, latency and CPU.
 
     .venv/bin/python bench/half_messages.py [--seconds 5] [--at-once 64]
 
-Of one broker, whose disk syncs each commit. A transaction is one half message of 100 bytes, whose end commits it. CPU
-figures are microseconds of client and broker for each transaction.
+One broker, which syncs each commit to disk. A transaction is one half message of 100 bytes that is committed. CPU is in
+microseconds of client and broker per transaction.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ _BODY = bytes(100)
 
 
 def unknown(_: Message) -> TransactionResolution:
-    """Leave it to the producer."""
     return UNKNOWN
 
 
 async def tasks(nameserver: str, at_once: int, seconds: float) -> list[float]:
-    """Have transactions in tasks for a while; return how long each took, in ms."""
+    """Run transactions in asyncio tasks; return their latencies in ms."""
     latencies: list[float] = []
     async with aio.TransactionalProducer(nameserver, group="bench", check=unknown) as producer:
 
@@ -49,7 +48,7 @@ async def tasks(nameserver: str, at_once: int, seconds: float) -> list[float]:
 
 
 def threads(nameserver: str, at_once: int, seconds: float) -> list[float]:
-    """Do the same in threads."""
+    """Run transactions in threads; return their latencies in ms."""
     latencies: list[float] = []
     with TransactionalProducer(nameserver, group="bench", check=unknown) as producer:
 
@@ -72,7 +71,6 @@ def threads(nameserver: str, at_once: int, seconds: float) -> list[float]:
 
 
 def measured(cluster: LocalCluster, run: Callable[[], list[float]]) -> dict[str, float]:
-    """Run; return the figures."""
     broker = cluster.brokers[0].pid or 0
     began, own, theirs = time.perf_counter(), cpu_seconds(os.getpid()), cpu_seconds(broker)
     latencies = run()

@@ -1,4 +1,4 @@
-"""Folders with a `sitecustomize.py`, which change the processes that are started with them."""
+"""Starts processes with a hook: a folder with a `sitecustomize.py` on their path."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HERE = Path(__file__).parent
 
 @contextmanager
 def hook_for_children(folder: str, **variables: str) -> Iterator[None]:
-    """Processes that are started in the block load the hook in a folder of this one, and have these variables."""
+    """Let processes that start in the block load the hook in `folder`, with these environment variables."""
     path = os.pathsep.join([str(_HERE / folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     variables |= {"PYTHONPATH": path}
     before = {name: os.environ.get(name) for name in variables}

@@ -1,4 +1,4 @@
-"""A Kafka broker of one node as a child process, made of jars alone, with which benchmarks compare."""
+"""A single-node Kafka broker as a child process, run from its jars, for comparisons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Self
 _READY_S = 120.0
 _STOP_S = 30.0
 _LOOK_AGAIN_S = 0.1
-#: It flushes when the system does, which is Kafka's default.
+#: With Kafka's default, the operating system decides when to flush.
 _PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -36,12 +36,12 @@ transaction.state.log.min.isr=1
 
 
 class KafkaServer:
-    """A broker, which is its own controller; `with` starts and ends it.
+    """A broker that is its own controller. A context manager.
 
     Args:
-        jars: folder of `org.apache.kafka:kafka_2.13` and all that it needs.
-        folder: empty, for data and logs.
-        partitions: of topics, which are made when somebody writes to them.
+        jars: folder with `org.apache.kafka:kafka_2.13` and its dependencies.
+        folder: an empty folder for data and logs.
+        partitions: number of partitions of topics, which are created automatically.
     """
 
     def __init__(self, jars: Path, folder: Path, partitions: int) -> None:
@@ -57,12 +57,11 @@ class KafkaServer:
 
     @property
     def pid(self) -> int:
-        """The id of its process; the broker has to run."""
         assert self._process is not None
         return self._process.pid
 
     def __enter__(self) -> Self:
-        """Start it, and return when it takes connections. Raises `SystemExit` when it does not."""
+        """Start it, and return when it accepts connections. Raises `SystemExit` if it does not."""
         name = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         log_path = self._folder / "kafka.log"
         with log_path.open("wb") as log_file:
@@ -88,7 +87,6 @@ class KafkaServer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End it, and delete what it has stored."""
         self._end()
         shutil.rmtree(self._folder / "data", ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""The workloads of `beside_kafka.py` for Kafka, with Confluent's client; see their namesakes in `workloads.py`."""
+"""The workloads of `beside_kafka.py` for Kafka, with Confluent's client; `workloads.py` has those for minimq."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WAIT_S = 30.0
 
 
 class _Receipts:
-    """Counts the deliveries that Kafka confirms; each message asks for that."""
+    """Counts confirmed deliveries; the callback of every message."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -31,7 +31,7 @@ def _producer(address: str, **more: object) -> Producer:
 
 
 def _consumer(address: str, topic: str, group: str) -> tuple[Consumer, list[Message]]:
-    """Return a member with its partitions, and what it has polled until it had them."""
+    """Return a consumer with its partitions, and the messages that it polled before it had them."""
     reader = Consumer({"bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest"})
     reader.subscribe([topic])
     until, early = time.monotonic() + _WAIT_S, []
@@ -51,7 +51,7 @@ def _send(producer: Producer, topic: str, body: bytes, receipts: _Receipts) -> N
 
 
 def produce(address: str, topic: str, count: int, size: int) -> Result:
-    """Hand in message after message, a receipt for each."""
+    """Send messages in a pipeline, with a receipt for each."""
     producer, receipts, body = _producer(address), _Receipts(), b"x" * size
     _send(producer, topic, body, receipts)
     began = start_line()
@@ -70,7 +70,7 @@ def produce(address: str, topic: str, count: int, size: int) -> Result:
 
 
 def consume(address: str, topic: str, group: str, count: int) -> Result:
-    """Take messages by the thousand, touch each body."""
+    """Receive messages by the thousand, and touch each body."""
     reader, early = _consumer(address, topic, group)
     began = start_line()
     received, touched = len(early), 0
@@ -87,7 +87,7 @@ def consume(address: str, topic: str, group: str, count: int) -> Result:
 
 
 def send_one_by_one(address: str, topic: str, count: int) -> Result:
-    """Hand in a message, wait for its receipt, and so on."""
+    """Send one message after the other, and wait for each receipt."""
     producer, receipts, body = _producer(address, **{"linger.ms": 0}), _Receipts(), b"x" * 100
     for _ in range(50):
         _send(producer, topic, body, receipts)
@@ -101,7 +101,7 @@ def send_one_by_one(address: str, topic: str, count: int) -> Result:
 
 
 def send_paced(address: str, topic: str, count: int, rate: int) -> Result:
-    """Send at a steady rate; each body is the time at which it was sent."""
+    """Send at a steady rate; each body is the time of its send."""
     producer, receipts = _producer(address, **{"linger.ms": 0}), _Receipts()
     _send(producer, topic, b"warm", receipts)
     began = start_line()
@@ -112,13 +112,13 @@ def send_paced(address: str, topic: str, count: int, rate: int) -> Result:
 
 
 def receive_paced(address: str, topic: str, count: int) -> Result:
-    """Take the time from sending to `poll` of each message of `send_paced`."""
+    """Measure the latency from send to `poll` of each message of `send_paced`."""
     reader, _ = _consumer(address, topic, "latency")
     began = start_line()
     latencies: list[float] = []
     while len(latencies) < count:
         message = reader.poll(_WAIT_S)
-        now = time.perf_counter_ns()  # one clock for all processes of a machine
+        now = time.perf_counter_ns()  # all processes of a machine share this clock
         if message is None:
             raise SystemExit(f"only {len(latencies)} of {count} messages came")
         body = message.value() or b""

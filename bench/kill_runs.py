@@ -1,4 +1,4 @@
-"""A run of faults against replicas under a load, from an empty directory to the verdict."""
+"""One run of faults against replicas under load, from an empty directory to the verdict."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from replica_faults import Faults
 from minimq import Admin
 
 _MEMBERS = 2
-#: Shorter than by default, so that a run takes less time.
+#: Shorter than the default, to save time.
 LEASE_S = 1.5
 
 
@@ -60,14 +60,14 @@ class KillLine:
 
 
 def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[str, object]) -> KillLine:
-    """Run it.
+    """Run a scenario.
 
     Args:
-        name: of the scenario.
-        plan: what is done.
-        folder: an empty one, for data, logs and journals.
-        count: how many replicas.
-        options: of the replicas.
+        name: name of the scenario.
+        plan: settings of the run.
+        folder: an empty folder for data, logs and journals.
+        count: number of replicas.
+        options: options of the replicas.
     """
     verdict = Verdict()
     given = {**options, "checkpoint_interval_s": 0.5, "session_grace_s": 1.0}
@@ -116,7 +116,7 @@ def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[s
 
 
 def drain(journals: list[Path], log: list[list[int]]) -> None:
-    """Return when the group has read everything, or gives up: the verdict tells what is missing."""
+    """Wait until the group has read everything, or for `PATIENCE_S`: the verdict counts what is missing."""
     ends = {queue_id: len(numbers) for queue_id, numbers in enumerate(log) if numbers}
     deadline = time.monotonic() + PATIENCE_S
     while Journals(journals).reached() != ends and time.monotonic() < deadline:
@@ -124,7 +124,7 @@ def drain(journals: list[Path], log: list[list[int]]) -> None:
 
 
 def ended(process: BaseProcess) -> None:
-    """Let a process end in order."""
+    """End a process cleanly."""
     process.terminate()
     process.join(2 * PATIENCE_S)
     if process.exitcode != 0:

@@ -1,4 +1,4 @@
-"""Attacks of a hostile client, or one with a bug, on a name server; each attack is a process of its own."""
+"""Attacks of a hostile or faulty client on a name server; each attack runs in its own process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
-#: An attacker that goes at its own pace leaves the processors to others when they want them: what is measured is the
-#: name server then, and not who gets a processor.
+#: Niceness of attackers with a fixed pace, so that the measurement shows the name server and not the contention for
+#: processors.
 _NICE = 5
-#: As large as the name server of the release before took a request.
+#: The largest request that name servers accepted before they had a tighter limit.
 _FRAME_BYTES = 64 << 20
 _OPTIONS = (
     ("grpc.max_receive_message_length", -1),
@@ -30,7 +30,7 @@ _OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
 )
 
-#: An attack on the name server at an address, until it is cancelled.
+#: Attacks the name server at an address until cancelled.
 Attack = Callable[[str], Coroutine[Any, Any, None]]
 
 
@@ -46,12 +46,12 @@ def _controller(address: str) -> ControllerAsyncStub:
     return cast("ControllerAsyncStub", controller_pb2_grpc.ControllerStub(_channel(address)))
 
 
-#: How often something was done to the name server.
+#: Counts calls.
 _done = itertools.count()
 
 
 async def _forever(act: Callable[..., Awaitable[object]], *arguments: Any) -> None:
-    """Do it again and again, whatever the server says."""
+    """Repeat an action, ignoring errors of the server."""
     while True:
         next(_done)
         try:
@@ -82,7 +82,7 @@ def _table(
 
 
 class _Broker:
-    """One stream over which a broker registers."""
+    """The registration stream of one broker."""
 
     def __init__(self, stub: NameServerAsyncStub) -> None:
         self._stream = stub.Register()
@@ -101,7 +101,7 @@ class _Broker:
 
 
 async def _fill(address: str, brokers: int, topics_of_each: int) -> list[tuple[_Broker, str, list[str]]]:
-    """Register brokers, each with topics of its own, as far as the name server lets them."""
+    """Register brokers, each with its own topics, as far as the name server accepts them."""
     filled = []
     for number in range(brokers):
         broker, name = _Broker(_names(address)), f"filler-{number}"
@@ -114,7 +114,7 @@ async def _fill(address: str, brokers: int, topics_of_each: int) -> list[tuple[_
 
 
 async def _watched(address: str, brokers: int, topics_of_each: int, watches: Iterable[slice]) -> None:
-    """Clients each watch some of all topics, while brokers change all of them again and again."""
+    """Each client watches some of the topics, while brokers keep changing all of them."""
     filled = await _fill(address, brokers, topics_of_each)
     topics = [topic for _, _, of_one in filled for topic in of_one]
 
@@ -133,17 +133,17 @@ async def _watched(address: str, brokers: int, topics_of_each: int, watches: Ite
 
 
 async def many_watchers(address: str) -> None:
-    """60 clients each watch 200,000 topics, while brokers change all of them again and again."""
+    """60 clients each watch 200,000 topics, while brokers keep changing all of them."""
     await _watched(address, 10, 20_000, [slice(None)] * 60)
 
 
 async def modest_watchers(address: str) -> None:
-    """200 clients each watch 1,000 topics, while brokers change all of them again and again."""
+    """200 clients each watch 1,000 topics, while brokers keep changing all of them."""
     await _watched(address, 10, 10_000, [slice(at * 300, at * 300 + 1000) for at in range(200)])
 
 
 async def unread_watches(address: str) -> None:
-    """Nobody reads 2,000 watches of topics that are on many brokers and change all the time."""
+    """2,000 watches, whose answers are not read, of topics on many brokers that keep changing."""
     topics = _topics(200)
     brokers = [_Broker(_names(address)) for _ in range(100)]
     tables = [_table(f"wide-{number:03d}" + "-of-a-long-name" * 6, topics) for number in range(len(brokers))]
@@ -178,7 +178,7 @@ async def unread_watches(address: str) -> None:
 
 
 async def unknown_topics(address: str) -> None:
-    """Watches of topics that nobody has, by the million."""
+    """Watches of millions of topics that do not exist."""
 
     async def watch(number: int) -> None:
         stream = _names(address).WatchRoutes()
@@ -203,7 +203,7 @@ async def huge_tables(address: str) -> None:
 
 
 async def full_tables(address: str) -> None:
-    """16 brokers with 45,000 topics of their own change all of them again and again."""
+    """16 brokers with 45,000 topics each keep changing all of them."""
 
     async def register(number: int) -> None:
         topics = _topics(45_000, f"full-{number}")
@@ -215,7 +215,7 @@ async def full_tables(address: str) -> None:
 
 
 async def many_brokers(address: str) -> None:
-    """One client registers 10,000 brokers, all of which carry the topic of others."""
+    """One client registers 10,000 brokers, which all carry the canary's topic."""
     stubs = [_names(address) for _ in range(100)]
 
     async def register(number: int) -> None:
@@ -228,7 +228,7 @@ async def many_brokers(address: str) -> None:
 
 
 async def departures(address: str) -> None:
-    """Brokers with 20,000 topics of their own come and go, and leave their names behind."""
+    """Brokers with 20,000 topics each register and leave; the name server remembers their names."""
     numbers = itertools.count()
 
     async def come_and_go() -> None:
@@ -241,7 +241,7 @@ async def departures(address: str) -> None:
 
 
 async def conflicts(address: str) -> None:
-    """Hundreds of brokers that want the place of the one that is watched over, all the time."""
+    """Hundreds of brokers that keep claiming the canary's name."""
     stubs = [_names(address) for _ in range(20)]
     numbers = itertools.count()
 
@@ -295,7 +295,7 @@ async def large_calls(address: str) -> None:
 
 
 async def listings(address: str) -> None:
-    """Everything there is, asked for by 100 clients at once."""
+    """Listings of everything, by 100 concurrent clients."""
     await _fill(address, 10, 20_000)
     stubs = [_names(address) for _ in range(20)]
 
@@ -339,22 +339,22 @@ async def _report_all(address: str, at_once: int, make: Callable[[int], controll
 
 
 async def reports(address: str) -> None:
-    """Reports of ever other brokers, each of which founds a replica set."""
+    """Reports of ever new brokers, each of which founds a replica set."""
     await _report_all(address, 100, lambda number: _report(f"founder-{number}", founds=True))
 
 
 async def held_reports(address: str) -> None:
-    """Reports of ever other brokers that found nothing and wait for an hour."""
+    """Reports of ever new brokers that found nothing and wait for an hour."""
     await _report_all(address, 5_000, lambda number: _report(f"waits-{number}", wait_ms=3_600_000))
 
 
 async def false_replicas(address: str) -> None:
-    """Reports of ever other replicas of the broker that is watched over."""
+    """Reports of ever new replicas of the canary's broker."""
     await _report_all(address, 100, lambda number: _report("canary", replica_id=2 + number))
 
 
 async def plain_reports(address: str) -> None:
-    """Reports as real replicas send them, 200 at once."""
+    """Valid reports of a replica, 200 at once."""
     await _report_all(address, 200, lambda number: _report("reports", replica_id=1, founds=True))
 
 
@@ -402,7 +402,7 @@ async def _attack(name: str, address: str, seconds: float) -> None:
 
 
 def main() -> None:
-    """Attack: NAME ADDRESS SECONDS SCALE, which is not used. Prints how often something was done."""
+    """Run an attack: NAME ADDRESS SECONDS SCALE; SCALE is not used. Prints the number of calls."""
     name, address, seconds, _ = sys.argv[1:]
     if ATTACKS[name] in _PACED:
         os.nice(_NICE)

@@ -1,7 +1,7 @@
-"""A network of this process's own, in which stretches can be cut: network namespaces of Linux, which take root.
+"""A private network whose links can be cut, made of Linux network namespaces. Needs root.
 
-This process moves into a namespace in which there is a bridge, the hub; each node is another namespace with a cable to
-the hub. They are without names and end with this process, however it ends.
+This process moves into a namespace with a bridge, the hub; each node is another namespace with a veth pair to the hub.
+The namespaces have no names and end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ _NEW_NETWORK = 0x4000_0000  # CLONE_NEWNET
 _OWN = Path("/proc/thread-self/ns/net")
 _PREFIX = "10.77.0."
 _HUB = "hub"
-#: Where the first node is; the hub itself is at 1.
+#: Last byte of the first node's address; that of the hub is 1.
 _FIRST = 11
 
 
 class NoNamespaces(Exception):
-    """This process may not make network namespaces, or the machine has none."""
+    """This process may not create network namespaces, or the system has none."""
 
 
 class Network:
-    """Nodes at a hub. What the process itself and its further children do happens at the hub.
+    """Nodes connected to a hub. The process itself and its other children are at the hub.
 
-    To be made before the process has threads: those that exist stay outside.
+    Create it before the process has threads: existing threads stay outside.
 
     Args:
-        names: of the nodes.
+        names: names of the nodes.
 
     Raises:
         NoNamespaces: the text says why.
@@ -54,13 +54,13 @@ class Network:
                 self._nodes[name] = self._new_namespace()
                 self._connect(name)
         except (OSError, subprocess.CalledProcessError) as error:
-            if _OWN.readlink() != there:  # otherwise it may not even come back
+            if _OWN.readlink() != there:  # if unshare was not permitted, setns would not be either
                 self._enter(before)
             raise NoNamespaces(str(error)) from error
 
     @contextmanager
     def inside(self, name: str) -> Iterator[None]:
-        """Let the calling thread, and the processes that it starts, be at a node while the block runs."""
+        """Move the calling thread, and the processes that it starts, to a node during the block."""
         self._enter(self._nodes[name])
         try:
             yield
@@ -68,16 +68,16 @@ class Network:
             self._enter(self._home)
 
     def unplug(self, name: str) -> None:
-        """Cut a node off from all others. What is sent is lost without a word."""
+        """Cut a node off from all others. Its packets are dropped silently."""
         _ip("link", "set", _port(name), "down")
 
     def part(self, one: str, other: str) -> None:
-        """Let two nodes hear nothing of each other; the others hear both. One such pair at a time."""
+        """Cut the link between two nodes; both still reach all others. Only one pair at a time."""
         for name in (one, other):
             _ip("link", "set", "dev", _port(name), "type", "bridge_slave", "isolated", "on")
 
     def mend(self) -> None:
-        """Let everybody reach everybody."""
+        """Restore all links."""
         for name in self._nodes:
             _ip("link", "set", "dev", _port(name), "type", "bridge_slave", "isolated", "off")
             _ip("link", "set", _port(name), "up")
@@ -89,7 +89,7 @@ class Network:
         return os.open(_OWN, os.O_RDONLY)
 
     def _connect(self, name: str) -> None:
-        """Lay a cable from the hub to the node in which the calling thread is; it is at the hub afterwards."""
+        """Connect the node of the calling thread to the hub, and move the thread to the hub."""
         node = f"/proc/{os.getpid()}/fd/{self._nodes[name]}"
         self._enter(self._home)
         _ip("link", "add", _port(name), "type", "veth", "peer", "name", "eth0", "netns", node)

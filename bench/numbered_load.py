@@ -1,6 +1,6 @@
-"""A producer of numbered messages and the members of a group, each in a process of its own, and what they tell.
+"""A producer of numbered messages and the members of a group, each in its own process, and their records.
 
-SIGTERM means: end in order.
+SIGTERM ends a process cleanly.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ QUEUES = 8
 _KEYS = 64
 _STEP_S = 0.005
 _POLL_S = 0.1
-#: How long a message may take: longer than any fault.
+#: Longer than any fault.
 _SEND_TIMEOUT_S = 90.0
-#: A place where no message is.
+#: Queue and offset of a message without receipt.
 NOWHERE = -1
 
 
 class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
-    """Messages of one queue were handed out, one after the other."""
+    """A poll returned consecutive messages of one queue."""
 
     at: float
     asked: float
@@ -40,7 +40,7 @@ class Read(msgspec.Struct, tag="read", array_like=True, frozen=True):
 
 
 class Told:
-    """The answers to a producer about each message, as files in a folder."""
+    """The outcome of each send, saved as files in a folder."""
 
     def __init__(self) -> None:
         self.queues = array("i")
@@ -57,7 +57,7 @@ class Told:
             self.errors = [*self.errors, str(error)][:3]
 
     def add(self) -> int:
-        """Return the number of another message."""
+        """Add a message, and return its number."""
         self.queues.append(NOWHERE)
         self.offsets.append(NOWHERE)
         return len(self.queues) - 1
@@ -80,7 +80,7 @@ class Told:
 
 
 def produce(nameserver: str, rate: int, folder: Path) -> None:
-    """Send at a steady rate, and tell at the end what became of each message."""
+    """Send at a steady rate until SIGTERM, and then save the outcome of each message."""
     end, told, began = end_of_process(), Told(), time.monotonic()
     select = by_hash()
     padding = bytes(90)
@@ -96,10 +96,10 @@ def produce(nameserver: str, rate: int, folder: Path) -> None:
 
 
 def read(nameserver: str, client_id: str, journal: Path) -> None:
-    """Read as a member of the group; each poll, and each commit that was acknowledged, is a line of JSON in a file."""
+    """Read as a member of the group; writes each poll and each acknowledged commit as a line of JSON to a file."""
     end, parent = end_of_process(), os.getppid()
     lines = Journal(journal)
-    logging.disable(logging.WARNING)  # faults are what this is about
+    logging.disable(logging.WARNING)  # faults are expected
     note_commits(lines, lambda _address: "")
     consumer = PullConsumer(nameserver, group=GROUP, client_id=client_id, start="earliest", commit_interval_s=0.3)
     consumer.subscribe(TOPIC)
@@ -108,7 +108,7 @@ def read(nameserver: str, client_id: str, journal: Path) -> None:
         try:
             messages = consumer.poll(_POLL_S, max_messages=500)
         except MiniMQError:
-            continue  # the next poll tells
+            continue
         if messages:
             numbers = [number_in(message.body) for message in messages]
             [queue_id] = {message.queue.queue_id for message in messages}
@@ -117,5 +117,4 @@ def read(nameserver: str, client_id: str, journal: Path) -> None:
 
 
 def number_in(body: bytes) -> int:
-    """Return the number of a message."""
     return int(body.rstrip(b"\0"))

@@ -1,4 +1,4 @@
-"""Proofs from the receipts, log and journals of a group: losses, repeated or disordered messages, steps back."""
+"""Checks of receipts, log and journals of a group: lost, repeated or reordered messages, and offsets that go back."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ _decoder = msgspec.json.Decoder(Read | Committed | Refused)
 
 @dataclass
 class Verdict:
-    """Numbers of messages, unless it says otherwise.
+    """Numbers of messages, unless stated otherwise.
 
     Attributes:
-        acknowledged: to the producer.
-        failed: whose sender got an error; they may be stored.
+        acknowledged: acknowledged to the producer.
+        failed: sends that raised an error; the messages may be stored.
         stored: in all queues at the end.
-        lost: acknowledged, and not where the receipt says.
+        lost: acknowledged, but not stored where the receipt says.
         twice: stored more than once.
-        reordered: stored behind one of the same queue that was handed in later.
-        unread: stored, and handed out to nobody.
-        vanished: handed out, and not stored where they were read: a reader has seen what was not confirmed.
-        back: polls at which a member read again what it had read itself, nobody else having had the queue meanwhile.
-        below_committed: polls that began below an offset which the group had committed before.
-        repeated: handed out more than once, which a group has to expect when it did not commit.
+        reordered: stored in a queue after a message that was sent later.
+        unread: stored, but never delivered.
+        vanished: delivered, but not stored where they were read: the reader saw unconfirmed messages.
+        back: polls of a member that repeat its own, although no other member had the queue in between.
+        below_committed: polls that began below an offset that the group had committed before.
+        repeated: delivered more than once, which is expected without a commit.
         examples: some findings as text.
     """
 
@@ -55,7 +55,7 @@ class Verdict:
 
 
 def stored(nameserver: str) -> list[list[int]]:
-    """Read all queues from their beginning, and return the numbers of the messages in each."""
+    """Read all queues from the beginning, and return the numbers of the messages in each."""
     found: list[list[int]] = [[] for _ in range(QUEUES)]
     with Admin(nameserver) as admin:
         queues = admin.route(TOPIC).read_queues()
@@ -71,7 +71,7 @@ def stored(nameserver: str) -> list[list[int]]:
 
 
 def judge_log(verdict: Verdict, told: Told, log: Sequence[Sequence[int]]) -> None:
-    """Compare what was acknowledged with what is stored."""
+    """Compare the receipts with the stored messages."""
     verdict.failed = told.failed
     verdict.stored = sum(map(len, log))
     verdict.twice = verdict.stored - len({number for queue in log for number in queue})
@@ -103,7 +103,7 @@ class Delivery:
 
     @property
     def end(self) -> int:
-        """The offset at which the next poll goes on."""
+        """The offset where the next poll continues."""
         return self.read.first + len(self.read.numbers)
 
 
@@ -123,12 +123,12 @@ class Journals:
             items.sort(key=lambda item: item.read.at)
 
     def reached(self) -> dict[int, int]:
-        """Return by queue where the reading has come to."""
+        """Return the end of the read messages by queue."""
         return {queue_id: max(item.end for item in items) for queue_id, items in self.deliveries.items()}
 
 
 def judge_group(verdict: Verdict, journals: Journals, log: Sequence[Sequence[int]]) -> None:
-    """Compare what was handed out with what is stored."""
+    """Compare the deliveries with the stored messages."""
     for queue_id, numbers in enumerate(log):
         items = journals.deliveries[queue_id]
         seen: set[int] = set()
@@ -152,7 +152,7 @@ def judge_group(verdict: Verdict, journals: Journals, log: Sequence[Sequence[int
 
 
 def _judge_commits(verdict: Verdict, queue_id: int, items: Sequence[Delivery], commits: Sequence[Committed]) -> None:
-    """Look for polls that began below what had been committed before they were asked for."""
+    """Find polls that began below an offset that was committed before the poll."""
     waiting = sorted(commits, key=lambda commit: commit.at)
     index = highest = 0
     for item in sorted(items, key=lambda item: item.read.asked):

@@ -1,4 +1,4 @@
-"""Watches the committed offsets of a group while a run lasts: they must never go back."""
+"""Watches the committed offsets of a group during a run: they must never go back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ANSWER_S = 5.0
 
 
 class OffsetWatch:
-    """Asks the masters all the time while the block runs."""
+    """Polls the masters during the block."""
 
     def __init__(self, nameserver: str, group: str, topic: str) -> None:
         self.looks = 0
@@ -54,11 +54,11 @@ class OffsetWatch:
 
 
 def _committed(admin: Admin, client: ClusterClient, group: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
-    """Yield what masters say. `Admin.committed_offsets` asks a slave while there is none, which may lack the latest."""
+    """Yield the masters' offsets. `Admin.committed_offsets` may ask a slave, which may lack the latest ones."""
     route = admin.route(topic)
     request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
     for name in {queue.broker_name for queue in route.read_queues()}:
         if address := route.master_of(name):
             answer = client.call(address, lambda stub: stub.GetCommitted, request, reconnect_s=0)
-            for item in answer.offsets if answer.confirmed else ():  # routes name former masters for a while
+            for item in answer.offsets if answer.confirmed else ():  # routes may still name a former master
                 yield MessageQueue(topic, name, item.queue_id), item.offset

@@ -1,8 +1,8 @@
-"""The price of work queues for a broker: its CPU for each take, in which what was taken before is acknowledged.
+"""The cost of work queues for a broker: its CPU per take, which also acknowledges the messages of the former take.
 
     .venv/bin/python bench/pop.py [--most 32] [--consumers 4] [--queues 8] [--seconds 5]
 
-Consumers are streams of the protocol in this process, so that the figure is that of the broker alone.
+Consumers are raw streams of the protocol in this process, so that the result is that of the broker alone.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ TOPIC = "pop"
 
 
 def cpu_s(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds that a process has used, in its own code and in the kernel."""
+    """Return the CPU seconds that a process has used, in user mode and in the kernel."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return int(fields[11]) / 100, int(fields[12]) / 100
 
 
 async def consume(address: str, name: str, most: int, until: float) -> tuple[int, int]:
-    """Take and acknowledge; return how many takes and messages there were."""
+    """Take and acknowledge messages; return the numbers of takes and of messages."""
     takes = messages = number = 0
     settles: list[broker_pb2.PopSettle] = []
     have: list[int] = []

@@ -1,9 +1,8 @@
-"""Loaded by every Python that finds this folder in PYTHONPATH: a server notes how long the steps of its loop take.
+"""Loaded by every Python process with this folder in PYTHONPATH: records the duration of steps of a server's loop.
 
-The variable LOOP_STEPS_OF names the package of the server, LOOP_STEPS a file that it writes at its end, as JSON: the
-most ms of processor time of a step and of a round, and the longest steps by name, with the times they were long and the
-ms of all these together. A round is all that was ready at once: many short steps in one delay others as one long step
-does.
+The variable LOOP_STEPS_OF names the package of the server, LOOP_STEPS a JSON file that it writes at exit: the maximum
+processor time in ms of a step and of a round, and the longest steps by name, with the number of times they were long
+and their total in ms. A round is one iteration of the loop: many short steps in it delay others like one long step.
 """
 
 import asyncio.base_events
@@ -16,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Steps from so many seconds on are told of by name, so many of them.
+#: Steps above this time are reported by name, at most this many.
 _LONG_S, _TOLD = 0.002, 12
 
 _run = asyncio.events.Handle._run
@@ -36,7 +35,7 @@ def _timed_step(self: asyncio.events.Handle) -> None:
 
 
 def _name(handle: Any) -> str:
-    """Return what a step did, or for a task the calls that it is in now."""
+    """Return the name of a step's callback, or for a task the stack of coroutines."""
     callback = handle._callback
     task = getattr(callback, "__self__", None)
     if not isinstance(task, asyncio.Task):
@@ -50,7 +49,7 @@ def _name(handle: Any) -> str:
 
 
 def _timed_round(self: Any) -> None:
-    began = time.thread_time()  # waiting takes none
+    began = time.thread_time()  # does not include waiting
     _run_once(self)
     _most["round"] = max(_most["round"], time.thread_time() - began)
 
