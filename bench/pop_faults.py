@@ -1,10 +1,10 @@
-"""That a work queue loses no message, and gives none to two, whatever dies: real workers, and journals of theirs.
+"""Checks under faults that a work queue loses no message and never delivers one to two workers at once.
 
     .venv/bin/python bench/pop_faults.py [--rounds 20] [--scenario all] [--seed N]
 
 A round kills a worker, kills the broker, lets its slave take over, makes one of them hang, or sets the clock of the
-broker; meanwhile messages are sent, and workers acknowledge, release, keep and forget them. In the scenarios
-with "fifo" they are of 20 message groups, each of which has to be done in order.
+broker. Meanwhile messages are sent, and workers, which are processes with journals, acknowledge, release, extend or
+forget them. In the "fifo" scenarios the messages belong to 20 message groups, each processed in order.
 """
 
 from __future__ import annotations
@@ -49,29 +49,29 @@ class PopTrial(Trial):
 
 
 def kill(trial: PopTrial) -> None:
-    """A worker dies, or the broker does, which has no slave."""
+    """Kill a worker, or the broker, which has no slave."""
     (trial.kill_worker if trial.chance.random() < 0.6 else trial.kill_broker)()
 
 
 def failover(trial: PopTrial) -> None:
-    """The master dies, and its slave takes over."""
+    """Kill the master; its slave takes over."""
     trial.kill_broker()
 
 
 def hang(trial: PopTrial) -> None:
-    """A worker, or the broker, hangs for a while."""
+    """Stop a worker or the broker for a while."""
     (trial.pause_worker if trial.chance.random() < 0.7 else trial.pause_broker)(1.5 * INVISIBLE_S)
 
 
 def clocks(trial: PopTrial) -> None:
-    """The clock of the broker jumps by an hour, there or back."""
+    """Shift the clock of the broker by an hour, or back."""
     trial.clock.shift(trial.chance.choice((-3600, 0, 3600)))
     if trial.chance.random() < 0.3:
         trial.kill_worker()
 
 
 def nothing(trial: PopTrial) -> None:
-    """Nothing happens, but workers write down acknowledgements that they do not send: shows that the check can fail."""
+    """Do nothing: the workers record acks that they do not send, which shows that the check can fail."""
 
 
 SCENARIOS = {

@@ -1,7 +1,7 @@
-"""Workers of a work queue, each a process that keeps a journal, and what the journals prove.
+"""Workers of a work queue, each a process with a journal, and the checks of the journals.
 
-A line is in the file before its worker goes on, so that of one who is killed there is everything that it can have done.
-Times are those of the monotonic clock, which all processes of a machine share.
+A line is in the file before its worker continues, so the journal of a killed worker has everything that it can have
+done. Times are those of the monotonic clock, which all processes of a machine share.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _AGAIN_S = 0.1
 
 
 class Did(StrEnum):
-    """The things that a worker does with a message."""
+    """The actions of a worker on a message."""
 
-    #: It has got it.
+    #: Received it.
     TOOK = "took"
-    #: It is about to acknowledge it, and has.
+    #: Before and after the ack.
     ACKS = "acks"
     ACKED = "acked"
-    #: It is about to give it up, and has.
+    #: Before and after the release.
     RELEASES = "releases"
     RELEASED = "released"
-    #: It has kept it for longer.
+    #: Extended its invisible duration.
     KEPT = "kept"
-    #: It was told that others had got it.
+    #: Got the error that its handle has expired.
     LOST = "lost"
 
 
@@ -62,13 +62,13 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Worker:
-    """Takes messages, and acknowledges, releases, keeps or forgets them.
+    """Receives messages, and acknowledges, releases, extends or forgets them.
 
     Args:
-        consumer: takes them.
-        journal: gets a line for each thing done.
-        chance: decides what is done.
-        forgetful: it writes down acknowledgements that it has not sent.
+        consumer: receives the messages.
+        journal: gets a line for each action.
+        chance: chooses the actions.
+        forgetful: whether it records acks that it has not sent.
     """
 
     def __init__(self, consumer: SimpleConsumer, journal: Path, chance: random.Random, *, forgetful: bool) -> None:
@@ -78,11 +78,11 @@ class Worker:
 
     @property
     def is_wanted(self) -> bool:
-        """False if nobody is left who would look at the journal."""
+        """False once the parent, which reads the journal, has exited."""
         return os.getppid() == self._parent
 
     def step(self) -> None:
-        """Take some messages, and deal with them."""
+        """Receive some messages, and process them."""
         asked = time.monotonic()
         try:
             messages = self._consumer.receive(self._chance.randrange(1, _MOST), timeout=0.3)
@@ -91,7 +91,7 @@ class Worker:
             return
         for message in messages:
             self._note(Did.TOOK, asked, message, message.tries)
-        stopped = set[int]()  # what is behind a message that is not done has to wait for it
+        stopped = set[int]()  # message groups with a failed message: later ones have to wait for it
         for message in messages:
             if message.lane in stopped:
                 continue
@@ -108,10 +108,10 @@ class Worker:
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
     def _deal_with(self, message: PoppedMessage) -> bool:
-        """Do something with a message; return whether it is acknowledged."""
+        """Choose an action for a message; return whether it is acknowledged."""
         asked, what = time.monotonic(), self._chance.random()
         if what < 0.03:
-            return False  # forgotten: its time has to come
+            return False  # forgotten: it is redelivered after its invisible duration
         if what < 0.08:
             delay_ms = self._chance.choice((0, 300, 1500))
             self._note(Did.RELEASES, asked, message, delay_ms)
@@ -141,7 +141,6 @@ class Worker:
 
 
 def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forgetful: bool) -> None:
-    """Work until SIGTERM."""
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     with SimpleConsumer(
@@ -155,31 +154,31 @@ def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forge
 
 @dataclass
 class PopVerdict(Verdict):
-    """Counts of hand-outs; a message that was never acknowledged is lost."""
+    """Numbers of deliveries; a message that was never acknowledged is lost."""
 
     handed_out: int = 0
-    #: While another had the message, or before the delay was over that it was given up for.
+    #: While another worker had the message, or before the delay of its release was over.
     two_hands: int = 0
-    #: Asked for after the message had been acknowledged.
+    #: Requested after the message had been acknowledged.
     again: int = 0
-    #: Counted wrongly.
+    #: With a wrong number of tries.
     tries: int = 0
-    #: Not the first.
+    #: Redeliveries.
     repeated: int = 0
-    #: While an older message of the message group was neither done nor handed out with it.
+    #: While an older message of the message group was neither acknowledged nor delivered with it.
     out_of_order: int = 0
 
     WRONG = ("lost", "two_hands", "again", "tries", "damaged", "out_of_order")
 
 
 class _Hand:
-    """One hand-out of a message, as its worker saw it."""
+    """One delivery of a message, as its worker saw it."""
 
     def __init__(self, worker: str, took: Line, killed_at: float | None) -> None:
         self.worker, self.took = worker, took
-        #: From when to when nobody else may get it. What comes late begins another such time.
+        #: Periods in which no other worker may get it. A late extension starts another period.
         self._kept = [(took.asked, took.asked + INVISIBLE_S)]
-        #: When others may get it because its worker has died.
+        #: From then on others may get it because its worker has died.
         self._freed_at = math.inf if killed_at is None else killed_at + GRACE_S
         self.acks: float | None = None
         self.acked: float | None = None
@@ -198,13 +197,13 @@ class _Hand:
                 self._kept[-1] = begin, min(end, line.asked + line.number / 1000)
                 self.released = line.asked
             case Did.RELEASED:
-                self._freed_at = math.inf  # it has to wait whoever dies
+                self._freed_at = math.inf  # the delay holds even if the worker dies
                 self._keep(line.asked, line.asked + line.number / 1000)
             case Did.LOST:
                 pass
 
     def end(self, at: float) -> None:
-        """Note that it was given up with an older message of its message group."""
+        """Record that it was released with an older message of its message group."""
         self._freed_at = min(self._freed_at, at)
 
     def _keep(self, begin: float, end: float) -> None:
@@ -213,7 +212,7 @@ class _Hand:
         self._kept.append((begin, end))
 
     def has(self, at: float) -> bool:
-        """Tell whether nobody else may get it at a time."""
+        """Return whether no other worker may get it at a time."""
         return at < self._freed_at and any(begin <= at < end for begin, end in self._kept)
 
 
@@ -223,10 +222,10 @@ def judge(
     """Compare the journals of all workers.
 
     Args:
-        journals: of the workers, by their names.
-        killed: when workers were killed; before it.
-        faults: when something else was done to brokers or workers: a hand-out may have reached nobody then.
-        stored: number of messages of the one queue.
+        journals: journals by the name of the worker.
+        killed: the time just before a worker was killed, by its name.
+        faults: times of other faults of brokers or workers, when a delivery may have been lost.
+        stored: number of messages in the only queue.
     """
     decoder = msgspec.json.Decoder(Line)
     hands: defaultdict[int, dict[tuple[int, str], _Hand]] = defaultdict(dict)
@@ -249,7 +248,7 @@ def judge(
 
 
 def _by_lane(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> Iterable[list[int]]:
-    """Return the offsets of each message group of a FIFO topic, ascending."""
+    """Return the sorted offsets of each message group of a FIFO topic."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for offset in sorted(hands):
         for lane in {hand.took.lane for hand in hands[offset].values()} - {0}:
@@ -258,7 +257,7 @@ def _by_lane(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> Iterable[list
 
 
 def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
-    """End the hand-outs of messages behind one that is given up, in the same hand: they are given up with it."""
+    """End deliveries behind a message that the same worker released: they are released with it."""
     for offsets in _by_lane(hands):
         given_up: dict[tuple[int, str], float] = {}
         for offset in offsets:
@@ -270,9 +269,9 @@ def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
 
 
 def _judge_order(verdict: PopVerdict, hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
-    """Find hand-outs ahead of an older message of their message group."""
+    """Find deliveries that overtook an older message of their message group."""
     for offsets in _by_lane(hands):
-        done_at = 0.0  # all older ones
+        done_at = 0.0  # when all older messages were acknowledged
         for at, offset in enumerate(offsets):
             for key, hand in hands[offset].items():
                 older = offsets[:at] if hand.took.at < done_at else ()
@@ -302,7 +301,7 @@ def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments
                 verdict.two_hands += 1
                 verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
-        is_counted = took.number >= expected or bool(took.lane)  # there what is behind a failed one is not counted
+        is_counted = took.number >= expected or bool(took.lane)  # messages behind a failed one of their group are not
         if not is_counted or (took.number > expected and not unseen) or (tries[took.number] > 1 and not took.lane):
             verdict.tries += 1
             verdict.find("tries", offset, hand.worker, took.number, "for", expected)

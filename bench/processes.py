@@ -1,4 +1,4 @@
-"""Measuring processes from outside, and running a function in a process of its own."""
+"""Measures processes from outside, and runs functions in processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HERE = Path(__file__).parent
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return user and system time that a process has used."""
+    """Return the user and system time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
@@ -30,14 +30,14 @@ def anonymous_bytes(pid: int) -> int:
 
 
 def machine_busy_seconds() -> float:
-    """Return the time that all processors together were not idle."""
+    """Return the total busy time of all processors."""
     fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     return (sum(fields) - fields[3] - fields[4]) / _TICKS
 
 
 @dataclass
 class Usage:
-    """The cost of a stretch of time."""
+    """The duration of a block, and the CPU used meanwhile."""
 
     seconds: float = 0.0
     server_cpu_s: float = 0.0
@@ -45,7 +45,7 @@ class Usage:
 
 
 class Meter:
-    """Measures brokers while the block runs."""
+    """Measures brokers during the block."""
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = pids
@@ -66,7 +66,7 @@ class Meter:
 
 
 class Workload:
-    """A function of `workloads.py`, or of another script, in a process of its own. It waits for `go`."""
+    """A function of `workloads.py`, or of another script, in its own process, where it waits for `go`."""
 
     def __init__(self, name: str, /, script: str = "workloads.py", **arguments: Any) -> None:
         self._process = subprocess.Popen(
@@ -78,13 +78,12 @@ class Workload:
         self._read()  # ready
 
     def go(self) -> None:
-        """Let it run."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
 
     def result(self) -> dict[str, Any]:
-        """Wait for its end and return what it measured."""
+        """Wait for its end and return its results."""
         result: dict[str, Any] = json.loads(self._read())
         self._process.wait()
         return result
@@ -98,7 +97,7 @@ class Workload:
 
 
 def run(name: str, **arguments: Any) -> dict[str, Any]:
-    """Run one workload alone and return what it measured."""
+    """Run one workload and return its results."""
     workload = Workload(name, **arguments)
     workload.go()
     return workload.result()

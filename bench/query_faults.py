@@ -1,4 +1,4 @@
-"""Faults of a streaming query and of the brokers that it writes to, at chosen moments of a micro-batch."""
+"""Faults of a streaming query and of its brokers, at chosen moments of a micro-batch."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from transaction_watch import Checkpoint, TransactionWatch
 from minimq import LocalCluster
 from minimq.local.server_process import BrokerProcess
 
-#: A moment that takes longer to come does not come: something is stuck.
+#: Timeout of the wait for a moment: after it, something is stuck.
 _MOMENT_S = 240.0
-#: About as long as a micro-batch takes, and as a broker stays away.
+#: About the duration of a micro-batch, and the maximum downtime of a broker.
 _BATCH_S = 0.5
 _AWAY_S = 1.0
-#: What a killed driver has left ends within this time, or is killed.
+#: Processes left by a killed driver have this time to end before they are killed.
 _ORPHANS_S = 10.0
 _LOOK_AGAIN_S = 0.005
-#: A broker that goes on by fits and starts stands still and goes on for so long.
+#: Durations of a broker's pauses, and of its running between them, in `half_decided`.
 _STILL_S = 0.03
 _GOING_S = 0.003
 
 
 @dataclass
 class Scene:
-    """One query, with all that can be disturbed.
+    """One query, and everything that faults can disturb.
 
     Attributes:
-        cluster: of two brokers; the first one is the coordinator of its transactions.
-        driver: that runs it.
-        checkpoint: of the query.
-        watch: asks the brokers.
-        stored: tells how many messages of the copy can be seen.
-        transactional: whether a micro-batch is written by a transaction; without, what is written is seen at once.
-        chance: decides all that is random.
-        batch: the micro-batch from which on the next fault may come.
-        outcome: why the query has ended, "" when all is copied; None while it runs.
-        stragglers: processes of a killed driver that are stopped.
-        orphans: all that a killed driver has left, dead or alive.
+        cluster: a cluster of two brokers; the first one coordinates the transactions.
+        driver: runs the query.
+        checkpoint: checkpoint of the query.
+        watch: asks the brokers for the progress of transactions.
+        stored: returns the number of visible messages in the copy.
+        transactional: whether each micro-batch is a transaction; if not, messages are visible at once.
+        chance: the only source of randomness.
+        batch: the earliest micro-batch for the next fault.
+        outcome: why the query has ended, "" if everything is copied; None while it runs.
+        stragglers: stopped processes of a killed driver.
+        orphans: all processes left by killed drivers, dead or alive.
     """
 
     cluster: LocalCluster
@@ -59,7 +59,7 @@ class Scene:
     orphans: list[Descendant] = field(default_factory=list)
 
     def look(self, timeout_s: float = 0.0) -> bool:
-        """Tell whether the query has ended, after that time at the latest."""
+        """Wait at most `timeout_s` for the end of the query; return whether it has ended."""
         if self.outcome is None:
             try:
                 self.outcome = self.driver.ended(timeout_s)
@@ -68,7 +68,7 @@ class Scene:
         return self.outcome is not None
 
     def until(self, condition: Callable[[], bool], again_s: float = _LOOK_AGAIN_S) -> bool:
-        """Wait for a moment, and tell whether it came before the query ended."""
+        """Wait for a condition; return False if the query ended before."""
         deadline = time.monotonic() + _MOMENT_S
         while not condition():
             if self.look() or time.monotonic() >= deadline:
@@ -77,18 +77,18 @@ class Scene:
         return True
 
     def planned(self) -> bool:
-        """Wait until the micro-batch begins from which on the fault may come."""
+        """Wait until the earliest micro-batch for the fault begins."""
         return self.until(lambda: self.checkpoint.planned >= self.batch)
 
     def underway(self) -> bool:
-        """Wait for any moment of a micro-batch."""
+        """Wait for a random moment in a micro-batch."""
         came = self.planned()
         if came:
             time.sleep(self.chance.uniform(0.0, _BATCH_S))
         return came and not self.look()
 
     def staged(self) -> bool:
-        """Wait until a broker holds something of a micro-batch that is not done, and a little longer."""
+        """Wait until a broker has staged batches of an unfinished micro-batch, and a little longer."""
         came, before = self.planned(), self.stored()
         came = came and self.until(
             lambda: any(map(self._staged, (0, 1))) if self.transactional else self.stored() > before, again_s=0.0
@@ -98,16 +98,16 @@ class Scene:
         return came and not self.look()
 
     def decided(self) -> bool:
-        """Wait until the coordinator has decided a micro-batch, which it has to publish, and others to hear of."""
+        """Wait until the coordinator has decided a micro-batch; publishing it and notifying the other broker follow."""
         if not self.planned():
             return False
         former = self.decided_at(0)
         return self.until(lambda: self.decided_at(0) > former, again_s=0.0)
 
     def half_decided(self) -> bool:
-        """Wait until the coordinator has decided a micro-batch and the other broker has not, which stands still then.
+        """Wait until the coordinator has decided a micro-batch and the other broker has not; leave that broker paused.
 
-        It goes on by fits and starts before, so that it hardly ever hears of the decision at once.
+        The other broker only runs for short moments meanwhile, so that it hardly ever learns of the decision at once.
         """
         if not self.planned():
             return False
@@ -128,7 +128,7 @@ class Scene:
         return found
 
     def decided_at(self, index: int) -> int:
-        """Return the latest decision that a broker has, or -1."""
+        """Return the number of the latest decision that a broker knows, or -1."""
         found = self.watch.at(index, self.checkpoint.transaction)
         return found.decided if found is not None else -1
 
@@ -140,7 +140,7 @@ class Scene:
         return self.chance.choice(self.cluster.brokers)
 
     def bring_back(self, *brokers: BrokerProcess) -> None:
-        """Start brokers that were killed, after a while."""
+        """Restart killed brokers after a random time."""
         time.sleep(self.chance.uniform(0.0, _AWAY_S))
         for broker in brokers:
             broker.launch()
@@ -148,11 +148,11 @@ class Scene:
             broker.wait_ready()
 
     def kill_driver(self, spared: Sequence[Descendant] = ()) -> None:
-        """End the driver and its processes at once, but those that are spared."""
+        """Kill the driver and its processes, except the spared ones."""
         self.orphans += self.driver.kill(spared)
 
     def release(self) -> bool:
-        """Let the stragglers go on, and tell whether there were any."""
+        """Resume the stragglers; return whether there were any."""
         found = any(process.lives for process in self.stragglers)
         for process in self.stragglers:
             process.send(signal.SIGCONT)
@@ -160,7 +160,7 @@ class Scene:
         return found
 
     def clean_up(self) -> None:
-        """Return when nothing is left of killed drivers; who has not ended after a while is killed."""
+        """Wait for the end of all processes of killed drivers; kill them after a timeout."""
         self.release()
         deadline = time.monotonic() + _ORPHANS_S
         while any(process.lives for process in self.orphans) and time.monotonic() < deadline:
@@ -170,7 +170,7 @@ class Scene:
         self.orphans = []
 
 
-# ---- The faults: each tells whether its moment came ----------------------------------------------------
+# ---- The faults: each returns whether its moment came --------------------------------------------------
 
 
 def kill_executor(scene: Scene) -> bool:
@@ -197,7 +197,7 @@ def kill_driver(scene: Scene) -> bool:
 
 
 def kill_driver_alone(scene: Scene) -> bool:
-    """Its executors go on until they find out; what they stage meanwhile is nobody's."""
+    """Kill only the driver: its executors continue until they notice, and stage batches that no one will commit."""
     came = scene.underway()
     if came:
         scene.kill_driver(spared=scene.driver.executor_trees)
@@ -205,7 +205,7 @@ def kill_driver_alone(scene: Scene) -> bool:
 
 
 def kill_driver_of_stragglers(scene: Scene) -> bool:
-    """Tasks of the killed driver go on when the next one has written their micro-batch."""
+    """Kill the driver; its stopped tasks continue after the next driver has written their micro-batch."""
     came = scene.staged()
     if came:
         scene.stragglers = scene.driver.workers
@@ -223,7 +223,7 @@ def kill_driver_staged(scene: Scene) -> bool:
 
 
 def kill_driver_half_decided(scene: Scene) -> bool:
-    """The second broker hangs before it hears of the decision, and the driver dies meanwhile."""
+    """Kill the driver while the second broker hangs before it learns of the decision."""
     came = scene.half_decided()
     if came:
         scene.kill_driver()
@@ -232,7 +232,7 @@ def kill_driver_half_decided(scene: Scene) -> bool:
 
 
 def kill_broker_half_decided(scene: Scene) -> bool:
-    """One broker dies when it has decided, or the other one before it hears of it; the driver goes on."""
+    """Kill the coordinator after its decision, or the other broker before it learns of it; the driver continues."""
     came = scene.half_decided()
     if came:
         broker = scene.any_broker()
@@ -261,7 +261,7 @@ def kill_broker_staged(scene: Scene) -> bool:
 
 
 def kill_broker_decided(scene: Scene) -> bool:
-    """One of the brokers dies before all is published."""
+    """Kill one of the brokers before everything is published."""
     came = scene.decided()
     if came:
         broker = scene.any_broker()
@@ -271,7 +271,7 @@ def kill_broker_decided(scene: Scene) -> bool:
 
 
 def kill_driver_and_broker_decided(scene: Scene) -> bool:
-    """The decision is to be found where it is left."""
+    """Kill driver and broker after the decision, which must survive on the brokers."""
     came = scene.decided()
     if came:
         broker = scene.any_broker()
@@ -282,7 +282,7 @@ def kill_driver_and_broker_decided(scene: Scene) -> bool:
 
 
 def kill_all_staged(scene: Scene) -> bool:
-    """Everything stops at once, as without power."""
+    """Kill everything at once, like a power failure."""
     came = scene.staged()
     if came:
         for broker in scene.cluster.brokers:

@@ -1,6 +1,6 @@
-"""That a consumer group never gives one queue to two: real processes that come, leave, die and hang under a load.
+"""Checks that a group never gives a queue to two members, while processes join, leave, die and hang under load.
 
-Every member writes down what it was handed. Afterwards the journals are compared with what is stored.
+Every member records its polls in a journal. Afterwards the journals are compared with the stored messages.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 
 FEWEST, MOST = 1, 8
-#: Time after each jump of a clock: longer than a session lives without a sign.
+#: Time after each jump of a clock: longer than the session timeout.
 CLOCK_S = 4.0
-#: By how much the clock of the brokers is wrong, then that of the members, and so on.
+#: Shifts of the brokers' clock and of the members' clock, in turn.
 JUMPS_S = (3600, -3600, -3600, 3600, 0, 0)
 
-#: Where members hang, they and the brokers notice it soon. Each member doubts its leases before they are given away.
+#: Short timeouts for scenarios with hanging members. A member stops to trust its leases before brokers give them away.
 SOON_DEAD: Mapping[str, float] = {"session_timeout_s": 3.0, "session_grace_s": 0.5}
 SOON_IN_DOUBT: Mapping[str, float] = {
     name: value
@@ -62,7 +62,7 @@ class Line:
 
 
 def line(name: str, run: Run, rounds: int) -> Line:
-    """Return what a run has shown, after its end."""
+    """Return the result of a run that has ended."""
     by_place = deliveries(run.group.journals)
     verdict = judge(by_place, run.outcome["ends"])
     moments = [item.poll.at for items in by_place.values() for item in items]
@@ -85,7 +85,7 @@ def line(name: str, run: Run, rounds: int) -> Line:
 
 
 def pause_between(plan: Plan, group: Group) -> None:
-    """Wait until the shares have settled and a moment more, or for less, so that the next rebalance comes into this."""
+    """Wait until the shares have settled, or at random for less, so that the next rebalance overlaps with this one."""
     if plan.chance.random() < 0.5:
         group.wait_settled()
         time.sleep(plan.chance.uniform(0.0, 0.3))
@@ -94,7 +94,6 @@ def pause_between(plan: Plan, group: Group) -> None:
 
 
 def come_and_go(plan: Plan, group: Group) -> None:
-    """Let members join and leave at random."""
     group.join()
     group.wait_settled()
     group.measure_from_now()
@@ -109,14 +108,14 @@ def come_and_go(plan: Plan, group: Group) -> None:
 
 
 def graceful(plan: Plan) -> Line:
-    """Members join and leave in order."""
+    """Members join and leave cleanly."""
     with running(plan, member, {}, {}) as run:
         come_and_go(plan, run.group)
     return line("graceful", run, plan.rounds)
 
 
 def leases_off(plan: Plan) -> Line:
-    """Members join that ask nobody, and the others keep what they have: shows that the check can fail."""
+    """Members join without leases, and the others keep their queues: shows that the check can fail."""
     with running(plan, member_without_leases, {}, {}) as run:
         for number in range(plan.rounds):
             plan.tell(number / plan.rounds)
@@ -143,7 +142,7 @@ def kill(plan: Plan) -> Line:
 
 
 def stop(plan: Plan) -> Line:
-    """A member hangs for longer than its leases live, and goes on."""
+    """A member hangs until its leases have expired, and continues."""
     with running(plan, member, SOON_DEAD, {**SOON_IN_DOUBT, "commit_interval_s": 0.5}) as run:
         group = run.group
         for _ in range(3):
@@ -165,7 +164,7 @@ def stop(plan: Plan) -> Line:
 
 
 def commit_of(run: Run, journal: JournalReader) -> bool:
-    """Commit in the name of a member whose queues others have by now. Returns whether that was accepted."""
+    """Commit as a member whose queues belong to others by now. Returns whether the broker accepted it."""
     latest = journal.polls[-1]
     with Admin(run.cluster.nameserver) as admin:
         address = admin.route(TOPIC).master_of(latest.place[0])
@@ -186,7 +185,7 @@ def commit_of(run: Run, journal: JournalReader) -> bool:
 
 
 def clocks(plan: Plan) -> Line:
-    """The clocks of the brokers and of the members jump by an hour, each on its own; no member comes or goes."""
+    """The clocks of brokers and members jump by an hour, independently; no member joins or leaves."""
     options = {**SOON_IN_DOUBT, "commit_interval_s": 0.5}
     with running(plan, member, SOON_DEAD, options, shifted=True) as run:
         group = run.group
@@ -202,7 +201,7 @@ def clocks(plan: Plan) -> Line:
         changed = sum(journal.changed_holds - held[journal.client_id] for journal in group.journals)
         run.notes["assignments_changed"] = changed
     run.notes["from_the_future"] = sum(poll.age_ms < -1_000_000 for journal in group.journals for poll in journal.polls)
-    run.group.stretches.clear()  # ages tell nothing else
+    run.group.stretches.clear()  # with shifted clocks, ages mean nothing else
     return line("clocks", run, plan.rounds)
 
 
@@ -229,7 +228,7 @@ def main(names: tuple[str, ...], rounds: int | None, rate: int, allocation: str,
     print(f"seed {seed}", file=sys.stderr)
     multiprocessing.set_forkserver_preload(["group_process"])
     lines: list[Line] = []
-    # Drawn seldom: the thread that draws takes time from the processes that are measured.
+    # Drawn only once per second: drawing takes CPU from the measured processes.
     with Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress:
         for name in names or SCENARIOS:
             task = progress.add_task(name, total=1.0)

@@ -1,4 +1,4 @@
-"""The replicas of one broker as processes, each at a node of a network of its own if there is one."""
+"""The replicas of one broker as processes, each at its own node of a private network if there is one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from minimq.administration.descriptions import ReplicationReport
 from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 
 BROKER = "broker-a"
-#: Name of the node of the name server, which is the controller as well.
+#: Name and node of the name server, which is the controller by default.
 CONTROLLER = "controller"
 PATIENCE_S = 60.0
 _PORT = 10911
 _LOOK_AGAIN_S = 0.01
-#: The disk of this machine is full of other things, which is no matter of a test.
+#: The disk of this machine may be nearly full of other files, which must not affect a test.
 _SHARED_DISK = ("--disk-delete-early=1", "--disk-refuse=1")
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ Report = tuple[BrokerProcess, ReplicationReport]
 
 
 class Controller(ServerProcess):
-    """The name server, which is the controller unless another one is given. At its node, if there is a network."""
+    """The name server, which is the controller by default; at its node if there is a network."""
 
     def __init__(self, folder: Path, lease_s: float, network: Network | None) -> None:
         def flags(address: str, first: bool) -> list[str]:
@@ -66,25 +66,24 @@ class Replica(BrokerProcess):
 
 
 def node(replica_id: int) -> str:
-    """Return the name of a replica, and of its node."""
     return f"replica-{replica_id}"
 
 
 def network_for(count: int) -> Network:
-    """Return a network for so many replicas and a controller. Raises `NoNamespaces`."""
+    """Return a network for `count` replicas and a controller. Raises `NoNamespaces`."""
     return Network(CONTROLLER, *map(node, range(count)))
 
 
 class ReplicaCluster:
-    """A name server, which is the controller unless another is named, and the replicas. A context manager.
+    """A name server and the replicas of one broker. A context manager.
 
     Args:
-        folder: for data and logs.
-        count: how many replicas.
-        options: of all of them.
-        network: where they are; on the loopback when there is none.
-        controller: who decides; the name server unless it is given.
-        lease_s: of masters, in seconds.
+        folder: folder for data and logs.
+        count: number of replicas.
+        options: options of all replicas.
+        network: the network of the servers; None for the loopback interface.
+        controller: address of the controller; the name server by default.
+        lease_s: lease of masters in seconds.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class ReplicaCluster:
             def flags(address: str, _first: bool) -> list[str]:
                 own = [f"--name={BROKER}", f"--id={replica_id}", f"--data-dir={folder / node(replica_id)}"]
                 where = [f"--listen={address}", f"--nameserver={self.controller.address}"]
-                # After the options that were given: which of the replicas founds the set is not theirs to say.
+                # After the given options, which must not override which replica founds the set.
                 return [*own, *where, *given, *(["--role=slave"] if replica_id else [])]
 
             return Replica(folder, replica_id, network, flags)
@@ -130,7 +129,7 @@ class ReplicaCluster:
         self.close()
 
     def close(self) -> None:
-        """End everything. Idempotent."""
+        """Stop all servers. Idempotent."""
         for server in (*self.replicas, self.controller):
             server.close()
             server.ask_to_stop()
@@ -141,20 +140,20 @@ class ReplicaCluster:
     def nameserver(self) -> str:
         return self.controller.address
 
-    # ---- looking --------------------------------------------------------------------------------
+    # ---- state ----------------------------------------------------------------------------------
 
     def leading(self) -> Report | None:
-        """Return who leads, of the latest term that is known, and what it says; None when nobody does."""
+        """Return the master of the latest known term and its report; None if there is none."""
         found = [(replica, report) for replica in self.replicas if (report := replica.replication()) is not None]
         leading = [(replica, report) for replica, report in found if report.role == "master" and report.lease_s]
         return max(leading, key=lambda pair: pair[1].term, default=None)
 
     def master(self) -> BrokerProcess:
-        """Wait until there is a leader, and return it."""
+        """Wait until there is a master, and return it."""
         return self._wait(self.leading, "a master")[0]
 
     def other_master(self, than: BrokerProcess, patience_s: float) -> bool:
-        """Tell whether another replica leads within some seconds."""
+        """Wait for another master than `than`; return False after `patience_s`."""
         deadline = time.monotonic() + patience_s
         others = [replica for replica in self.replicas if replica is not than]
         while time.monotonic() < deadline:
@@ -164,8 +163,6 @@ class ReplicaCluster:
         return False
 
     def wait_in_sync(self) -> None:
-        """Return when all replicas are in sync."""
-
         def is_so() -> bool:
             found = self.leading()
             return found is not None and len(found[1].in_sync) == len(self.replicas)
@@ -173,7 +170,7 @@ class ReplicaCluster:
         self._wait(is_so, "all replicas in sync")
 
     def wait_caught_up(self) -> None:
-        """Return when all replicas have all that the master has, and it is confirmed."""
+        """Wait until all replicas have the master's whole log, and it is confirmed."""
 
         def is_so() -> bool:
             found = self.leading()
@@ -183,15 +180,15 @@ class ReplicaCluster:
         self._wait(is_so, "all replicas have everything")
 
     def stop_in_order(self) -> None:
-        """Stop the slaves, then the master: nobody is elected meanwhile."""
+        """Stop the slaves, then the master, so that there is no election."""
         master = self.master()
         for replica in sorted(self.replicas, key=lambda replica: replica is master):
             replica.stop()
 
     def differences(self) -> list[str]:
-        """Verify the data of each replica, and that it is that of the first one, byte by byte. They have to be stopped.
+        """Verify the data of each stopped replica, and compare it with that of the first one, byte by byte.
 
-        Returns what `minimq-broker check --compare` has found.
+        Returns the findings of `minimq-broker check --compare`.
         """
         found: list[str] = []
         first, *others = (str(replica.data_dir) for replica in self.replicas)

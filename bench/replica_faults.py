@@ -12,8 +12,8 @@ from replica_cluster import CONTROLLER, ReplicaCluster
 
 from minimq.local.server_process import BrokerProcess
 
-#: Faults by name, with how often each comes. Every second one is a kill; the others are cuts, or pauses where there is
-#: no network that can be cut.
+#: Faults by name, with their weights. Every second fault is a kill; the others are cuts, or pauses if there is no
+#: network to cut.
 KILLS = {"kill master": 5, "kill slave": 2}
 CUTS = {
     "cut master off": 3,
@@ -24,18 +24,18 @@ CUTS = {
 }
 PAUSES = {"pause master": 4, "pause slave": 2}
 
-#: Time between two faults, and for which one lasts beyond the fail-over, in seconds.
+#: Maximum time between two faults, and maximum duration of a fault after the failover.
 _QUIET_S = 2.0
 _LONGER_S = 1.0
-#: Part of the faults after which the next one does not wait until all replicas are in sync again.
+#: Fraction of faults that do not wait for all replicas to be in sync again.
 _HASTE = 1 / 3
-#: Another master comes within so many leases, if one can.
+#: A new master must lead within this number of leases, if one can be elected.
 _LEASES = 3
 
 
 @dataclass
 class Faults:
-    """Carries out faults, one after the other."""
+    """Causes faults, one after the other."""
 
     cluster: ReplicaCluster
     chance: random.Random
@@ -45,7 +45,7 @@ class Faults:
     failovers: list[float] = field(default_factory=list)
 
     def carry_out(self, rounds: int) -> None:
-        """Carry out so many, and return when all replicas are in sync again."""
+        """Cause `rounds` faults, and return when all replicas are in sync again."""
         in_turn = KILLS, CUTS if self.cluster.network else PAUSES
         for number in range(rounds):
             kinds = in_turn[number % 2]
@@ -60,12 +60,12 @@ class Faults:
         self.cluster.wait_in_sync()
 
     def _carry_out(self, kind: str, one: float, longer_s: float) -> None:
-        """Do one of the faults and undo it.
+        """Cause a fault and undo it.
 
         Args:
-            kind: which.
-            one: chooses the slave, 0 to 1.
-            longer_s: how long it lasts, beyond the fail-over if there is one.
+            kind: name of the fault.
+            one: chooses the slave, from 0 to 1.
+            longer_s: duration in seconds, after the failover if there is one.
         """
         cluster = self.cluster
         master = cluster.master()

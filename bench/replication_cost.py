@@ -1,4 +1,4 @@
-"""The cost of a synchronous slave: the same work with one and without, in turn."""
+"""The cost of a synchronous slave: the same workload with and without one, in turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class CostLine:
 
 
 def cost(plan: Plan, folder: Path) -> list[CostLine]:
-    """Measure, `plan.rounds` times in turn."""
+    """Measure both in turn, `plan.rounds` times."""
     runs: dict[int, list[CostLine]] = {0: [], 1: []}
     with ExitStack() as stack:
         clusters: dict[int, LocalCluster] = {}
@@ -50,7 +50,7 @@ def cost(plan: Plan, folder: Path) -> list[CostLine]:
 
 
 def measured(cluster: LocalCluster, slaves: int) -> CostLine:
-    """Send many, then single ones."""
+    """Measure `send_many`, then single sends."""
     pids = [broker.pid for broker in cluster.brokers if broker.pid is not None]
     before = [cpu_seconds(pid) for pid in pids]
     many = run("produce", nameserver=cluster.nameserver, topic=_TOPIC, count=_MANY, size=100)

@@ -1,6 +1,6 @@
-"""The promises and the cost of replication: real processes are killed, hang, and are cut off under a load.
+"""The guarantees and the cost of replication: processes are killed, hang, and are cut off under load.
 
-Afterwards receipts, log and the journals of a group are compared with each other, and the disks of the replicas.
+Afterwards the receipts, the log and the journals of a group are compared, and so are the disks of the replicas.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ import minimq
 Line = KillLine | FailoverLine | CostLine
 _MOST_REPLICAS = 3
 
-#: Scenarios of faults by name: how many replicas, and their options.
+#: Scenarios with faults: number of replicas, and their options.
 KILLS: Mapping[str, tuple[int, Mapping[str, object]]] = {
     "kills": (2, {"role": "sync-master", "min_in_sync": 1}),
     "kills-of-three": (3, {"role": "sync-master", "min_in_sync": 2}),
-    # Shows that the check can fail: such a master acknowledges what it alone has.
+    # Shows that the check can fail: an async master acknowledges messages that no slave has.
     "kills-async": (2, {"role": "async-master"}),
 }
 OTHERS: Mapping[str, Callable[[Plan, Path], Sequence[Line]]] = {
@@ -70,7 +70,7 @@ def main(
     network = network_if_possible() if any(name in KILLS for name in chosen) else None
     multiprocessing.set_forkserver_preload(["numbered_load"])
     lines: list[Line] = []
-    # Drawn seldom: the thread that draws takes time from the processes that are measured.
+    # Drawn only once per second: drawing takes CPU from the measured processes.
     with Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress:
         for name in chosen:
             plan = Plan(
@@ -96,13 +96,13 @@ def main(
 
 
 def teller(progress: Progress, name: str) -> Callable[[float, str], None]:
-    """Return what shows how far a scenario is."""
+    """Return a function that shows the progress of a scenario."""
     task = progress.add_task(name, total=1.0)
     return lambda share, next_: progress.update(task, completed=share, description=f"{name}: {next_}")
 
 
 def network_if_possible() -> Network | None:
-    """Return a network that can be cut; without one, say so: replicas hang instead of being cut off."""
+    """Return a network that can be cut, or print why there is none: replicas then hang instead."""
     try:
         return network_for(_MOST_REPLICAS)
     except NoNamespaces as error:

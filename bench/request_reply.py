@@ -1,6 +1,6 @@
-"""Requests and replies: how long one takes, and how many there are in a second with many under way.
+"""Requests and replies: latency of one, and throughput with many in flight.
 
-A broker, a service and the requester are processes of their own. CPU is in microseconds for each request.
+Broker, service and requester are separate processes. CPU is in microseconds per request.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TICKS_PER_S = 100
 
 
 def serve(nameserver: str, topic: str, balance: str) -> None:
-    """Answer each request by its body, until stdin ends."""
+    """Answer each request with its body, until stdin is closed."""
 
     def listener(messages: list[ReceivedMessage]) -> list[Reply]:
         return [Reply(message.body) for message in messages]
@@ -41,7 +41,7 @@ def serve(nameserver: str, topic: str, balance: str) -> None:
 
 @contextmanager
 def service(*arguments: str) -> Iterator[int]:
-    """Serve in a process beside the block, whose id is given."""
+    """Run the service in a process during the block; yields its pid."""
     command = [sys.executable, __file__, "serve", *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -56,7 +56,7 @@ def cpu_s(pid: int) -> float:
 
 
 def one_by_one(producer: Producer, topic: str, count: int) -> list[float]:
-    """Return how long each of some requests took, in ms."""
+    """Make requests one after the other; return their latencies in ms."""
     times = []
     for _ in range(count):
         began = time.perf_counter()
@@ -66,7 +66,7 @@ def one_by_one(producer: Producer, topic: str, count: int) -> list[float]:
 
 
 def pipelined(producer: Producer, topic: str, count: int) -> None:
-    """Make requests, of which so many are under way."""
+    """Make requests with `UNDER_WAY` in flight."""
     waiting = deque(producer.request_async(Message(topic, BODY), timeout=TIMEOUT_S) for _ in range(UNDER_WAY))
     for _ in range(count - UNDER_WAY):
         waiting.popleft().result()
@@ -76,7 +76,7 @@ def pipelined(producer: Producer, topic: str, count: int) -> None:
 
 
 async def gathered(nameserver: str, topic: str, count: int) -> float:
-    """Do the same with tasks of asyncio; return the seconds."""
+    """Make requests with `UNDER_WAY` asyncio tasks; return the seconds."""
     async with aio.Producer(nameserver) as producer:
         await producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
 
@@ -90,7 +90,7 @@ async def gathered(nameserver: str, topic: str, count: int) -> float:
 
 
 def measured(name: str, count: int, pids: tuple[int, int], work: Callable[[], float | None]) -> dict[str, object]:
-    """Return what one way to make requests has shown."""
+    """Measure one way of making requests."""
     own, others, began = time.process_time(), [cpu_s(pid) for pid in pids], time.perf_counter()
     seconds = work() or time.perf_counter() - began
     broker, served = (round((cpu_s(pid) - before) * 1e6 / count) for pid, before in zip(pids, others, strict=True))
@@ -100,7 +100,7 @@ def measured(name: str, count: int, pids: tuple[int, int], work: Callable[[], fl
 
 
 def rows_of(balance: str, count: int) -> Iterator[dict[str, object]]:
-    """Yield what a service with a balance has shown."""
+    """Yield the results for a service with a balance."""
     topic = f"requests-{balance}"
     with LocalCluster(brokers=1) as cluster:
         nameserver, [broker] = cluster.nameserver, [each.pid for each in cluster.brokers]
@@ -120,7 +120,7 @@ def rows_of(balance: str, count: int) -> Iterator[dict[str, object]]:
 @click.command()
 @click.option("--count", default=40_000, show_default=True, help="Requests of each run with many under way.")
 def main(count: int) -> None:
-    """Print a line of JSON for each way to make requests, and each balance of the service."""
+    """Print a line of JSON for each way of making requests and each balance of the service."""
     for balance in ("messages", "queues"):
         for row in rows_of(balance, count):
             click.echo(json.dumps({"balance": balance, **row}))

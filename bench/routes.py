@@ -1,7 +1,7 @@
-"""A name server with a large table: a real one, brokers that only register, look-ups and watches.
+"""A real name server with a large table, under simulated brokers, look-ups and watches.
 
-Two tables: 20,000 topics on four of 100 brokers each, and the same topics on 20 of them. Brokers, look-ups and
-watches live in three processes, so that none of them waits for another; with the name server they share the machine.
+Two tables: 20,000 topics on four of 100 brokers each, and the same topics on 20 brokers each. Brokers, look-ups and
+watches run in three processes, so that they do not wait for each other; they share the machine with the name server.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 TOPICS = [f"topic-{number:05d}" for number in range(20_000)]
 BROKERS = 100
-#: Each stream follows topics of its own, and one that all of them follow.
+#: Each stream watches its own topics, and one that all streams watch.
 WATCHES, TOPICS_OF_A_WATCH = 100, 200
 COMMON = TOPICS[0]
 
 LOOK_UPS_PER_S, LOOK_UP_S = 400, 10.0
-#: While routes are looked up: each broker sends a heartbeat every 10 s, and twice a second one of them has a change.
+#: During the look-ups: each broker sends a heartbeat every 10 s, and some broker changes a topic twice a second.
 HEARTBEAT_EVERY_S, CHANGE_EVERY_S = 0.1, 0.5
 CHANGES_TO_TIME = 10
 PATIENCE_S = 300.0
@@ -53,19 +53,18 @@ PATIENCE_S = 300.0
 
 @dataclass
 class Line:
-    """One line of the table. Times in ms, but for the first.
+    """One line of the table.
 
     Attributes:
-        name: how large the table is.
-        register_s: from the first to the last of the brokers, all at the same time.
-        lookup_p50_ms: from when a look-up is due to its answer, while there are heartbeats and changes; the other two
-            are the same.
-        change_ms: until a changed topic has reached the last of the streams that follow it; the median of ten.
-        leave_ms: until the last of the streams knows what a broker that left took with it.
-        left_events: how many routes that are, over all streams.
-        empty_mb: resident memory of the name server before.
-        full_mb: the same with the whole table.
-        machine_cpu_s: of the whole machine during the look-ups.
+        name: size of the table.
+        register_s: duration of the concurrent registration of all brokers.
+        lookup_p50_ms: from the due time of a look-up to its answer, during heartbeats and changes; so are p99 and max.
+        change_ms: until a changed topic has reached the last stream that watches it; the median of ten.
+        leave_ms: until the last stream has all routes that change when a broker leaves.
+        left_events: number of these routes, over all streams.
+        empty_mb: resident memory of the name server before the registration.
+        full_mb: resident memory with the whole table.
+        machine_cpu_s: CPU of the whole machine during the look-ups.
     """
 
     name: str
@@ -85,7 +84,7 @@ class Line:
 
 
 class SimulatedBroker:
-    """A broker as far as a name server sees it."""
+    """A broker that only talks to name servers."""
 
     def __init__(self, number: int, topics: Sequence[str]) -> None:
         self.topics = topics
@@ -111,7 +110,7 @@ class SimulatedBroker:
         await self._tell(nameserver_pb2.RegisterRequest(broker_name=name, data_version=version, heartbeat_only=True))
 
     async def change(self, topic: str) -> None:
-        """One topic gets a queue more; the whole table is told, as brokers do."""
+        """Add a queue to a topic, and send the whole table, as brokers do."""
         former = next(group for group in self._table.groups if topic in group.topics)
         queues = former.read_queues + 1
         former.topics.remove(topic)
@@ -134,7 +133,7 @@ class SimulatedBroker:
 
 @asynccontextmanager
 async def living(brokers: list[SimulatedBroker]) -> AsyncIterator[None]:
-    """Heartbeats and changes beside the block."""
+    """Send heartbeats and changes during the block."""
 
     async def every(seconds: float, act: Callable[[SimulatedBroker], Any]) -> None:
         due = time.perf_counter()
@@ -158,10 +157,10 @@ async def living(brokers: list[SimulatedBroker]) -> AsyncIterator[None]:
 
 
 class Helper:
-    """A function of this file in a process of its own, at the other end of a pipe."""
+    """A function of this file in its own process, connected by a pipe."""
 
     def __init__(self, function: Callable[..., None], *arguments: object) -> None:
-        context = multiprocessing.get_context("spawn")  # gRPC does not outlive a fork
+        context = multiprocessing.get_context("spawn")  # gRPC does not survive a fork
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=function, args=(theirs, *arguments), daemon=True)
         self._process.start()
@@ -180,7 +179,7 @@ class Helper:
 
 
 def look_up(pipe: Connection, address: str) -> None:
-    """Look random topics up at a steady rate, when told so; answer the latencies in ms, ascending."""
+    """On request, look up random topics at a steady rate; answer the sorted latencies in ms."""
     with rpc.open_channel(address) as channel:
         stub = nameserver_pb2_grpc.NameServerStub(channel)
         stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=COMMON), wait_for_ready=True)
@@ -198,7 +197,7 @@ def look_up(pipe: Connection, address: str) -> None:
 
 
 def watch(pipe: Connection, address: str) -> None:
-    """Follow topics over many streams; answer when the events came that are waited for."""
+    """Watch topics over many streams; on request, wait for a number of events and answer their times."""
     asyncio.run(_watch(pipe, address))
 
 
@@ -254,7 +253,7 @@ def name_server() -> Iterator[ServerProcess]:
 
 
 async def measure(brokers_of_a_topic: int, tell: Callable[[str], None]) -> Line:
-    """Fill a name server, and measure all that a line shows."""
+    """Fill a name server, and measure one line."""
     topics_of: list[list[str]] = [[] for _ in range(BROKERS)]
     for number, topic in enumerate(TOPICS):
         for place in range(brokers_of_a_topic):
@@ -299,16 +298,16 @@ async def measure(brokers_of_a_topic: int, tell: Callable[[str], None]) -> Line:
 
 
 def check(address: str, brokers_of_a_topic: int) -> None:
-    """See that the table is as it was told."""
+    """Check the table of the name server."""
     with Admin(address) as admin:
         for topic in (TOPICS[0], TOPICS[-1]):
             assert len(admin.route(topic).queues) == brokers_of_a_topic
 
 
 async def watched(address: str, brokers: list[SimulatedBroker]) -> tuple[float, float, int]:
-    """Return how long a change and a departure take to reach everybody, in ms, and the events of the departure."""
+    """Return the times in ms until all streams have a change and a departure, and the events of the departure."""
     watches = Helper(watch, address)
-    # Every stream is told at once of all that it follows; the first follows the common one twice.
+    # Every stream first gets all routes that it watches; the first stream watches the common topic twice.
     await asyncio.wait_for(watches.ask(WATCHES * (TOPICS_OF_A_WATCH + 1) - 1), PATIENCE_S)
     took = []
     for _ in range(CHANGES_TO_TIME):
@@ -317,7 +316,7 @@ async def watched(address: str, brokers: list[SimulatedBroker]) -> tuple[float, 
         arrivals = await asyncio.wait_for(watches.ask(WATCHES), PATIENCE_S)
         await changing
         took.append((arrivals[-1] - began) * 1000)
-    # All of its topics are followed once, and the common one by all the others as well.
+    # Each of its topics is watched once, and the common one by all other streams, too.
     events = len(brokers[0].topics) + WATCHES - 1
     began = time.perf_counter()
     await brokers[0].leave()

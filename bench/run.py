@@ -1,7 +1,7 @@
-"""The benchmarks: real processes on this machine, one table.
+"""The main benchmarks: real processes on this machine, one table.
 
-Rates move with the machine; CPU-seconds per million messages are the steadier figure. Compare two versions in one
-run, and mind the last column: it is what other processes of the machine took meanwhile.
+Rates depend on the load of the machine; CPU seconds per million messages are more stable. Compare two versions in one
+session, and check the column with the CPU of other processes.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Row:
 
 @contextmanager
 def fresh_cluster() -> Iterator[tuple[LocalCluster, str]]:
-    """One broker in an empty directory with one topic of 8 queues, secured as the command says."""
+    """Run one broker in an empty directory with one topic of 8 queues, and the security of the command's option."""
     security = click.get_current_context().params["security"]
     with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, ExitStack() as opened:
         if security == "tls":
@@ -55,19 +55,19 @@ def fresh_cluster() -> Iterator[tuple[LocalCluster, str]]:
             for name in (CLUSTER_KEY, ACCESS):
                 (authority.server / name).unlink()
         cluster = opened.enter_context(LocalCluster(brokers=1, data_dir=Path(folder), secure=security != "plain"))
-        # By this variable workloads find them, which are processes of their own.
+        # The workloads, which are processes, read this variable.
         opened.enter_context(patch.dict(os.environ, MINIMQ_CREDENTIALS=str(cluster.credentials or "")))
         opened.enter_context(Admin(cluster.nameserver)).create_topic("bench", queues=8)
         yield cluster, cluster.nameserver
 
 
 def pids(cluster: LocalCluster) -> list[int]:
-    """Return the processes of the brokers."""
+    """Return the process ids of the brokers."""
     return [broker.pid for broker in cluster.brokers if broker.pid is not None]
 
 
 def produced(cluster: LocalCluster, count: int, size: int, processes: int = 1) -> Row:
-    """Produce from several processes at once."""
+    """Produce from several concurrent processes."""
     share = count // processes
     arguments: dict[str, Any] = {"nameserver": cluster.nameserver, "topic": "bench", "count": share, "size": size}
     workloads = [Workload("produce", **arguments) for _ in range(processes)]
@@ -102,7 +102,6 @@ def consumed(cluster: LocalCluster, count: int, size: int, group: str = "reader"
 
 
 def throughput(size: int, count: int) -> list[Row]:
-    """Produce, then consume."""
     with fresh_cluster() as (cluster, _):
         return [produced(cluster, count, size), consumed(cluster, count, size)]
 
@@ -134,7 +133,7 @@ def backlog() -> list[Row]:
 
 
 def single() -> list[Row]:
-    """One message at a time, and the time from send to receive."""
+    """Sends one after the other, and the latency from send to receive."""
     with fresh_cluster() as (cluster, nameserver):
         with Meter(pids(cluster)) as usage:
             one = run("send_one_by_one", nameserver=nameserver, topic="bench", count=5000)
@@ -163,7 +162,7 @@ def single() -> list[Row]:
 
 
 def measured(cluster: LocalCluster, name: str, workload: str, count: int, **more: object) -> Row:
-    """Run a workload that has no size of its own."""
+    """Run a workload without a `size`."""
     with Meter(pids(cluster)) as usage:
         result = run(workload, nameserver=cluster.nameserver, topic="bench", count=count, **more)
     done = result["count"]
@@ -178,7 +177,7 @@ def measured(cluster: LocalCluster, name: str, workload: str, count: int, **more
 
 
 def coroutine() -> list[Row]:
-    """Lone sends from a thread, and from a coroutine."""
+    """Single sends from a thread and from a coroutine."""
     with fresh_cluster() as (cluster, _):
         return [
             measured(cluster, "send, from a thread", "send_one_by_one", 5000),
@@ -187,7 +186,7 @@ def coroutine() -> list[Row]:
 
 
 def unwaited() -> list[Row]:
-    """Single messages that are not waited for one by one: `send_async`, and `gather` over the sends of aio."""
+    """Pipelined single sends: `send_async`, and `gather` over the sends of aio."""
     with fresh_cluster() as (cluster, _):
         return [
             measured(cluster, "send_async", "send_async", 500_000),
@@ -196,7 +195,7 @@ def unwaited() -> list[Row]:
 
 
 def push() -> list[Row]:
-    """Listeners that do nothing, plain and as coroutines; and a thousand of these that sleep at once."""
+    """Listeners that do nothing, as functions and as coroutines; and a thousand coroutines that sleep concurrently."""
     with fresh_cluster() as (cluster, _):
         produced(cluster, 500_000, 100)
         return [
@@ -209,7 +208,7 @@ def push() -> list[Row]:
 
 
 def spark() -> list[Row]:
-    """Spark reads a filled topic; client CPU is that of the driver, Java and the Python workers."""
+    """Spark reads of a full topic; client CPU includes the driver, Java and the Python workers."""
     return [
         Row(
             f"Spark {result.query}",
@@ -218,7 +217,7 @@ def spark() -> list[Row]:
             broker_cpu=result.broker_cpu_s / result.rows * MILLION,
         )
         for result in spark_scan(runs=1)
-        if result.rows > MILLION  # the first one has next to none
+        if result.rows > MILLION  # leaves out the first query, which reads eight messages
     ]
 
 
@@ -233,7 +232,7 @@ BENCHMARKS: dict[str, Callable[[], list[Row]]] = {
     "unwaited": unwaited,
     "push": push,
 }
-#: Those that run unless others are named.
+#: The default benchmarks.
 USUAL = ("small", "large", "producers", "backlog", "single", "spark")
 
 

@@ -1,6 +1,6 @@
-"""Counts the calls of own Python code, and the iterations of the broker's loop, for one lone `send` or `ack`.
+"""Counts the calls of minimq's Python functions, and the iterations of the broker's loop, per single `send` or `ack`.
 
-Usage: python bench/send_calls.py [--acks] [--by-name]; the latter lists the functions that each side calls.
+Usage: python bench/send_calls.py [--acks] [--by-name]; `--by-name` lists the functions that each side calls.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from minimq_nameserver.server import NameServer
 
 _ROOT = str(Path(__file__).parents[1])
 _TIMES = 300
-#: Calls by code, of each thread.
+#: Number of calls by thread and code.
 _counts: dict[int, Counter[CodeType]] = {}
 _rounds: Counter[int] = Counter()
 
@@ -76,7 +76,7 @@ def _acks(nameserver: str) -> Iterator[Callable[[], object]]:
 
 
 def main() -> None:
-    """Act one by one, and print the calls of the client and of the broker for each."""
+    """Run the operation repeatedly, and print the calls of client and broker per operation."""
     _count_rounds()
     threading.setprofile(_count)
     loop = asyncio.new_event_loop()
@@ -90,7 +90,7 @@ def main() -> None:
         with (_acks if "--acks" in sys.argv else _sends)(nameserver.address) as act:
             sys.setprofile(_count)
             for each in range(2 * _TIMES):
-                if each == _TIMES:  # warm
+                if each == _TIMES:  # warmed up
                     _counts.clear()
                     _rounds.clear()
                 act()

@@ -1,8 +1,8 @@
-"""A producer while a broker dies or hangs: real processes on this machine, a steady load, every run a line.
+"""A producer under steady load while a broker dies or hangs: real processes on this machine, one line per run.
 
-The load is an open loop: what is due is handed in when it is due, whatever became of what went before. A latency is the
-time from handing a message in to the call of its callback. Afterwards everything that is stored is read and compared
-with the receipts.
+The load is an open loop: messages are sent when they are due, regardless of the outcome of earlier ones. Latency is the
+time from the call of `send_async` to the call of its callback. Afterwards all stored messages are compared with the
+receipts.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ QUEUES_PER_BROKER = 4
 WARM = b"warm"
 
 BIN_S = 0.1
-#: The rate counts as back when so many bins in a row have, on average, this share of what is offered. A bin that has
-#: more than its share does not make up for one that has less.
+#: The rate has recovered when this number of consecutive bins have, on average, this share of the offered load. A bin
+#: above the offered load counts as 1, so it does not compensate for others.
 BINS_IN_A_ROW = 5
 ENOUGH = 0.95
 
 KILL_RATE, KILL_AT_S, START_AT_S, KILL_LASTS_S = 20_000, 3.0, 6.0, 10.0
 HANG_RATES, PAUSE_AT_S, RESUME_AT_S, HANG_LASTS_S = (200, 2_000), 2.0, 17.0, 20.0
-#: The stretch after the pause whose latencies are told, and when the hung broker should be avoided by then.
+#: Period after the fault whose latencies are reported, and time until producers should avoid the hanging broker.
 FIRST_S, AVOIDED_AFTER_S = 10.0, 2.0
 
 
 @dataclass
 class Stored:
-    """The stored messages, compared with the receipts; numbers of messages.
+    """The comparison of the stored messages with the receipts, in numbers of messages.
 
     Attributes:
-        lost: acknowledged, and not where the receipt says.
+        lost: acknowledged, but not stored where the receipt says.
         twice: more than once on one broker.
-        on_both: on both brokers, which a producer may bring about when an answer does not come.
+        on_both: on both brokers, which is allowed if an answer was lost.
     """
 
     lost: int
@@ -67,17 +67,17 @@ class Line:
 
     Attributes:
         name: scenario and rate.
-        failed: sends whose caller got an error.
-        p50_ms: of all messages handed in after the fault, for as long as the table says; so the other three.
-        avoided_p999_ms: of those handed in while the broker should be avoided; None for one that was killed.
-        rate_back_s: until the acknowledged rate was back; None when it never was.
-        low_s: how long altogether, from the fault to the end, less than half of what was offered was acknowledged.
-        broker_back_s: from the end of the fault until the broker acknowledged something; None when it never did.
-        silence_ms: longest time from the fault on in which nobody acknowledged anything.
-        stored: what is on the disks.
-        behind_ms: by how much the loop of the load was late at most.
-        machine_cpu_s: of the whole machine while the load ran; beyond what a quiet one shows, it is noise.
-        per_bin: acknowledged per 100 ms, from one second before the fault on.
+        failed: sends that raised an error.
+        p50_ms: of messages sent within `FIRST_S` after the fault; so are the other three.
+        avoided_p999_ms: of messages sent while the broker should be avoided; None if it was killed.
+        rate_back_s: until the acknowledged rate had recovered; None if it never did.
+        low_s: total time after the fault in which less than half of the offered load was acknowledged.
+        broker_back_s: from the end of the fault to the next ack of the broker; None if there was none.
+        silence_ms: longest time after the fault without any ack.
+        stored: comparison with the messages on disk.
+        behind_ms: maximum lateness of the load generator.
+        machine_cpu_s: of the whole machine during the load; more than on a quiet machine means noise.
+        per_bin: acks per 100 ms, starting one second before the fault.
         errors: texts of some errors.
     """
 
@@ -101,7 +101,7 @@ class Line:
 
 @contextmanager
 def two_brokers() -> Iterator[tuple[LocalCluster, Producer]]:
-    """Two brokers in empty directories with one topic, and a producer that has sent to every queue."""
+    """Run two brokers in empty directories with one topic, and a producer that has sent to every queue."""
     with LocalCluster(brokers=2) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(TOPIC, queues=QUEUES_PER_BROKER)
@@ -112,7 +112,7 @@ def two_brokers() -> Iterator[tuple[LocalCluster, Producer]]:
 
 
 def kill(tell: Callable[[float], None]) -> Iterator[Line]:
-    """One of two brokers is killed under a flood, and started again."""
+    """Kill one of two brokers under heavy load, and restart it."""
     with two_brokers() as (cluster, producer):
         victim = cluster.brokers[0]
         load = Load(producer, TOPIC, KILL_RATE, KILL_LASTS_S, step_s=0.005)
@@ -122,7 +122,7 @@ def kill(tell: Callable[[float], None]) -> Iterator[Line]:
 
 
 def hang(tell: Callable[[float], None]) -> Iterator[Line]:
-    """One of two brokers stands still for a while; single messages, slowly and less slowly."""
+    """Pause one of two brokers for a while; single messages at two rates."""
     for number, rate in enumerate(HANG_RATES):
         with two_brokers() as (cluster, producer):
             victim = cluster.brokers[0]
@@ -136,9 +136,9 @@ def hang(tell: Callable[[float], None]) -> Iterator[Line]:
 
 
 def run_with(load: Load, faults: Faults, tell: Callable[[float], None]) -> float:
-    """Run a load with faults beside it. Returns the CPU seconds of the machine meanwhile."""
+    """Run a load with concurrent faults. Returns the CPU seconds of the machine meanwhile."""
     gc.collect()
-    gc.freeze()  # or the messages that were made beforehand would be looked at again and again
+    gc.freeze()  # so that collections do not traverse the prepared messages
     cpu_s = machine_busy_seconds()
     began = time.perf_counter() + 0.1
     beside = threading.Thread(target=faults.carry_out, args=(began,))
@@ -151,7 +151,6 @@ def run_with(load: Load, faults: Faults, tell: Callable[[float], None]) -> float
 
 
 def measured(name: str, load: Load, faults: Faults, cluster: LocalCluster, victim: ServerProcess, cpu_s: float) -> Line:
-    """Return what a run has shown."""
     broken, repaired = faults.began_at[0], faults.ended_at[-1]
     latencies = load.latencies_ms(broken, broken + FIRST_S)
     per_bin = acknowledged_per_bin(load, broken - 1.0)
@@ -181,19 +180,19 @@ def quantile(ascending: Sequence[float], share: float) -> float:
 
 
 def acknowledged_per_bin(load: Load, since: float) -> list[int]:
-    """Return how many messages were acknowledged in each tenth of a second until the last was handed in."""
+    """Return the number of acks in each bin until the last send."""
     counts = Counter(int((done - since) // BIN_S) for done, _ in load.acknowledged())
     return [counts[number] for number in range(int((load.handed_in[-1] - since) / BIN_S))]
 
 
 def shares_per_bin(load: Load, since: float) -> list[float]:
-    """Return how much of what was offered was acknowledged in each tenth of a second; what is above 1 counts as 1."""
+    """Return the share of the offered load that was acknowledged in each bin, at most 1."""
     offered = len(load.handed_in) / (load.handed_in[-1] - load.handed_in[0]) * BIN_S
     return [min(1.0, count / offered) for count in acknowledged_per_bin(load, since)]
 
 
 def rate_back_s(load: Load, broken: float) -> float | None:
-    """Return the seconds after which the acknowledged rate was back at that of the load; None if it never was."""
+    """Return the seconds until the acknowledged rate had recovered; None if it never did."""
     shares = shares_per_bin(load, broken)
     for first in range(len(shares) - BINS_IN_A_ROW + 1):
         if sum(shares[first : first + BINS_IN_A_ROW]) >= ENOUGH * BINS_IN_A_ROW:
@@ -202,19 +201,19 @@ def rate_back_s(load: Load, broken: float) -> float | None:
 
 
 def low_s(load: Load, broken: float) -> float:
-    """Return for how many seconds less than half of the rate was acknowledged."""
+    """Return the seconds in which less than half of the load was acknowledged."""
     return sum(share < 0.5 for share in shares_per_bin(load, broken)) * BIN_S
 
 
 def silence_ms(load: Load, broken: float) -> float:
-    """Return the longest time between two acknowledgements, until the last message was handed in."""
+    """Return the longest time between two acks, until the last send."""
     moments = sorted(done for done, _ in load.acknowledged() if done >= broken)
     moments = [broken, *moments, max(load.handed_in[-1], moments[-1])] if moments else [broken, load.handed_in[-1]]
     return max(later - earlier for earlier, later in itertools.pairwise(moments)) * 1000
 
 
 def compare(load: Load, cluster: LocalCluster) -> Stored:
-    """Read all queues of both brokers, and look for every message."""
+    """Read all queues of both brokers, and compare them with the receipts."""
     places: dict[int, list[tuple[str, int, int]]] = {}
     with Admin(cluster.nameserver) as admin:
         queues = admin.route(TOPIC).read_queues()
@@ -250,7 +249,7 @@ def main(names: tuple[str, ...], runs: int, output: str) -> None:
     """Run the scenarios NAMES, or all of them."""
     chosen = [(name, run) for name in names or SCENARIOS for run in range(1, runs + 1)]
     lines: list[Line] = []
-    # Drawn seldom: the thread that draws belongs to the process that is measured.
+    # Drawn only once per second: the drawing thread belongs to the measured process.
     with Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress:
         for name, run in chosen:
             task = progress.add_task(f"{name}, run {run} of {runs}", total=1.0)
@@ -296,7 +295,7 @@ def in_s(value: float | None) -> str:
 
 
 def bars(counts: Sequence[int]) -> str:
-    """Return one sign for each count."""
+    """Return one character for each count."""
     highest = max(sorted(counts)[len(counts) // 2] * 1.25, 1.0)
     return "".join(" ▁▂▃▄▅▆▇█"[min(round(count / highest * 8), 8)] for count in counts)
 

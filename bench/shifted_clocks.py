@@ -1,4 +1,4 @@
-"""Processes whose clock of the day can be set while they run. Their monotonic clock stays right."""
+"""Shifts the wall clock of running processes. Their monotonic clock is not changed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hooks import hook_for_children
 
 
 class ShiftedClock:
-    """A clock of the day that some processes share.
+    """A wall clock that some processes share.
 
     Args:
-        path: a file that holds by how much it is shifted.
+        path: a file for the shift of the clock.
     """
 
     def __init__(self, path: Path) -> None:
@@ -20,11 +20,11 @@ class ShiftedClock:
         self.shift(0)
 
     def shift(self, seconds: int) -> None:
-        """Let the clock be wrong by so much from now on."""
+        """Shift the clock from now on."""
         new = self._path.with_suffix(".new")
         new.write_text(str(seconds))
         new.replace(self._path)
 
     def for_children(self) -> AbstractContextManager[None]:
-        """Processes that are started in the block go by this clock."""
+        """Let processes that start in the block use this clock."""
         return hook_for_children("shifted_clock", SHIFTED_CLOCK=str(self._path))

@@ -1,4 +1,4 @@
-"""A Spark driver as a process of its own, which copies topics one after the other."""
+"""A Spark driver in its own process, which copies topics one after the other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pathlib import Path
 import pyspark
 from process_tree import Descendant, descendants, kill_all
 
-#: By whether executors are processes of their own, which takes twice as long to start. Tasks are tried again in both.
+#: Master by `with_executors`. Executors as processes take twice as long to start. Both retry tasks.
 MASTERS = {False: "local[2,20]", True: "local-cluster[2,1,1024]"}
 _EXECUTOR = "CoarseGrainedExecutorBackend"
-#: What workers, and those from which they are forked, have at the end of their command line.
+#: End of the command line of Python workers, and of the daemon that forks them.
 _WORKER = "pyspark.daemon pyspark.worker"
 _SCRIPT = Path(__file__).with_name("copying_job.py")
 _READY_S = 300.0
@@ -29,7 +29,7 @@ _LOOK_AGAIN_S = 0.02
 
 @dataclass(frozen=True)
 class Job:
-    """A streaming query that copies what a topic holds now; one with the same values continues it."""
+    """A streaming query that copies the present messages of a topic; another job with equal values continues it."""
 
     nameserver: str
     source: str
@@ -41,17 +41,17 @@ class Job:
 
 
 class DriverGone(Exception):
-    """The driver has ended and not said how its query did."""
+    """The driver has ended without reporting the outcome of its query."""
 
 
 class SparkDriver:
     """A driver as a child process.
 
     Args:
-        folder: for its logs, and for those of its executors.
-        number: tells it from others in the folder.
-        with_executors: whether they are processes of their own.
-        java_options: for all processes of Java.
+        folder: folder for its logs and those of its executors.
+        number: its number in the folder.
+        with_executors: whether executors are separate processes.
+        java_options: options of all Java processes.
     """
 
     def __init__(self, folder: Path, number: int, *, with_executors: bool, java_options: str = "") -> None:
@@ -69,7 +69,7 @@ class SparkDriver:
                 stderr=log_file,
                 text=True,
                 env=environment,
-                process_group=0,  # Ctrl-C is for the parent alone
+                process_group=0,  # so that Ctrl-C reaches only the parent
             )
         self._is_ready = False
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -77,17 +77,16 @@ class SparkDriver:
 
     @property
     def lives(self) -> bool:
-        """True while its process runs."""
         return self._process.poll() is None
 
     def wait_ready(self) -> None:
-        """Return when it takes jobs. Raises `DriverGone`."""
+        """Wait until it accepts jobs. Raises `DriverGone`."""
         if not self._is_ready and self._answer(_READY_S) is None:
             raise DriverGone(f"the driver is not ready after {_READY_S:.0f} s; its log is {self.log_path}")
         self._is_ready = True
 
     def begin(self, job: Job) -> None:
-        """Let it begin a query, which it does when the one before has ended. Raises `DriverGone`."""
+        """Submit a query, which starts when the former one has ended. Raises `DriverGone`."""
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(asdict(job)) + "\n")
@@ -96,7 +95,7 @@ class SparkDriver:
             raise self._gone() from None
 
     def ended(self, timeout_s: float) -> str | None:
-        """Return why the query has ended, "" if all is copied; None if it has not within that time.
+        """Return why the query has ended, "" if everything is copied; None if it has not ended within `timeout_s`.
 
         Raises:
             DriverGone: the driver has ended.
@@ -105,24 +104,24 @@ class SparkDriver:
 
     @property
     def tree(self) -> list[Descendant]:
-        """All its processes but the first one."""
+        """All its descendants."""
         return descendants(self._process.pid)
 
     @property
     def executors(self) -> list[Descendant]:
-        """The processes of Java that run tasks and nothing else."""
+        """The Java processes of executors."""
         return [process for process in self.tree if _EXECUTOR in process.command]
 
     @property
     def workers(self) -> list[Descendant]:
-        """The processes of Python that read and write for the tasks."""
+        """The Python processes that read and write for tasks."""
         alike = [process for process in self.tree if process.command.rstrip().endswith(_WORKER)]
         origins = {process.pid for process in alike}
         return [process for process in alike if process.parent in origins]
 
     @property
     def executor_trees(self) -> list[Descendant]:
-        """The executors, and what they have started."""
+        """The executors and their descendants."""
         found: dict[int, Descendant] = {}
         for process in self.tree:  # parents first
             if _EXECUTOR in process.command or process.parent in found:
@@ -130,13 +129,13 @@ class SparkDriver:
         return list(found.values())
 
     def kill(self, spared: Iterable[Descendant] = ()) -> list[Descendant]:
-        """End it and all its processes at once, as when the machine of all of them fails.
+        """Kill it and all its descendants, like a failure of their machine.
 
         Args:
-            spared: those of them that go on.
+            spared: descendants that are not killed.
 
         Returns:
-            All its processes but itself, which has to be looked after: they are children of nobody.
+            All its descendants. The caller has to reap them, as they are orphans.
         """
         tree, left = self.tree, set(spared)
         self._process.kill()
@@ -145,7 +144,7 @@ class SparkDriver:
         return tree
 
     def stop(self) -> None:
-        """Let it end in order; one that does not is killed."""
+        """Stop it cleanly, or kill it after a timeout."""
         tree = self.tree
         if self._process.stdin is not None and self.lives:
             self._process.stdin.close()
@@ -162,7 +161,7 @@ class SparkDriver:
         except queue.Empty:
             return None
         if not line:
-            self._lines.put("")  # for whoever asks again
+            self._lines.put("")  # for the next call
             raise self._gone()
         answer: str = json.loads(line)["error"]
         return answer
@@ -180,7 +179,7 @@ class SparkDriver:
 
 
 def _spark_home(folder: Path) -> Path:
-    """Return a folder in which Spark is found, and in which it keeps what its executors leave behind."""
+    """Return a folder with links to Spark, where executors leave their files."""
     if folder.exists():
         return folder
     folder.mkdir()
@@ -191,10 +190,10 @@ def _spark_home(folder: Path) -> Path:
 
 
 class Drivers:
-    """The drivers that take jobs now, of both kinds, started when they are needed.
+    """A pool of drivers of both kinds, started on demand.
 
     Args:
-        folder: for their logs.
+        folder: folder for their logs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -203,7 +202,7 @@ class Drivers:
         self._classes = folder / "classes.jsa"
 
     def archive_classes(self, job: Job) -> None:
-        """Carry out a job, and keep the classes that Java has loaded for it: others start in a third of the time.
+        """Run a job, and archive the classes that Java loads for it: later drivers start in a third of the time.
 
         Raises:
             SystemExit: the query has failed.
@@ -220,13 +219,13 @@ class Drivers:
             driver.stop()
 
     def ready(self, *, with_executors: bool, spare: bool = False) -> SparkDriver:
-        """Return one that lives.
+        """Return a running driver.
 
         Args:
-            with_executors: whether executors are to be processes of their own.
-            spare: whether another one is to be started meanwhile, as this one will be killed.
+            with_executors: whether executors should be separate processes.
+            spare: whether to start another driver in advance, as this one will be killed.
         """
-        # One that is not there would keep Java from the archives that it has otherwise.
+        # With a missing archive file, Java would not even use its default archive.
         options = f"-XX:SharedArchiveFile={self._classes}" if self._classes.exists() else ""
         alike = [one for one in self._started if one.lives and one.with_executors == with_executors]
         while len(alike) < 1 + spare:
@@ -238,6 +237,5 @@ class Drivers:
         return alike[0]
 
     def stop(self) -> None:
-        """End all of them."""
         for one in self._started:
             one.stop()

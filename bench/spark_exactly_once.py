@@ -1,10 +1,10 @@
-"""A proof that Spark writes each message exactly once: queries from topic to topic under random faults.
+"""Checks that Spark writes each message exactly once: queries from topic to topic under random faults.
 
-Each run copies a topic of its own in some micro-batches. Meanwhile executors, drivers and brokers are killed, at any
-moment and at those between the staging of a micro-batch and its end at all brokers; the query is started again from its
+Each run copies its own topic in several micro-batches. Meanwhile executors, drivers and brokers are killed, at random
+moments and at those between the staging of a micro-batch and its end at all brokers. The query is restarted from its
 checkpoint until it has copied everything. Then counts and sums by key, and each message, are compared with the input.
 
-`plain` is the same without transactions, and shows that the comparison can fail.
+`plain` does the same without transactions, and shows that the comparison can fail.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main(
     print(f"seed {seed}", file=sys.stderr)
     adopt_orphans()
     scenarios: list[Scenario] = []
-    # Ctrl-C ends it early, and what was shown until then is told.
+    # After Ctrl-C, the results so far are shown.
     with (
         suppress(KeyboardInterrupt),
         Progress(console=Console(stderr=True), refresh_per_second=1, transient=True) as progress,
@@ -93,13 +93,13 @@ def main(
 
 
 def kinds_of(only: Sequence[str], transactional: bool) -> list[str]:
-    """Return the kinds of faults that a scenario has."""
+    """Return the kinds of faults of a scenario."""
     chosen = only or tuple(FAULTS)
     return [kind for kind in chosen if transactional or not FAULTS[kind].needs_transactions]
 
 
 def teller(progress: Progress, name: str, count: int) -> Callable[[CopyLine, str], None]:
-    """Return what shows how far a scenario is, and at once what is wrong."""
+    """Return a function that shows the progress of a scenario, and mistakes as soon as they are found."""
     task = progress.add_task(name, total=count)
 
     def tell(line: CopyLine, what: str) -> None:
@@ -143,7 +143,7 @@ def show(scenarios: Sequence[Scenario]) -> None:
 
 
 def add_row(table: Table, kind: str, lines: Sequence[CopyLine]) -> None:
-    """Sum up the runs that have had a fault."""
+    """Add a row with the totals of runs with the same fault."""
     if not lines:
         return
     verdicts = [line.verdict for line in lines]

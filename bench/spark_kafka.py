@@ -1,15 +1,14 @@
-"""Spark with minimq and with Kafka, side by side: the same rows, in turn, each kind of work in a Java of its own.
+"""Compares Spark with minimq and with Kafka: the same rows, in turn, each case in a new Java process.
 
     make bench-spark-kafka [ARGS="--runs 5 --only stream"]
 
-`read` are batch queries, `stream` is a query with `availableNow` in four micro-batches, `write` a stream of files that
-is written in four micro-batches, `floor` a micro-batch with one message, or with one in each of eight queues, of a
-query that is warm. Each line is the median of its runs. `spark` is the time of processors that Java and Python take
-together, `python` what the workers of Python take of it, `broker` that of the servers. Rows go nowhere (`noop`) but in
-`write` and in the last line.
+`read` is a batch query, `stream` a query with `availableNow` in four micro-batches, `write` a stream of files that is
+written in four micro-batches, `floor` a micro-batch of a warm query with one message, or with one in each of eight
+queues. Each line is the median of its runs. `spark` is the CPU time of Java and Python together, `python` that of the
+Python workers, `broker` that of the servers. Rows are discarded (`noop`), except in `write` and in the last line.
 
-Kafka has its defaults: it acknowledges before anything is on disk, and its sink writes at least once. minimq syncs
-first.
+Kafka has its defaults: it acknowledges before messages are on disk, and its sink writes at least once. minimq syncs
+before it acknowledges.
 """
 
 from __future__ import annotations
@@ -42,13 +41,13 @@ from spark_scan import QUEUES, discard, fill
 
 from minimq import Admin, LocalCluster, Producer
 
-#: Bytes of a body, and how many messages.
+#: Bytes per body, and number of messages.
 SIZES = {"100 B": (100, 4_000_000), "1 KiB": (1024, 1_000_000)}
 PAIR = "offset bigint, body binary"
 FILES = 4
-#: Micro-batches of `floor` that are not counted, and those that there may be when others are.
+#: Micro-batches of `floor` that are not measured: at the start, and as a margin at the end.
 WARM = 15
-#: Of the jars, those that Spark does not have.
+#: Prefixes of the jars that Spark lacks.
 _JARS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
 _GIVE_UP_S = 300.0
 
@@ -63,7 +62,7 @@ class Cost:
     broker: float
 
     def since(self, before: Cost) -> Cost:
-        """Return what was taken since then."""
+        """Return the difference to an earlier cost."""
         return Cost(
             self.seconds - before.seconds,
             self.java - before.java,
@@ -72,13 +71,13 @@ class Cost:
         )
 
     def per(self, number: int) -> Cost:
-        """Return the share of one of so many."""
+        """Return the average over `number` items."""
         return Cost(self.seconds / number, self.java / number, self.python / number, self.broker / number)
 
 
 @dataclass(frozen=True)
 class Case:
-    """The same work for both."""
+    """The same work for both systems."""
 
     kind: str
     name: str
@@ -88,17 +87,17 @@ class Case:
 
 
 class Stopwatch:
-    """Times of processors by who takes them.
+    """Measures CPU time by kind of process.
 
     Args:
-        servers: ids of the processes of both brokers and all that belongs to them.
+        servers: process ids of the servers of both systems.
     """
 
     def __init__(self, servers: list[int]) -> None:
         self._servers = servers
 
     def now(self) -> Cost:
-        """Return what was taken so far."""
+        """Return the totals so far."""
         java = python = 0.0
         servers = {*self._servers}
         for process in descendants(os.getpid()):  # parents first
@@ -111,14 +110,13 @@ class Stopwatch:
         return Cost(time.monotonic(), java, python + _cpu_s(os.getpid()), sum(map(_cpu_s, servers)))
 
     def measure(self, work: Callable[[], object]) -> Cost:
-        """Return the cost of some work."""
         before = self.now()
         work()
         return self.now().since(before)
 
 
 def _cpu_s(pid: int) -> float:
-    """Return CPU seconds of a process and of its children that have ended; 0 when there is none."""
+    """Return the CPU seconds of a process and its ended children; 0 if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -127,7 +125,7 @@ def _cpu_s(pid: int) -> float:
 
 
 class Sides:
-    """Sources and sinks of both, in a session that is set before each case, with checkpoints and files in a folder."""
+    """Sources and sinks of both systems. Set `spark` before each case; checkpoints and files are in a folder."""
 
     spark: SparkSession
 
@@ -143,7 +141,7 @@ class Sides:
         return (source.schema(columns) if columns else source).load(), _chosen(other, columns)
 
     def follow(self, topic: str, columns: str | None, most: int) -> tuple[DataFrame, DataFrame]:
-        """Return streams of a topic."""
+        """Return a stream for minimq and one for Kafka."""
         limits = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(most)}
         source = self.spark.readStream.format("minimq").options(**self._minimq, **limits).option("topic", topic)
         other = self.spark.readStream.format("kafka").options(**self._kafka, **limits).option("subscribe", topic)
@@ -155,12 +153,11 @@ class Sides:
         return rows.parquet(str(self._folder / "files"))
 
     def write_files(self, rows: int) -> None:
-        """Make the files."""
         frame = self.spark.range(0, rows, 1, FILES).selectExpr("concat('key-', id) key", "lpad(id, 100, '0') value")
         frame.write.parquet(str(self._folder / "files"))
 
     def fill_kafka(self, topic: str, messages: int, size: int, queues: int) -> None:
-        """Send messages to some queues of Kafka, in batches as large as those of minimq."""
+        """Send messages to the first `queues` partitions, in batches as large as those of minimq."""
         frame = self.spark.range(0, messages, 1, queues).selectExpr(
             "concat('key-', id) AS key", f"lpad(id, {size}, '0') AS value", "spark_partition_id() AS partition"
         )
@@ -168,7 +165,7 @@ class Sides:
         frame.write.format("kafka").options(**self._kafka, **large).option("topic", topic).save()
 
     def noop(self, frame: DataFrame) -> DataStreamWriter:
-        """Return a query whose rows go nowhere."""
+        """Return a query that discards its rows."""
         return frame.writeStream.format("noop")
 
     def to_minimq(self, frame: DataFrame, *, transactional: bool) -> DataStreamWriter:
@@ -181,7 +178,7 @@ class Sides:
         return frame.writeStream.format("kafka").options(**self._kafka).option("topic", "out")
 
     def start(self, writer: DataStreamWriter, number: int, *, ends: bool) -> StreamingQuery:
-        """Start a query, which ends with what there is or goes on."""
+        """Start a query; with `ends` it ends after the present messages."""
         writer = writer.option("checkpointLocation", str(self._folder / f"checkpoint-{number}"))
         return (writer.trigger(availableNow=True) if ends else writer).start()
 
@@ -191,7 +188,7 @@ def _chosen(frame: DataFrame, columns: str | None) -> DataFrame:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when it is true. Raises `TimeoutError` when that takes too long."""
+    """Wait until a condition is true. Raises `TimeoutError`."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not condition():
         if time.monotonic() >= give_up:
@@ -200,11 +197,11 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 class Cases:
-    """All work that there is.
+    """All cases.
 
     Args:
-        sides: what it is done with.
-        watch: measures it.
+        sides: sources and sinks.
+        watch: measures the cases.
         batches: micro-batches of each run of `floor`.
     """
 
@@ -214,7 +211,6 @@ class Cases:
         self._batches = batches
 
     def all(self) -> Iterator[Case]:
-        """Yield all of it."""
         for size, (_, messages) in SIZES.items():
             for columns in (PAIR, None):
                 name = f"{size}, {'offset and body' if columns else 'all columns'}"
@@ -259,7 +255,7 @@ class Cases:
         side: int,
         number: int,
     ) -> Cost:
-        """Measure micro-batches of a query that goes on, once it has had some."""
+        """Measure micro-batches of a continuous query after its warm-up."""
         frame = self._sides.follow(f"few-{most}", PAIR, most)[side]
         if side:
             frame = frame.select("value")
@@ -276,7 +272,7 @@ class Cases:
 
 
 def _done(query: StreamingQuery) -> int:
-    """Return the number of the last micro-batch. Raises when the query has failed."""
+    """Return the number of the last micro-batch. Raises an error if the query has failed."""
     error = query.exception()
     if error is not None:
         raise error
@@ -285,12 +281,11 @@ def _done(query: StreamingQuery) -> int:
 
 
 def topic_of(size: str) -> str:
-    """Return the topic with bodies of a size."""
     return "size-" + size.replace(" ", "").lower()
 
 
 def run(case: Case, runs: int, numbers: Iterator[int]) -> None:
-    """Do the work of a case once to warm up, and then so often, in turn."""
+    """Run both sides of a case in turn: once to warm up, and then `runs` times."""
     for turn in range(runs + 1):
         for side in ("minimq", "kafka") if turn % 2 else ("kafka", "minimq"):
             cost = getattr(case, side)(next(numbers))
@@ -299,7 +294,7 @@ def run(case: Case, runs: int, numbers: Iterator[int]) -> None:
 
 
 def result(case: Case) -> dict[str, object]:
-    """Return the medians of a case, in seconds, and what minimq takes in proportion to Kafka."""
+    """Return the medians of a case, in seconds, and the ratios of minimq to Kafka."""
     shown: dict[str, object] = {"kind": case.kind, "case": case.name}
     totals: dict[str, dict[str, float]] = {}
     for side, costs in case.costs.items():
@@ -317,7 +312,6 @@ def result(case: Case) -> dict[str, object]:
 
 
 def show(results: list[dict[str, object]]) -> None:
-    """Print a table."""
     table = Table("", "", *(f"{side} {name}" for side in ("minimq", "kafka") for name in ("s", "spark", "broker")))
     for name in ("s", "spark"):
         table.add_column(f"{name} ratio", justify="right")
@@ -329,13 +323,13 @@ def show(results: list[dict[str, object]]) -> None:
 
 @contextmanager
 def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
-    """Start Spark with its Kafka source, in a Java that has compiled nothing yet, and end both."""
+    """Run Spark with its Kafka source in a new Java process during the block."""
     os.environ |= {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     found = [path for path in sorted(jars.glob("*.jar")) if path.name.startswith(_JARS)]
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.jars", ",".join(map(str, found)))
     builder = builder.config("spark.ui.enabled", "false").config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "3g").config("spark.log.level", "OFF")
-    # A query with a hundred micro-batches ends no sooner because it remembers them.
+    # Keep the progress of all micro-batches of a query.
     session = builder.config("spark.sql.streaming.numRecentProgressUpdates", "200").getOrCreate()
     gateway = session.sparkContext._gateway
     try:
@@ -344,13 +338,13 @@ def spark_with(jars: Path, cores: int) -> Iterator[SparkSession]:
         session.stop()
         assert gateway is not None
         gateway.shutdown()
-        gateway.proc.stdin.close()  # which its Java ends with
+        gateway.proc.stdin.close()  # which ends the Java process
         gateway.proc.wait()
         SparkContext._gateway = SparkContext._jvm = None
 
 
 def main() -> None:
-    """Print the results as a line of JSON each, or as a table."""
+    """Print the results as lines of JSON, or as a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jars", type=Path, required=True, help="folder with those of Spark's source and of a server")
     parser.add_argument("--runs", type=int, default=5)
@@ -360,7 +354,7 @@ def main() -> None:
     parser.add_argument("--only", help="a kind, or a part of the name of a case")
     parser.add_argument("--output", choices=["table", "json"], default="table")
     given = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that nothing is left running
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that all processes are stopped
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-kafka-")))
         (folder / "kafka").mkdir()
@@ -382,7 +376,7 @@ def main() -> None:
             for topic, (messages, length) in topics.items():
                 admin.create_topic(topic, queues=QUEUES)
                 share = messages if topic.startswith("few") else round(messages * given.share)
-                # With one message in a micro-batch: Kafka's source reads at least one of each queue that has any.
+                # For one message per micro-batch: Kafka's source reads at least one from each non-empty partition.
                 queues = 1 if topic == "few-1" else QUEUES
                 fill(producer, topic, share, length, queues)
                 sides.fill_kafka(topic, share, length, queues)

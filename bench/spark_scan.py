@@ -1,15 +1,16 @@
-"""Reads of a topic by Spark: rows a second, and CPU seconds of Spark and of the brokers.
+"""Spark reads of a topic: rows per second, and CPU seconds of Spark and of the brokers.
 
     python bench/spark_scan.py [small large skewed] [--runs 3] [--cores 2] [--check]
 
-`small` has bodies of 100 bytes, `large` of 1 KiB; in `skewed` one queue of eight has everything, and all cores should
-have work all the same: that is `cores_busy`, which counts those of Spark. `--check` only sees that everything runs.
+`small` has bodies of 100 bytes, `large` of 1 KiB. In `skewed` one of eight queues has all messages, and still all cores
+should be used: see `cores_busy`, the average number of cores that Spark uses. `--check` only checks that everything
+runs.
 
-The first line is what a query costs whatever is in it: planning, and a task for each of eight queues with one message.
-The others have so many rows that it counts for little in them.
+The first line is the fixed cost of a query: planning, and a task for each of eight queues with one message. The other
+queries have so many rows that it hardly matters.
 
-Everything runs on this machine, so the brokers share its cores with Spark, and what is read is in its page cache. Where
-others work on it as well, `cpu_s_per_million` is what to compare.
+Everything runs on this machine, so the brokers share its cores with Spark, and the log is in its page cache. On a busy
+machine, compare `cpu_s_per_million`.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from pyspark.sql import DataFrame, SparkSession
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 
 TOPIC = "scan"
-#: Also with properties.
+#: Its messages have properties.
 RICH = "scan-rich"
-#: One message in each queue.
+#: It has one message in each queue.
 FEW = "scan-few"
 QUEUES = 8
-#: Messages that are sent by one call.
+#: Messages per call of `send_many`.
 SLICE = 500_000
 
 
@@ -55,12 +56,12 @@ class ScanResult:
 
     @property
     def cores_busy(self) -> float:
-        """The number of cores that Spark has used on average."""
+        """The average number of cores that Spark has used."""
         return self.spark_cpu_s / self.seconds
 
     @property
     def cpu_s_per_million(self) -> float:
-        """CPU seconds of Spark and of the brokers for a million rows."""
+        """CPU seconds of Spark and of the brokers per million rows."""
         return (self.spark_cpu_s + self.broker_cpu_s) / self.rows * 1e6
 
 
@@ -73,7 +74,6 @@ class Scenario:
     queues: int = QUEUES
 
     def rows(self, topic: str) -> int:
-        """Return how many messages a topic has."""
         return {TOPIC: self.messages, RICH: self.messages // 2, FEW: QUEUES}[topic]
 
 
@@ -85,13 +85,13 @@ SCENARIOS = {
 
 
 def discard(frame: DataFrame) -> None:
-    """Compute all rows and keep none."""
+    """Compute all rows and discard them."""
     frame.write.format("noop").mode("overwrite").save()
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query: the columns to read, all when none are named, and the use that is made of them."""
+    """A query: the columns to read, None for all, and the action on them."""
 
     name: str
     columns: str | None
@@ -115,10 +115,10 @@ def spark_scan(
     """Fill a topic and read it with each query: once to warm up, then `runs` times.
 
     Args:
-        messages: how many, each with a tag and a key, if not as in the scenario.
-        body_bytes: length of each body, if not as in the scenario.
-        runs: of which the median counts.
-        cores: that Spark may use.
+        messages: number of messages, each with a tag and a key; None for that of the scenario.
+        body_bytes: bytes per body; None for that of the scenario.
+        runs: number of runs; the median is returned.
+        cores: number of cores for Spark.
         scenario: one of `SCENARIOS`.
     """
     given = SCENARIOS[scenario]
@@ -134,16 +134,16 @@ def spark_scan(
 
 
 def fill(producer: Producer, topic: str, count: int, size: int, queues: int) -> None:
-    """Send messages, evenly to some of the queues."""
+    """Send messages evenly to the first `queues` queues."""
     for queue in range(queues):
         share = count * (queue + 1) // queues - count * queue // queues
-        for first in range(0, share, SLICE):  # so that not all receipts are held
+        for first in range(0, share, SLICE):  # bounds the receipts in memory
             sent = tagged(topic, min(SLICE, share - first), size)
             producer.send_many(sent, queue=MessageQueue(topic, "broker-a", queue))
 
 
 def tagged(topic: str, count: int, size: int) -> Iterator[Message]:
-    """Yield messages with a tag and a key, and with two properties if they are to be rich."""
+    """Yield messages with a tag and a key, and with two properties for the topic `RICH`."""
     tags = [f"tag-{number}" for number in range(10)]
     for number in range(count):
         properties = {"region": "eu", "number": str(number)} if topic == RICH else {}
@@ -152,7 +152,7 @@ def tagged(topic: str, count: int, size: int) -> Iterator[Message]:
 
 @contextmanager
 def spark_on(cores: int) -> Iterator[SparkSession]:
-    """Start Spark on this machine."""
+    """Run Spark on this machine during the block."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{cores}]").config("spark.ui.enabled", "false")
     session = builder.config("spark.ui.showConsoleProgress", "false").config("spark.log.level", "ERROR").getOrCreate()
@@ -180,7 +180,7 @@ def _measure(
 
 
 def cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
-    """Return the CPU seconds so far of this process and all it has started but the cluster, and of the cluster."""
+    """Return the CPU seconds of this process and its descendants without the cluster, and those of the cluster."""
     children: dict[int, list[int]] = defaultdict(list)
     spent: dict[int, float] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -190,7 +190,7 @@ def cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
             continue
         pid = int(stat.parent.name)
         children[int(fields[1])].append(pid)
-        # Its own time, and that of children which have ended.
+        # Its own time, and that of its ended children.
         spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def total(pids: Iterable[int]) -> float:
@@ -220,7 +220,7 @@ def main() -> None:
 
 
 def rounded(values: dict[str, object]) -> dict[str, object]:
-    """Return values with two digits after the point."""
+    """Return values rounded to two digits."""
     return {key: round(value, 2) if isinstance(value, float) else value for key, value in values.items()}
 
 

@@ -1,11 +1,11 @@
-"""Writes to a topic by Spark: rows a second, and CPU seconds of Spark and of the brokers.
+"""Spark writes to a topic: rows per second, and CPU seconds of Spark and of the brokers.
 
     python bench/spark_sink.py [--rows 4000000] [--runs 3] [--cores 2] [--check]
 
-Bodies have 100 bytes. `plain` and `transactional` are batch writes of rows that Spark makes up, once as bodies alone,
-once with tag, key and properties, and once spread by a key; `rows alone` is what making them up costs. `stream` copies
-a topic to another in four micro-batches, of which the first one is not counted. `--check` only sees that everything
-runs; that all rows are there is checked in any case.
+Bodies have 100 bytes. `plain` and `transactional` are batch writes of rows that Spark generates: bodies only, with tag,
+key and properties, and distributed by a key; `rows alone` is the cost of generating them. `stream` copies a topic to
+another one in four micro-batches; the first one is not counted. `--check` only checks that everything runs. All modes
+check that all rows are stored.
 
 Everything runs on this machine, so the brokers share its cores with Spark.
 """
@@ -53,7 +53,6 @@ class WriteResult:
 
 
 def write(frame: DataFrame, cluster: LocalCluster, topic: str, *, transactional: bool) -> None:
-    """Write a data frame."""
     options = {"nameserver": cluster.nameserver, "topic": topic, "transactional": str(transactional).lower()}
     frame.write.format("minimq").mode("append").options(**options).save()
 
@@ -108,7 +107,7 @@ def stream_write(
 
 
 def check(spark: SparkSession, cluster: LocalCluster, topic: str, rows: int) -> None:
-    """Raise `RuntimeError` unless a topic has so many messages."""
+    """Raise `RuntimeError` unless a topic has `rows` messages."""
     source = spark.read.format("minimq").option("nameserver", cluster.nameserver).option("topic", topic)
     stored = source.schema("offset bigint").load().count()
     if stored != rows:

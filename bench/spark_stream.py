@@ -1,10 +1,10 @@
-"""A topic that Spark follows: throughput, latency, and the cost of a micro-batch with next to nothing in it.
+"""A Spark stream of a topic: throughput, latency, and the cost of a micro-batch with one message.
 
     python bench/spark_stream.py [--messages 8000000] [--batches 30] [--cores 2] [--check]
 
-`throughput` reads a topic in four large micro-batches, of which the first one is not counted. `floor` is the median
-time of micro-batches with one message each, and the same for a source that comes with Spark: the difference is ours.
-`latency` is the time from a receipt to the sink while the stream is idle otherwise. `--check` only sees that all runs.
+`throughput` reads a topic in four large micro-batches; the first one is not counted. `floor` is the median time of
+micro-batches with one message each, compared with a built-in source of Spark: the difference is our cost. `latency` is
+the time from a receipt to the sink in an otherwise idle stream. `--check` only checks that everything runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ _GIVE_UP_S = 120.0
 
 
 def follow(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrame:
-    """Return the stream of the topic."""
     source = spark.readStream.format("minimq").option("nameserver", cluster.nameserver).option("topic", TOPIC)
     for name, value in options.items():
         source = source.option(name, str(value))
@@ -37,7 +36,7 @@ def follow(spark: SparkSession, cluster: LocalCluster, **options: object) -> Dat
 
 
 def discard(frame: DataFrame, folder: Path, trigger: dict[str, Any] | None = None) -> StreamingQuery:
-    """Start a query that computes all rows and keeps none."""
+    """Start a query that computes all rows and discards them."""
     writer = frame.writeStream.format("noop").option("checkpointLocation", str(folder))
     return (writer.trigger(**trigger) if trigger else writer).start()
 
@@ -74,7 +73,7 @@ def floor(spark: SparkSession, cluster: LocalCluster, folder: Path, batches: int
 
 
 def median_ms(query: StreamingQuery, batches: int) -> float:
-    """Return the median time of micro-batches once the query is warm, and end it."""
+    """Return the median time of a query's micro-batches after its warm-up, and stop the query."""
     last = batches + batches // 2
     wait_for(lambda: query.lastProgress is not None and query.lastProgress.batchId >= last)
     taken = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
@@ -83,7 +82,7 @@ def median_ms(query: StreamingQuery, batches: int) -> float:
 
 
 def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: int) -> dict[str, object]:
-    """Send single messages to an idle stream and measure when they are in the sink."""
+    """Send single messages to an idle stream and measure when they reach the sink."""
     arrived: dict[bytes, float] = {}
 
     def take(frame: DataFrame, _: int) -> None:
@@ -93,7 +92,7 @@ def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: 
     writer = follow(spark, cluster).writeStream.foreachBatch(take)
     query = writer.option("checkpointLocation", str(folder)).start()
     waits = []
-    wait_for(lambda: query.lastProgress is not None)  # before it has begun there is no end to begin at
+    wait_for(lambda: query.lastProgress is not None)  # it has to fix its start, the end of the topic, before the sends
     try:
         with Producer(cluster.nameserver) as producer:
             for number in range(messages + 1):
@@ -108,7 +107,7 @@ def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: 
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    """Return when it is true. Raises `TimeoutError` when that takes too long."""
+    """Wait until a condition is true. Raises `TimeoutError`."""
     give_up = time.monotonic() + _GIVE_UP_S
     while not condition():
         if time.monotonic() >= give_up:

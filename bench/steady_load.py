@@ -1,4 +1,4 @@
-"""A steady load on a producer, and faults beside it at set times."""
+"""A steady load on a producer, and concurrent faults at set times."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from minimq import Message, MiniMQError, Producer, SendReceipt
 
 
 class Load:
-    """Numbered messages, handed in one by one at a steady rate, and what became of each.
+    """Sends numbered messages at a steady rate, and records the outcome of each.
 
-    They are made beforehand, and handed in when they are due, whatever became of those before.
+    The messages are prepared beforehand, and sent when they are due, regardless of the outcome of earlier ones.
 
     Args:
-        producer: sends them.
-        topic: where they go.
+        producer: sends the messages.
+        topic: topic of the messages.
         rate: messages per second.
-        seconds: how long.
-        step_s: time between two moments at which some are handed in; all of a moment one after the other.
+        seconds: duration of the load.
+        step_s: interval between bursts; the messages of a burst are sent one after the other.
     """
 
     def __init__(self, producer: Producer, topic: str, rate: int, seconds: float, step_s: float) -> None:
@@ -37,7 +37,7 @@ class Load:
         self.behind_s = 0.0
 
     def run(self, began: float, tell: Callable[[], None]) -> None:
-        """Hand everything in, from a time on, and wait for all outcomes."""
+        """Send everything, starting at the time `began`, and wait for all outcomes."""
         for step, first in enumerate(range(0, len(self._messages), self._per_step)):
             due = began + step * self._step_s
             left = due - time.perf_counter()
@@ -53,7 +53,7 @@ class Load:
         self._producer.flush()
 
     def latencies_ms(self, since: float, until: float) -> list[float]:
-        """Return those of the messages handed in during a stretch, sorted."""
+        """Return the sorted latencies of messages that were sent in a period."""
         pairs = zip(self.handed_in, self.done, strict=True)
         return sorted((done - start) * 1000 for start, done in pairs if since <= start < until)
 
@@ -70,7 +70,7 @@ class Load:
 
 @dataclass
 class Faults:
-    """Faults of a broker meanwhile: due times in seconds from the beginning, and the times at which they came."""
+    """Faults of a broker: a plan with due times in seconds from the start, and the actual times."""
 
     plan: Sequence[tuple[float, Callable[[], None]]]
     began_at: list[float] = field(default_factory=list)

@@ -1,10 +1,10 @@
-"""That a pipeline has the effect of each message exactly once, whatever dies: it consumes and sends in transactions.
+"""Checks under faults that a pipeline which consumes and sends in transactions processes each message exactly once.
 
     .venv/bin/python bench/transaction_faults.py [--rounds 80] [--scenario all] [--seed N]
 
-A round kills a worker, kills the broker, lets its slave take over, or makes one of them hang; meanwhile messages are
-sent, and workers send a copy of each to two topics, in one transaction with what they have consumed. In the end each
-message has to be in both topics once. The scenarios of "popped" have a `SimpleConsumer`.
+A round kills a worker, kills the broker, lets its slave take over, or makes one of them hang. Meanwhile messages are
+sent, and workers send a copy of each to two topics, in one transaction with the consumed messages. At the end each
+message must be in both topics once. The "popped" scenarios use a `SimpleConsumer`.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from minimq import Admin, LocalCluster, Message, MiniMQError, Producer, PullCons
 
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 GROUP = "pipeline"
-#: A worker that hangs for longer has lost what it had.
+#: A worker that hangs for longer loses its messages to others.
 LOST_S = 1.0
 _STEP_S = 0.02
 
 
 @dataclass
 class PipelineVerdict(Verdict):
-    """The content of the topics in the end."""
+    """The contents of the topics at the end."""
 
-    #: Transactions that workers committed, and those refused because another worker had the messages.
+    #: Transactions that workers committed, and those rejected because another worker had the messages.
     transactions: int = 0
     fenced: int = 0
-    #: Messages stored more than once in a topic, and those that one topic has more often than the other.
+    #: Messages stored more than once in a topic, and those stored more often in one topic than in the other.
     twice: int = 0
     torn: int = 0
 
@@ -59,7 +59,7 @@ def work(nameserver: str, journal: Path, seed: int, popped: bool) -> None:
                     messages = tx.receive(0.5, chance.choice([1, 20, 200]))
                     for message in messages:
                         tx.send(Message(LEFT, message.body))
-                    time.sleep(chance.choice([0.0, 0.0, 0.0, 0.3]))  # so that faults meet it in the midst
+                    time.sleep(chance.choice([0.0, 0.0, 0.0, 0.3]))  # so that faults hit open transactions
                     if chance.random() < 0.05:
                         raise KeyError
                     for message in messages:
@@ -72,7 +72,7 @@ def work(nameserver: str, journal: Path, seed: int, popped: bool) -> None:
 
 
 def work_carelessly(nameserver: str, journal: Path, _: int, __: bool) -> None:
-    """Do the same without transactions, until killed: shows that the check can fail."""
+    """Do the same as `work` without transactions: shows that the check can fail."""
     with (
         Producer(nameserver) as producer,
         PullConsumer(nameserver, group=GROUP, auto_commit=False) as consumer,
@@ -92,7 +92,7 @@ def work_carelessly(nameserver: str, journal: Path, _: int, __: bool) -> None:
 
 
 class PipelineTrial(Trial):
-    """Workers that send what they consume to two topics."""
+    """Workers that copy each message to two topics."""
 
     group, topic = GROUP, SOURCE
     WORKERS = 3
@@ -122,7 +122,6 @@ class PipelineTrial(Trial):
 
 
 def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
-    """Return the bodies of all messages of a topic."""
     with Admin(cluster.nameserver) as admin, PullConsumer(cluster.nameserver) as reader:
         queues = admin.describe_topic(topic).queues
         total = sum(each.messages for each in queues)
@@ -134,17 +133,17 @@ def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
 
 
 def kill(trial: PipelineTrial) -> None:
-    """A worker dies, or the broker does, which has no slave."""
+    """Kill a worker, or the broker, which has no slave."""
     (trial.kill_worker if trial.chance.random() < 0.6 else trial.kill_broker)()
 
 
 def failover(trial: PipelineTrial) -> None:
-    """The master dies, and its slave takes over; or a worker dies."""
+    """Kill the master, so that its slave takes over, or a worker."""
     (trial.kill_worker if trial.chance.random() < 0.4 else trial.kill_broker)()
 
 
 def hang(trial: PipelineTrial) -> None:
-    """A worker, or the broker, hangs for a while; or a worker dies."""
+    """Stop a worker or the broker for a while, or kill a worker."""
     what = trial.chance.random()
     if what < 0.5:
         trial.pause_worker(3 * LOST_S)
@@ -155,7 +154,7 @@ def hang(trial: PipelineTrial) -> None:
 
 
 def careless(trial: PipelineTrial) -> None:
-    """Workers die that work without transactions."""
+    """Kill a worker; in this scenario they work without transactions."""
     trial.kill_worker()
 
 

@@ -1,4 +1,4 @@
-"""The progress of a query, by its checkpoint and by the brokers that hold its transactions."""
+"""The progress of a query, from its checkpoint and from the brokers of its transactions."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ NONE = -1
 
 
 class Checkpoint:
-    """The folder in which a query keeps how far it is.
+    """The checkpoint folder of a query.
 
     Args:
-        folder: which may not be there yet.
+        folder: the folder, which need not exist yet.
         target: the topic that the query writes.
     """
 
@@ -34,7 +34,7 @@ class Checkpoint:
 
     @property
     def transaction(self) -> str:
-        """Name of the transactions of the query, for all its life; "" while it has no id."""
+        """The constant name of the query's transactions; "" while the query has no id."""
         if not self._transaction:
             with suppress(FileNotFoundError, json.JSONDecodeError):
                 query = json.loads((self.folder / "metadata").read_text())["id"]
@@ -43,12 +43,12 @@ class Checkpoint:
 
     @property
     def planned(self) -> int:
-        """The latest micro-batch whose offsets are written down; -1 when there is none."""
+        """The latest micro-batch with offsets in the checkpoint; -1 if there is none."""
         return _highest(self.folder / "offsets")
 
     @property
     def done(self) -> int:
-        """The latest micro-batch that Spark knows is written; -1 when there is none."""
+        """The latest micro-batch that Spark has recorded as written; -1 if there is none."""
         return _highest(self.folder / "commits")
 
 
@@ -58,14 +58,14 @@ def _highest(folder: Path) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The transactions of a query, as one broker reports them."""
+    """The latest decision and the staged batches of a query's transactions on one broker."""
 
     decided: int
     staged: int
 
 
 class TransactionWatch:
-    """Asks brokers how far a transaction is. A context manager."""
+    """Asks brokers for the progress of transactions. A context manager."""
 
     def __init__(self, brokers: Sequence[BrokerProcess]) -> None:
         self._channels = [open_channel(broker.address) for broker in brokers]
@@ -78,7 +78,7 @@ class TransactionWatch:
             channel.close()
 
     def at(self, index: int, name: str) -> Progress | None:
-        """Return what a broker knows; None when it does not answer."""
+        """Return the progress on a broker; None if it does not answer."""
         stub = broker_pb2_grpc.BrokerStub(self._channels[index])
         try:
             answer = stub.DescribeTransaction(broker_pb2.DescribeTransactionRequest(name=name), timeout=_ANSWER_S)
@@ -87,5 +87,4 @@ class TransactionWatch:
         return Progress(answer.decision.number if answer.HasField("decision") else NONE, answer.staged_batches)
 
     def everywhere(self, name: str) -> list[Progress | None]:
-        """Return what each broker knows."""
         return [self.at(index, name) for index in range(len(self._channels))]

@@ -1,11 +1,11 @@
-"""Transactions of a producer, many at once, and what they cost a pipeline.
+"""Concurrent transactions of a producer, and the cost of transactions for a pipeline.
 
     .venv/bin/python bench/transactions.py [--seconds 5] [--at-once 64] [--rate 5000]
 
-Of one broker, whose disk syncs each commit. A transaction has one message for each of two topics. They are made as fast
-as the broker commits, by one task and by many; and by many at a fixed rate, as users of a service do. The pipeline
-consumes messages of 100 bytes, thousands at a time, and sends one for each; once in transactions, and once with
-`send_many` and `commit`. CPU figures are microseconds of client and broker for each transaction, or message.
+One broker, which syncs each commit to disk. A transaction has one message for each of two topics. Transactions run as
+fast as the broker commits, in one task and in many; and in many tasks at a fixed rate, like requests to a service. The
+pipeline consumes messages of 100 bytes, thousands at a time, and sends one for each: in transactions, and with
+`send_many` and `commit`. CPU is in microseconds of client and broker per transaction or message.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _BODY = bytes(100)
 
 
 def cpu_s(cluster: LocalCluster) -> tuple[float, float]:
-    """Return CPU seconds of this process and of the broker."""
+    """Return the CPU seconds of this process and of the broker."""
     return cpu_seconds(os.getpid()), cpu_seconds(cluster.brokers[0].pid or 0)
 
 
 async def many(nameserver: str, at_once: int, seconds: float, rate: float = 0) -> tuple[int, float, list[float]]:
-    """Commit transactions for a while; return how many, the seconds, and the latencies in ms.
+    """Commit transactions for some seconds; return their number, the duration, and the latencies in ms.
 
-    With a rate, each task begins its next one at a fixed time, and the latency counts from then.
+    With a rate, transactions have due times, and latencies count from these.
     """
     latencies: list[float] = []
     async with aio.Producer(nameserver) as producer:
@@ -74,7 +74,7 @@ def without(producer: Producer, consumer: PullConsumer) -> int:
 
 
 def pipeline(nameserver: str, group: str, step: Callable[[Producer, PullConsumer], int], count: int) -> float:
-    """Consume so many messages and send as many; return the seconds."""
+    """Consume `count` messages and send as many; return the seconds."""
     with Producer(nameserver) as producer, PullConsumer(nameserver, group=group, auto_commit=False) as consumer:
         consumer.subscribe("source")
         done = step(producer, consumer)
@@ -91,7 +91,7 @@ def pipeline(nameserver: str, group: str, step: Callable[[Producer, PullConsumer
 @click.option("--messages", default=400_000, help="Of the pipeline.")
 @click.option("--runs", default=3)
 def main(seconds: float, at_once: int, rate: float, messages: int, runs: int) -> None:
-    """Measure, and print lines of JSON."""
+    """Print the results as lines of JSON."""
     with LocalCluster(brokers=1) as cluster:
         with Admin(cluster.nameserver) as admin:
             for topic in ("source", "left", "right"):

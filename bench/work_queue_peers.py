@@ -1,4 +1,4 @@
-"""Other brokers for the comparison of work queues: real servers of this machine on ports of their own."""
+"""Other brokers for the comparison of work queues: real servers on free ports of this machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ START_S = 60.0
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody listens at."""
+    """Return a free port of the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -32,14 +32,14 @@ def program(*names: str) -> str | None:
 
 
 def missing(package: str, server: str | None, debian: str) -> str | None:
-    """Say how to install what is missing; None if nothing is."""
+    """Return what is missing and how to install it; None if nothing is missing."""
     if find_spec(package) is None:
         return f"the Python package {package}: pip install {package}"
     return None if server else f"the program {debian}: apt-get install {debian}"
 
 
 class Redis:
-    """Redis Streams with a consumer group. Each command is synced before its answer."""
+    """Redis Streams with a consumer group. Each command is synced to disk before its answer."""
 
     name: ClassVar = "Redis Streams"
     worker: ClassVar = "redis"
@@ -47,12 +47,12 @@ class Redis:
 
     @staticmethod
     def server() -> str | None:
-        """Return the server's program, if it is installed."""
+        """Return the path of the server, if it is installed."""
         return program("redis-server")
 
     @classmethod
     def missing(cls) -> str | None:
-        """Say how to install what is missing."""
+        """Return what is missing and how to install it."""
         return missing("redis", cls.server(), "redis-server")
 
     def __init__(self, folder: Path) -> None:
@@ -92,7 +92,7 @@ class Redis:
 
 
 class RabbitMQ:
-    """A quorum queue of one node of RabbitMQ: each acknowledgement is logged and synced."""
+    """A quorum queue on one node of RabbitMQ: each ack is logged and synced to disk."""
 
     name: ClassVar = "RabbitMQ quorum queue"
     worker: ClassVar = "rabbitmq"
@@ -100,12 +100,12 @@ class RabbitMQ:
 
     @staticmethod
     def server() -> str | None:
-        """Return the server's program, if it is installed."""
+        """Return the path of the server, if it is installed."""
         return program("/usr/lib/rabbitmq/bin/rabbitmq-server", "rabbitmq-server")
 
     @classmethod
     def missing(cls) -> str | None:
-        """Say how to install what is missing."""
+        """Return what is missing and how to install it."""
         return missing("pika", cls.server(), "rabbitmq-server")
 
     def __init__(self, folder: Path) -> None:
@@ -127,12 +127,12 @@ class RabbitMQ:
             " -kernel inet_dist_use_interface {127,0,0,1}",
             "ERL_EPMD_ADDRESS": "127.0.0.1",
         }
-        adopt_orphans()  # the script leaves a daemon behind
+        adopt_orphans()  # the script starts a daemon and exits
         subprocess.Popen([server], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     @property
     def pid(self) -> int:
-        """The process of the node, which the script has started."""
+        """The process id of the node, which the script has started."""
         [node] = (process for process in descendants(os.getpid()) if "beam.smp" in process.command)
         return node.pid
 
@@ -146,7 +146,7 @@ class RabbitMQ:
         reap(ours)
 
     def fill(self, topic: str, count: int, body: bytes) -> None:
-        """Store messages in a quorum queue, and wait until it has them."""
+        """Send messages to a quorum queue, and wait until it has them."""
         pika: Any = import_module("pika")
         connection, until = None, time.monotonic() + START_S
         while connection is None:

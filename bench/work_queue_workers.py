@@ -1,6 +1,6 @@
-"""Workers of the benchmark of work queues, each in a process of its own: `python work_queue_workers.py NAME JSON`.
+"""Workers of the benchmark of work queues, each in its own process: `python work_queue_workers.py NAME JSON`.
 
-A worker takes and acknowledges until nothing is left, touches each body, and prints what it measured.
+A worker receives and acknowledges until the queue is empty, touches each body, and prints its results.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ GROUP = "workers"
 
 
 class Tally:
-    """Counts messages of all threads, with the time of the last one."""
+    """Counts the messages of all threads, and records the time of the last one."""
 
     def __init__(self) -> None:
         print("ready", flush=True)
         sys.stdin.readline()
         self._lock = threading.Lock()
         self._cpu = time.process_time()
-        self._began = self._ended = time.perf_counter()  # one clock for all processes of a machine
+        self._began = self._ended = time.perf_counter()  # all processes of a machine share this clock
         self._messages = self._touched = 0
 
     def add(self, bodies: list[bytes]) -> None:
-        """Touch and count the bodies of one take."""
+        """Touch and count the bodies of one receive."""
         touched = sum(map(len, bodies))
         with self._lock:
             self._messages += len(bodies)
@@ -43,7 +43,6 @@ class Tally:
             self._ended = time.perf_counter()
 
     def result(self) -> Result:
-        """Return what was measured."""
         return {
             "began": self._began,
             "ended": self._ended,
@@ -53,7 +52,7 @@ class Tally:
 
 
 def run_consumers(consumers: int, drain: Callable[[int], None]) -> None:
-    """Run `drain` once for each consumer, each in a thread of its own."""
+    """Run `drain` once for each consumer, each in its own thread."""
     threads = [threading.Thread(target=drain, args=(number,)) for number in range(consumers)]
     for thread in threads:
         thread.start()
@@ -62,7 +61,7 @@ def run_consumers(consumers: int, drain: Callable[[int], None]) -> None:
 
 
 def minimq(nameserver: str, most: int, consumers: int) -> Result:
-    """Take and acknowledge; each consumer has one unconfirmed take, as those of the other brokers."""
+    """Receive and acknowledge; each consumer has one unconfirmed ack, like those of the other brokers."""
     clients = [SimpleConsumer(nameserver, group=GROUP) for _ in range(consumers)]
     for client in clients:
         client.subscribe(TOPIC)
@@ -85,7 +84,7 @@ def minimq(nameserver: str, most: int, consumers: int) -> Result:
 
 
 def timed(count: int, cycle: Callable[[], bytes]) -> Result:
-    """Call `cycle`, which takes and acknowledges one message, and measure each call."""
+    """Measure calls of `cycle`, which receives and acknowledges one message."""
     cycle()
     tally = Tally()
     took: list[float] = []
@@ -98,7 +97,7 @@ def timed(count: int, cycle: Callable[[], bytes]) -> Result:
 
 
 def minimq_one(nameserver: str, count: int) -> Result:
-    """Receive one message, acknowledge it, and wait for the confirmation, before the next."""
+    """Receive one message, acknowledge it, and wait for the confirmation before the next one."""
     with SimpleConsumer(nameserver, group=GROUP) as consumer:
         consumer.subscribe(TOPIC)
 
@@ -121,7 +120,7 @@ def minimq_send(nameserver: str, count: int) -> Result:
 
 
 def minimq_latency(nameserver: str, count: int, rate: int) -> Result:
-    """Time from `send` to `receive`, both in this process."""
+    """Measure the latency from `send` to `receive`, both in this process."""
     with Producer(nameserver) as producer, SimpleConsumer(nameserver, group=GROUP) as consumer:
         consumer.subscribe(TOPIC)
         producer.send(Message(TOPIC, b"warm"))
@@ -149,7 +148,7 @@ def minimq_latency(nameserver: str, count: int, rate: int) -> Result:
 
 
 def redis(port: int, most: int, consumers: int) -> Result:
-    """Take with XREADGROUP; the XACK of the take before goes along with it."""
+    """Receive with XREADGROUP; the XACK of the former messages is in the same pipeline."""
     clients: list[Any] = [import_module("redis").Redis(port=port) for _ in range(consumers)]
     for client in clients:
         client.ping()
@@ -174,7 +173,7 @@ def redis(port: int, most: int, consumers: int) -> Result:
 
 
 def redis_one(port: int, count: int) -> Result:
-    """Read one message with XREADGROUP and send its XACK, before the next."""
+    """Read one message with XREADGROUP and send its XACK before the next one."""
     client: Any = import_module("redis").Redis(port=port)
 
     def cycle() -> bytes:
@@ -186,7 +185,7 @@ def redis_one(port: int, count: int) -> Result:
 
 
 def rabbitmq(port: int, most: int, consumers: int) -> Result:
-    """Consume with a prefetch of two takes; acknowledge each with `multiple`, which RabbitMQ does not confirm."""
+    """Consume with a prefetch of `2 * most`; acknowledge with `multiple`, which RabbitMQ does not confirm."""
     pika: Any = import_module("pika")
     connections = [pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port)) for _ in range(consumers)]
     tally = Tally()

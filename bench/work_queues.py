@@ -1,9 +1,9 @@
-"""Work queues: rates of taking and acknowledging, and the delay from `send` to `receive`.
+"""Work queues: rates of receiving and acknowledging, and the latency from `send` to `receive`.
 
     .venv/bin/python bench/work_queues.py [--peers] [names]
 
-With --peers, Redis Streams and quorum queues of RabbitMQ do the same work in the same run, with the same number of
-consumers and of unconfirmed takes. That needs redis-server and rabbitmq-server on this machine.
+With --peers, Redis Streams and quorum queues of RabbitMQ do the same work in the same run, with the same numbers of
+consumers and of unconfirmed acks. That needs redis-server and rabbitmq-server on this machine.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ Row = tuple[str, ...]
 
 
 def run(*workers: Workload) -> list[Result]:
-    """Let workers that are ready run, and return what they measured."""
+    """Start workers that are ready, and return their results."""
     for worker in workers:
         worker.go()
     return [worker.result() for worker in workers]
 
 
 def row(name: str, results: list[Result], server_cpu_s: float, note: str = "") -> Row:
-    """Return a line of the table."""
     count = sum(result["count"] for result in results)
     seconds = max(result["ended"] for result in results) - min(result["began"] for result in results)
     client_cpu_s = sum(result["cpu_s"] for result in results)
@@ -45,7 +44,7 @@ def row(name: str, results: list[Result], server_cpu_s: float, note: str = "") -
 
 @contextmanager
 def filled(queues: int, count: int) -> Iterator[LocalCluster]:
-    """One broker with messages of 100 bytes."""
+    """Run one broker with `count` messages of 100 bytes."""
     with LocalCluster(brokers=1) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(TOPIC, queues=queues)
@@ -55,14 +54,13 @@ def filled(queues: int, count: int) -> Iterator[LocalCluster]:
 
 
 def broker_pid(cluster: LocalCluster) -> int:
-    """Return the process of the only broker."""
     [broker] = cluster.brokers
     assert broker.pid
     return broker.pid
 
 
 def taken(name: str, count: int, most: int, processes: int, consumers: int = 1, queues: int = 8) -> Row:
-    """Take and acknowledge all there is, with so many consumers in each process."""
+    """Receive and acknowledge all messages, with `consumers` in each process."""
     with filled(queues, count) as cluster:
         arguments = {"nameserver": cluster.nameserver, "most": most, "consumers": consumers}
         workers = [Workload("minimq", SCRIPT, **arguments) for _ in range(processes)]
@@ -73,12 +71,11 @@ def taken(name: str, count: int, most: int, processes: int, consumers: int = 1, 
 
 
 def delays(result: Result) -> str:
-    """Return the note on the delays of one worker."""
     return f"p50 {result['p50_ms']:.2f} ms, p99 {result['p99_ms']:.2f} ms"
 
 
 def one_by_one(count: int) -> Row:
-    """One consumer that receives a message, acknowledges it and waits, before the next."""
+    """One consumer that receives a message, acknowledges it and waits for the confirmation before the next one."""
     with filled(8, count + 1) as cluster:
         worker = Workload("minimq_one", SCRIPT, nameserver=cluster.nameserver, count=count)
         before = cpu_seconds(broker_pid(cluster))
@@ -87,7 +84,7 @@ def one_by_one(count: int) -> Row:
 
 
 def delay() -> Row:
-    """Messages at 100/s, each received as soon as it is there."""
+    """Messages at 100/s, each received as soon as it is stored."""
     with filled(8, 0) as cluster:
         before = cpu_seconds(broker_pid(cluster))
         [result] = run(Workload("minimq_latency", SCRIPT, nameserver=cluster.nameserver, count=1000, rate=100))
@@ -95,7 +92,7 @@ def delay() -> Row:
 
 
 def beside(workers: int) -> Row:
-    """`send_many` while workers take at 32 a take, and without them."""
+    """`send_many` while `workers` processes receive 32 messages at a time."""
     with filled(8, 300_000 * workers) as cluster:
         takers = [
             Workload("minimq", SCRIPT, nameserver=cluster.nameserver, most=32, consumers=4) for _ in range(workers)
@@ -117,7 +114,7 @@ def beside(workers: int) -> Row:
 
 
 def peer(kind: type[Redis | RabbitMQ], count: int, most: int, consumers: int) -> Row:
-    """Take and acknowledge all there is from another broker, with so many consumers in each of two processes."""
+    """Receive and acknowledge all messages of another broker, with `consumers` in each of two processes."""
     with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, kind(Path(folder)) as server:
         server.fill(TOPIC, count, bytes(100))
         arguments = {"port": server.port, "most": most, "consumers": consumers}
@@ -130,7 +127,7 @@ def peer(kind: type[Redis | RabbitMQ], count: int, most: int, consumers: int) ->
 
 
 def peer_one_by_one(kind: type[Redis | RabbitMQ], count: int) -> Row:
-    """One consumer of another broker that takes and acknowledges message after message."""
+    """One consumer of another broker that receives and acknowledges one message after the other."""
     with tempfile.TemporaryDirectory(prefix="minimq-bench-") as folder, kind(Path(folder)) as server:
         server.fill(TOPIC, count + 1, bytes(100))
         worker = Workload(f"{kind.worker}_one", SCRIPT, port=server.port, count=count)
@@ -168,7 +165,7 @@ ALL = OURS | REDIS | RABBITMQ
 
 
 def check_peers(names: tuple[str, ...]) -> None:
-    """Exit before anything is measured if what a row needs is not installed."""
+    """Exit with an error if a server that a row needs is not installed."""
     for rows, kind in ((REDIS, Redis), (RABBITMQ, RabbitMQ)):
         if (missing := kind.missing()) and any(name in rows for name in names):
             raise click.ClickException(f"the rows of {kind.name} need {missing}")
@@ -187,7 +184,7 @@ def main(peers: bool, names: tuple[str, ...]) -> None:
             for name in chosen:
                 status.update(name)
                 table.add_row(*ALL[name]())
-    finally:  # what was measured is printed also when a row fails
+    finally:  # print the results so far even if a row fails
         console.print(table)
         console.print("CPU: seconds for a million messages")
 

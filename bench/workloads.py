@@ -1,6 +1,6 @@
-"""The workloads of the benchmarks, each in a process of its own: `python workloads.py NAME ARGUMENTS-AS-JSON`.
+"""The workloads of the benchmarks, each in its own process: `python workloads.py NAME ARGUMENTS-AS-JSON`.
 
-A workload connects, says "ready", waits for a line on stdin, runs, and prints what it measured as one line of JSON.
+A workload connects, prints "ready", waits for a line on stdin, runs, and prints its results as one line of JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from minimq import ConsumeResult, Message, Producer, PullConsumer, PushConsumer,
 from minimq.receiving.received import ReceivedMessage
 
 TAGS = ("red", "green", "blue", "black")
-#: Sends of `gather` that are under way at once.
+#: Sends of `gather` in flight.
 GATHERED = 5_000
 Result = dict[str, Any]
 
@@ -32,20 +32,20 @@ def messages(topic: str, count: int, size: int) -> Iterator[Message]:
 
 
 def start_line() -> tuple[float, float]:
-    """Say that all is ready, wait for the sign, and return clock and CPU time."""
+    """Print "ready", wait for a line on stdin, and return clock and CPU time."""
     print("ready", flush=True)
     sys.stdin.readline()
     return time.perf_counter(), time.process_time()
 
 
 def outcome(began: tuple[float, float], count: int, **more: object) -> Result:
-    """Return what was measured since the start line."""
+    """Return the results since the start line."""
     seconds, cpu = time.perf_counter() - began[0], time.process_time() - began[1]
     return {"seconds": seconds, "cpu_s": cpu, "count": count, **more}
 
 
 def produce(nameserver: str, topic: str, count: int, size: int) -> Result:
-    """`send_many` of an iterable of messages, a receipt for each."""
+    """`send_many` of an iterable, with a receipt for each message."""
     with Producer(nameserver) as producer:
         producer.send_many(messages(topic, 1000, size))
         began = start_line()
@@ -105,7 +105,7 @@ def send_one_by_one_aio(nameserver: str, topic: str, count: int) -> Result:
 
 
 def send_async(nameserver: str, topic: str, count: int) -> Result:
-    """`send_async` of message after message, a future for each, all of which are waited for."""
+    """`send_async` of one message after the other; waits for all futures at the end."""
     with Producer(nameserver) as producer:
         producer.send_many(messages(topic, 1000, 100))
         began = start_line()
@@ -116,7 +116,7 @@ def send_async(nameserver: str, topic: str, count: int) -> Result:
 
 
 def delay_many(nameserver: str, topic: str, count: int, at: float, after_s: float) -> Result:
-    """`send_many` of messages that are due at one time, or after one delay."""
+    """`send_many` of messages with a common due time or a common delay."""
     moment, delay_s = at or None, after_s or None
     body = b"x" * 100
     with Producer(nameserver) as producer:
@@ -128,7 +128,7 @@ def delay_many(nameserver: str, topic: str, count: int, at: float, after_s: floa
 
 
 def delay_lone(nameserver: str, topic: str, count: int, at: float, spread_s: float) -> Result:
-    """`send_async` of messages that are due one after the other, each in a batch of its own."""
+    """`send_async` of messages with different due times, each in its own batch."""
     body = b"x" * 100
     dues = [at + spread_s * number / count for number in range(count)]
     random.Random(7).shuffle(dues)
@@ -141,7 +141,7 @@ def delay_lone(nameserver: str, topic: str, count: int, at: float, spread_s: flo
 
 
 def gather(nameserver: str, topic: str, count: int) -> Result:
-    """`asyncio.gather` over thousands of `send`, again and again."""
+    """`asyncio.gather` over `GATHERED` calls of `send`, repeatedly."""
 
     async def run() -> Result:
         async with aio.Producer(nameserver) as producer:
@@ -204,7 +204,7 @@ def push_aio(nameserver: str, topic: str, group: str, count: int, at_once: int =
 
 
 def send_paced(nameserver: str, topic: str, count: int, rate: int) -> Result:
-    """Blocking `send` at a steady rate; each body is the time at which it was sent."""
+    """Blocking `send` at a steady rate; each body is the time of its send."""
     with Producer(nameserver) as producer:
         producer.send(Message(topic, b"warm"))
         began = start_line()
@@ -215,7 +215,7 @@ def send_paced(nameserver: str, topic: str, count: int, rate: int) -> Result:
 
 
 def receive_paced(nameserver: str, topic: str, count: int) -> Result:
-    """Take the time from `send` to `poll` of each message of `send_paced`."""
+    """Measure the latency from `send` to `poll` of each message of `send_paced`."""
     with PullConsumer(nameserver, group="latency") as consumer:
         consumer.subscribe(topic)
         while not consumer.assignment:
@@ -224,7 +224,7 @@ def receive_paced(nameserver: str, topic: str, count: int) -> Result:
         latencies: list[float] = []
         while len(latencies) < count:
             batch = consumer.poll(timeout=10)
-            now = time.perf_counter_ns()  # one clock for all processes of a machine
+            now = time.perf_counter_ns()  # all processes of a machine share this clock
             latencies += [(now - int(message.body)) / 1e6 for message in batch if message.body != b"warm"]
         latencies.sort()
         quantiles = {f"p{q}_ms": latencies[min(int(count * q / 100), count - 1)] for q in (50, 90, 99)}

@@ -1,7 +1,7 @@
-"""Loaded by every Python that finds this folder in PYTHONPATH: the clock of the day of our own code can be shifted.
+"""Loaded by every Python process with this folder in PYTHONPATH: shifts the wall clock of our own code.
 
-The variable SHIFTED_CLOCK names a file that holds by how many seconds. Only `time.time` and `time.time_ns` are shifted,
-for the packages of minimq alone: libraries hand such times to C code, whose clock stays right.
+The variable SHIFTED_CLOCK names a file with the shift in seconds. Only `time.time` and `time.time_ns` are shifted, and
+only for minimq's packages: libraries pass such times to C code, whose clock is not shifted.
 """
 
 import os
@@ -15,7 +15,7 @@ _plain = time.time
 
 
 def _shift() -> int:
-    """Return by how much the clock of the caller's caller is shifted, in seconds."""
+    """Return the shift in seconds for the caller's caller."""
     name = sys._getframe(2).f_globals.get("__name__", "")
     return int(_file.read_text()) if name.startswith("minimq") else 0
 
