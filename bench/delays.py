@@ -147,7 +147,7 @@ QUANTILES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 def main(
     names: tuple[str, ...], count: int, lone_count: int, per_second: int, ahead_s: float, security: str, output: str
 ) -> None:
-    """Measure NAMES, or all: one due time for all messages or one for each, how late they come, and waiting itself."""
+    """Measure NAMES, or all: a common due time or one for each message, the lateness, and the cost of waiting."""
     del security  # `fresh_cluster` reads it from the command line
     console = Console(stderr=output == "json", width=None if sys.stdout.isatty() else 140)
     parts = {

@@ -68,7 +68,7 @@ class Verdict:
         stored: in all queues.
         lost: stored, but never delivered.
         twice: repeated deliveries; a message that was delivered three times counts twice.
-        unexplained: those of them that no kill or hang of a member before its commit explains.
+        unexplained: repeated deliveries without a member that was killed or hung before its commit.
         skipped: polls that skipped messages which had not been delivered before.
         disordered: polls that did not continue where the same owner had stopped.
         stale: polls under a lease after another member had delivered under a later one.

@@ -36,7 +36,7 @@ CLOCK_S = 4.0
 #: Shifts of the brokers' clock and of the members' clock, in turn.
 JUMPS_S = (3600, -3600, -3600, 3600, 0, 0)
 
-#: Short timeouts for scenarios with hanging members. A member stops to trust its leases before brokers give them away.
+#: Short timeouts for scenarios with hanging members. A member stops trusting its leases before brokers give them away.
 SOON_DEAD: Mapping[str, float] = {"session_timeout_s": 3.0, "session_grace_s": 0.5}
 SOON_IN_DOUBT: Mapping[str, float] = {
     name: value

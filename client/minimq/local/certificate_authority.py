@@ -134,7 +134,7 @@ class CertificateAuthority:
         return () if found is None else found.nameservers
 
     def has_key(self, user: str) -> bool:
-        """Return whether there is a credentials file of a user, and it has a key."""
+        """Return whether a user has a credentials file with a key."""
         found = self._users().get(self.directory / f"{user}.minimq")
         return found is not None and found.stored.bearer is not None
 

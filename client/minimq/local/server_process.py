@@ -132,7 +132,7 @@ class ServerProcess:
         self._settled()
 
     def stop(self) -> None:
-        """End it cleanly with SIGTERM; resumes it first if it is paused. Idempotent."""
+        """End it cleanly with SIGTERM, and resume it for that if it is paused. Idempotent."""
         with self._lock:
             self.ask_to_stop()
             self.wait_stopped()
@@ -168,7 +168,7 @@ class ServerProcess:
             self.stop()
             self.start()
 
-    # ---- In steps, for a cluster that starts and ends many at once ------------------------------
+    # ---- In steps, for a cluster that starts and stops many servers concurrently ----------------
 
     def launch(self) -> None:
         """Start the process and return at once; call `wait_ready` next.

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from minimq_common.errors import InvalidArgument, MalformedBody
 
-#: The property that has the mark of a body whose framing is `header`.
+#: The property with the mark, for framing `header`.
 SCHEMA_ID_PROPERTY = "__value_schema_id"
 
 _ID_MAGIC, _GUID_MAGIC = 0, 1

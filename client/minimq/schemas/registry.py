@@ -31,7 +31,7 @@ _MOST_ANSWER_BYTES = 4 << 20
 _SERIALIZED = "?format=serialized"
 _MOST_SHOWN = 200
 _READ_BYTES = 1 << 16
-#: How long the cache keeps that the registry does not have a schema.
+#: How long the cache remembers that the registry lacks a schema.
 _MISSING_S = 30
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
 _BUSY = (429, 502, 503, 504)
