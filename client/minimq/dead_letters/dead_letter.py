@@ -197,7 +197,7 @@ def choice_of(chosen: Chosen) -> Wants:
     """Return the filter for a user's selection. Raises `InvalidArgument`."""
     if unknown := sorted(chosen.keys() - Chosen.__annotations__.keys()):
         known = ", ".join(Chosen.__annotations__)
-        raise InvalidArgument(f"dead letters are not chosen by {', '.join(unknown)}: give {known}")
+        raise InvalidArgument(f"dead letters cannot be selected by {', '.join(unknown)}: use {known}")
     now = time.time()
     key, reason, topic = (chosen.get(name) for name in ("key", "reason", "topic"))
     for name, text in (("key", key), ("reason", reason), ("topic", topic)):

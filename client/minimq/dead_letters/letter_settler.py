@@ -340,8 +340,9 @@ class LetterSettler:
         if self._passed:
             places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MOST_NAMED)]
             raise OffsetOutOfRange(
-                f"the group alone cannot get {len(self._passed)} of them, resend them to their topic or to another one "
-                f"(--to), or drop them: {'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
+                f"cannot redeliver {len(self._passed)} of them to the group alone: resend them to their topic or "
+                "another one (--to), or drop them: "
+                f"{'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
             )
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
@@ -351,8 +352,7 @@ class LetterSettler:
             return letter.retry(), self._first_of(topic, letter.queue.broker_name)
         if topic is None or topic == self._retry:
             raise InvalidArgument(
-                f"dead letter {letter.place} does not tell to which topic it was sent: give one (--to), or choose "
-                "others"
+                f"the topic of dead letter {letter.place} is unknown: give one (--to), or select other dead letters"
             )
         message, origin, route = letter.message(topic), letter.origin_queue, self._client.routes.known(topic)
         is_chosen = message.message_group is not None or (route is not None and bool(route.key_queues))

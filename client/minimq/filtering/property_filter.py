@@ -249,9 +249,9 @@ class _Parser:
         after = f" after {self._last}" if self._last else ""
         hint = ""
         if self._next.kind is TokenKind.NAME and expected == "a value":
-            hint = "; text stands in single quotes"
+            hint = "; put text in single quotes"
         elif self._next.value == "NULL" and self._next.kind is TokenKind.WORD:
-            hint = ", which stands only behind IS or IS NOT"
+            hint = ", which is only allowed after IS or IS NOT"
         return mistake(self._text, self._next.start, f"expected {expected}{after} but found {self._next}{hint}")
 
 

@@ -91,7 +91,7 @@ def _token(text: str, match: re.Match[str]) -> Token:
         case "number":
             number = number_of(written)
             if number is None:
-                raise mistake(text, start, f"{_shown(written)} is no number; text stands in single quotes")
+                raise mistake(text, start, f"{_shown(written)} is no number; put text in single quotes")
             return Token(TokenKind.CONSTANT, start, written, number)
         case "name" if (truth := truth_of(written)) is not None:
             return Token(TokenKind.CONSTANT, start, written, truth)
@@ -108,12 +108,12 @@ def _shown(written: str) -> str:
 def _no_word(text: str, place: int) -> InvalidArgument:
     char = text[place]
     if char == "'":
-        return mistake(text, place, "a text begins here that no single quote ends")
+        return mistake(text, place, "this text has no closing single quote")
     if char == '"':
-        return mistake(text, place, "a name begins here that no double quote ends")
+        return mistake(text, place, "this name has no closing double quote")
     if char in "+-*/%":
-        return mistake(text, place, f"unexpected character {char!r}: nothing can be calculated")
-    hint = "a name with such a character stands in double quotes, text in single quotes"
+        return mistake(text, place, f"unexpected character {char!r}: expressions have no arithmetic")
+    hint = "put a name with such a character in double quotes, text in single quotes"
     return mistake(text, place, f"unexpected character {char!r}; {hint}")
 
 

@@ -114,7 +114,7 @@ def make_folder(path: Path) -> None:
     path.mkdir(exist_ok=True, mode=0o700)
     owner = path.lstat().st_uid
     if path.is_symlink() or owner not in (os.geteuid(), 0):  # a mounted folder may belong to root
-        raise InvalidArgument(f"{path} was made by somebody else, who can put other secrets there: remove it")
+        raise InvalidArgument(f"{path} belongs to another user, who could replace the secrets in it: remove it")
     if owner == os.geteuid():
         path.chmod(0o700)
 

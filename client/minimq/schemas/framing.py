@@ -61,7 +61,7 @@ def header_mark(guid: UUID, indexes: Sequence[int] = ()) -> str:
 def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
     """Return the mark before a body. Raises `MalformedBody` if there is none."""
     if not body:
-        raise MalformedBody("the body is empty: a tombstone has no value, look at is_tombstone first")
+        raise MalformedBody("the body is empty: a tombstone has no value, check is_tombstone first")
     if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
         end = 1 + _ID_BYTES
         schema_id, guid = int.from_bytes(body[1:end]), None

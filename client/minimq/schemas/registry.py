@@ -286,7 +286,7 @@ class SchemaRegistry:
         while len(data) <= _MOST_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
             data += part
             if time.monotonic() > end:
-                raise Unavailable(f"schema registry {self.url} has not answered as a whole in {self._timeout_s:g} s")
+                raise Unavailable(f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s")
         return bytes(data)
 
     def _error(self, status: int, place: str, data: bytes) -> Exception:
@@ -328,7 +328,7 @@ def _check_url(url: str) -> None:
         )
     if parts.query or parts.fragment:
         raise InvalidArgument(
-            f"the URL of the schema registry ends behind its path: leave out what follows {parts.path!r}"
+            f"the URL of the schema registry must not have a query or fragment: remove what follows {parts.path!r}"
         )
 
 

@@ -317,7 +317,7 @@ def test_an_answer_that_trickles_in_is_given_up() -> None:
         thread = threading.Thread(target=trickle)
         thread.start()
         registry = SchemaRegistry(f"http://127.0.0.1:{listener.getsockname()[1]}", timeout_s=0.3)
-        with pytest.raises(Unavailable, match=r"has not answered as a whole in 0.3 s"):
+        with pytest.raises(Unavailable, match=r"has not answered completely in 0.3 s"):
             registry.schema(1)
         registry.close()
         thread.join(30)
