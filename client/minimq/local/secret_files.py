@@ -68,9 +68,9 @@ def files_ready(files: Mapping[Path, bytes], *, keeps_owners: bool = True) -> It
 
 @contextmanager
 def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[None]:
-    """Write credentials to a file, which appears when the block ends without an error. Raises `InvalidArgument`.
+    """Write credentials to a temporary file, and move it to `to` if the block succeeds. Raises `InvalidArgument`.
 
-    The content is on disk before the block runs; only the renaming is left.
+    The content is on disk before the block runs. Unless `replaces`, an empty file reserves the name meanwhile.
     """
     if to is None:
         yield
