@@ -215,8 +215,8 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     assert set(threading.enumerate()) <= threads
 
 
-def test_a_pull_consumer_closes_quietly_though_it_has_something_to_commit_and_its_cluster_is_closed(
-    cluster: LocalCluster, topic: str
+def test_a_pull_consumer_revokes_its_queues_though_its_cluster_is_closed_and_a_queue_has_just_come(
+    cluster: LocalCluster, admin: Admin, topic: str
 ) -> None:
     revoked: list[MessageQueue] = []
     shared = Cluster(cluster.nameserver)
@@ -226,6 +226,9 @@ def test_a_pull_consumer_closes_quietly_though_it_has_something_to_commit_and_it
         consumer.subscribe(topic)
         while not consumer.poll(1.0):
             pass
+        admin.update_topic(topic, queues=16)
+        queues = len(admin.describe_topic(topic).queues)
+        wait_until(lambda: len(consumer.assignment) == queues, what="the new queues are assigned")
         shared.close()
         consumer.close()
         consumer.close()

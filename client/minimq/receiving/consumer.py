@@ -339,7 +339,8 @@ class Consumer:
             await self._revoke(self._fetcher.queues)
 
     async def _revoke(self, queues: Sequence[MessageQueue]) -> None:
-        await self._announce_all()
+        with suppress(Closed):  # the `Cluster` was closed: pending events cannot be announced
+            await self._announce_all()
         known = self._fetcher.events.unannounce(queues)
         callback, saved = self._options.on_revoked, False
         if known and callback is not None:
