@@ -49,7 +49,7 @@ class PullConsumer(PullFace):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close. An error is logged instead of raised if the queues were lost, or if the block raised."""
+        """Close. An error is logged, not raised, if the consumer has lost its queues, or if the block raised."""
         try:
             await self.close()
         except MiniMQError as failure:
@@ -142,7 +142,7 @@ def _mark_retrieved(closing: asyncio.Future[None]) -> None:
 
 
 class PushConsumer(PushFace):
-    """Awaits a listener, on one event loop, for each message of its share of the queues.
+    """Awaits a listener, on one event loop, for the messages of its share of the queues.
 
     Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
     listener. They run in a pool of tasks on that loop.
@@ -242,7 +242,7 @@ class SimpleConsumer(SimpleFace):
             await self._run(lambda: self._reader.reject(given, reason))
 
     def transaction_input(self) -> PoppedInput:
-        """Return the source of one transaction, for `Producer.transaction`."""
+        """Return the input of one transaction; see `Producer.transaction`."""
         self._reader.check_open()
 
         def receive(timeout: float, max_messages: int) -> Coroutine[Any, Any, list[PoppedMessage]]:

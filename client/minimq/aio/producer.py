@@ -32,8 +32,8 @@ class Producer(ProducerFace):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
     Never blocks the loop: it awaits name servers and room in the buffer, and `send_many` encodes on a thread of the
-    loop's executor. Not thread-safe: use it on one loop at a time. Interceptors run on the loop, and on a thread of the
-    producer.
+    loop's executor. Not thread-safe: use it on one loop at a time. Interceptors run on the loop, on the executor in
+    `send_many`, and on a thread of the producer.
 
     A `send` that is cancelled while it waits for a route or for room sends nothing. After that, cancelling has no
     effect on the message: it is sent, and its receipt dropped.
@@ -104,7 +104,8 @@ class Producer(ProducerFace):
     ) -> list[SendReceipt]:
         """Send messages in large batches and wait until all are on disk; see `minimq.Producer.send_many`.
 
-        If it is cancelled, it stops reading after the current batch; all messages that it has read are sent.
+        If it is cancelled, it stops reading after the current batch. All messages that it has read are sent, except
+        those of an asynchronous iterable that do not fill a batch yet.
 
         Args:
             messages: the messages. A plain iterable is read on a thread; an asynchronous one on the loop, batch by

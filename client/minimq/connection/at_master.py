@@ -1,7 +1,7 @@
 """Carries out the retry policy.
 
 `at_master` sends a request to the current master of a broker; `tried` repeats any other call; `with_retries` does the
-same on a thread. When time is up, they raise the last error in which a server answered, else the last error.
+same on a thread. When time is up, they raise the last error that is the answer of a server, else the last error.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ConflictReport:
 
     Attributes:
         nameserver: HOST:PORT of the name server; others may have decided differently.
-        cluster: cluster of the rejected broker.
+        cluster: cluster of this broker.
         broker_name: its name.
         broker_id: its id.
         address: its HOST:PORT.

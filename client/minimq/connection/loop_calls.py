@@ -27,7 +27,7 @@ Ask = Callable[[Take[T]], object]
 
 
 class Awaited(Generic[T]):
-    """An outcome for which one thread waits: cheaper than a future."""
+    """An outcome for which one thread waits; unlike a `Future`, safe from Ctrl-C: see `LoopCall`."""
 
     __slots__ = ("_arrived", "_error", "_value")
 

@@ -30,7 +30,7 @@ true_time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
 
 class LoopCallQueue:
-    """Calls functions on an event loop, with one wake-up for many, as each is a system call. Thread-safe."""
+    """Calls functions on an event loop, with one wake-up for many: a wake-up is a system call. Thread-safe."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -40,7 +40,7 @@ class LoopCallQueue:
         self._woken = -1
 
     def call(self, callback: Callable[..., object], *arguments: Any) -> None:
-        """Call a function on the loop, in the context of the caller. Does nothing if the loop is closed."""
+        """Call a function on the loop, in the context of the caller. A closed loop drops all calls that are queued."""
         self._calls.append((copy_context(), callback, arguments))
         turns = self._turns
         if self._woken != turns:
@@ -107,7 +107,7 @@ class LoopThread:
             return True
 
     def at_end(self, callback: Callable[[], object]) -> None:
-        """Register a function to call on the loop when that ends. If no loop runs, `close` or this method calls it."""
+        """Call a function on the loop when that ends; by `close` if no loop runs, at once if this is closed already."""
         with self._lock:
             if not self._closed:
                 self._at_end.append(callback)

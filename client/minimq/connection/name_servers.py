@@ -198,7 +198,10 @@ class NameServers:
     # ---- queries to all of them -----------------------------------------------------------------
 
     async def brokers_of_all(self, *, settled: bool = False, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
-        """Return the brokers that responding name servers know, if any. With `settled`, raises if they just started."""
+        """Return the brokers that the responding name servers know together, sorted by name; empty if none responds.
+
+        With `settled`, waits for a name server that knows all its brokers; raises `SystemBusy` if all just started.
+        """
 
         async def look(_: float) -> list[BrokerData]:
             views = await self._views()
@@ -217,7 +220,7 @@ class NameServers:
         return away_everywhere((await self._views()).values())
 
     async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Remove a broker that is away from every name server; return whether one knew it."""
+        """Make all name servers forget a broker that is away; return whether one knew it."""
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
         failure: TransportError | None = None

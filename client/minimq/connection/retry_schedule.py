@@ -46,9 +46,10 @@ class RetrySchedule:
         return try_timeout_s(now, self._give_up_at, self._tries - 1)
 
     def pause_s(self, error: MiniMQError, now: float, *, again: bool | None = None) -> float:
-        """Return the pause in seconds before the next try, or raise: the last answer of a server, else `error`.
+        """Return the pause in seconds before the next try. Raises `error` if it must not be retried.
 
-        `again` overrides the `retriable` mark of the error. The last try begins at the deadline.
+        After the last try, which begins at the deadline, raises the last answer of a server, else `error`. `again`
+        overrides the `retriable` mark of the error.
         """
         if not (error.retriable if again is None else again):
             raise error

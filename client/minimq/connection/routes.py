@@ -80,7 +80,7 @@ class RouteWatch:
         self._topics_changed.set()
 
     def restart_if_unanswered(self) -> None:
-        """Restart the stream at the preferred name server: queries turn away from one that does not answer."""
+        """Restart the stream at the preferred name server, if a query without an answer has changed that."""
         if self._stream is not None and self._watched != self._nameservers.preferred:
             self._stream.cancel()
 
@@ -230,7 +230,7 @@ class Routes:
         return self.known.get(topic) or await self.refresh(topic, timeout_s)
 
     async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Fetch the route of a topic. If no name server has one, return the known route. Raises as `route`."""
+        """Fetch the route of a topic. If that fails, return the known route, or raise as `route`."""
         check_topic(topic)
         version = self._versions.get(topic, 0)
         try:
@@ -290,7 +290,7 @@ class Routes:
                 self._tasks += map(asyncio.create_task, (self._watch.run(), self._poll()))
 
     def _keep(self, route: TopicRoute, *, asked_at: int | None = None) -> TopicRoute:
-        """Store a route unless it is outdated; return the one to use. `asked_at`: version at the query, None: watch."""
+        """Store a route unless outdated; return the valid one. `asked_at`: version at the query; None for the watch."""
         topic = route.topic
         if asked_at is None and topic not in self._watched:
             return route  # the topic was dropped while this event was in flight

@@ -166,7 +166,8 @@ class Part(NamedTuple, Generic[Answer]):
 class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Answer]):
     """A stream whose requests have ids: each answer goes to the receiver of its request, on the event loop.
 
-    Any thread may send a request. If the stream ends meanwhile, it fails exactly once: in `request` or by its receiver.
+    Any thread may send a request. If the stream ends meanwhile, the request fails exactly once: either `request` raises
+    or its receiver is called.
     """
 
     def __init__(

@@ -53,9 +53,10 @@ def flush(timeout_s: float = _FLUSH_S) -> None:
 
 
 class _Handover(logging.Filter):
-    """Passes records on the log thread, which runs while there are any; queues all others. Thread-safe, never blocks.
+    """Lets a record pass only on the log thread, which runs while there are any; else queues it. Thread-safe.
 
-    Drops what a client logs for a handler on the log thread: that would call the handler again, without end.
+    Never blocks. If a handler on the log thread uses a client, what that logs is dropped: it would call the handler
+    again, without end.
     """
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ _breaking_parent = 0
 _told = False
 #: Linux name of a thread that runs as long as gRPC is in use.
 _GRPC_THREAD = "grpc_global_tim"
-#: This thread ends within so many seconds after the last connection was closed.
+#: Time in which this thread ends after the last connection was closed.
 _GRPC_THREAD_LINGER_S = 1.0
 _closed_at = -_GRPC_THREAD_LINGER_S
 #: Modules with which clients block. If they are patched, a blocking client stops the whole process.
@@ -150,7 +150,7 @@ def check_may_wait() -> None:
 
 
 def check_no_finalizer() -> None:
-    """Raise `UsageError` on the thread of a connection, where user code runs only in finalizers."""
+    """Raise `UsageError` on the thread of a connection, where finalizers may run user code."""
     if threading.get_ident() in loop_threads:
         raise UsageError(
             "this is the thread of a client, which a finalizer has interrupted: a call that waits here would wait for "

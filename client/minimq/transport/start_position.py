@@ -23,7 +23,7 @@ def start_position(start: Start, name: str = "start") -> broker_pb2.StartPositio
 
 
 def offset_or_start(given: Start, name: str) -> int | broker_pb2.StartPosition:
-    """Return a number as it is: it is an offset. Pass anything else to `start_position`."""
+    """Return an offset if `given` is a number, otherwise what `start_position` returns. Raises `InvalidArgument`."""
     if isinstance(given, int):
         if isinstance(given, bool) or not 0 <= given < 1 << 63:
             raise InvalidArgument(
