@@ -26,7 +26,7 @@ _JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
 _APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
 _ATOMIC_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
 _ATOMIC_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
-#: Requests and bytes that are merged into one write: a gRPC write costs as much as ten small requests.
+#: Most requests and bytes that are merged into one write, as a write of gRPC costs as much as ten small requests.
 _MOST = 64
 _MOST_BYTES = 32 << 10
 _MOST_ATOMIC_BYTES = 256 << 10

@@ -146,7 +146,7 @@ class BulkSend:
         while not self._cancelled.is_set() and (part := list(islice(messages, wanted))):
             lengths, are_alike = _lengths(part)
             size = sum(lengths)
-            if size > 2 * self._options.batch_bytes:  # messages are suddenly much larger: fill batches one by one
+            if size > 2 * self._options.batch_bytes:  # messages are suddenly much larger: add them one by one
                 for message, length in zip(part, lengths, strict=True):
                     self._add([message], [length], are_alike=are_alike)
             else:
@@ -163,7 +163,7 @@ class BulkSend:
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the outcomes of all sent batches; if the call failed, notify the watcher of unsent messages."""
+        """Wait for the outcomes of all sent batches; if `send` failed, tell the watcher of messages without one."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with suppress(Empty):
             while self._under_way:

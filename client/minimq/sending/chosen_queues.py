@@ -31,8 +31,8 @@ class ChosenQueues:
     and break the order of its messages. So this remembers the queues of every broker that once had a master: messages
     for a dead broker wait or fail, and all other keys keep their queue.
 
-    A broker with a master may reduce its queues, or to none by losing its write permission. That is how a broker is
-    taken out of service: withdraw its write permission first.
+    What a broker with a master reports is believed: if it has fewer queues now, only these are chosen; without write
+    permission, none. That is how a broker is taken out of service: withdraw its write permission first.
     """
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ def by_key() -> Selector:
 
 
 def takes_only_tombstones(route: TopicRoute) -> bool | None:
-    """Return whether a topic is compacted: only tombstones have no body. None for a `%` topic, with copies of any."""
+    """Return whether a topic is compacted: then an empty body is a tombstone. None for `%` topics, which take any."""
     return None if route.topic.startswith("%") else bool(route.key_queues)
 
 

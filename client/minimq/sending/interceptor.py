@@ -40,7 +40,7 @@ class SendInterceptor:
         """Process the end of a `send_many`, after the outcomes of its messages; `error` is what it raises, or None."""
 
 
-#: Set by `intercept_all`.
+#: Those added by `intercept_all`.
 _of_all: list[SendInterceptor] = []
 
 
@@ -105,7 +105,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
                     log.exception("producer: an interceptor failed after send_many")
 
     def not_sent(self, message: Message, error: BaseException) -> None:
-        """Notify all interceptors that a message was rejected after `before_send`."""
+        """Notify all interceptors that a message was not sent after all, though `before_send` has seen it."""
         reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not sent: {error!r}")
         self.after_send(message, None, reason)
 

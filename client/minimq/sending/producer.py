@@ -238,8 +238,8 @@ class Producer(ProducerFace):
         docs/transactions.md.
 
         Args:
-            consumer: the source of messages for `receive`: the commit acknowledges them; without one they are
-                redelivered. A `PullConsumer` needs `auto_commit=False`.
+            consumer: the source of messages for `receive`: they count as consumed once the transaction is committed;
+                otherwise they are redelivered. A `PullConsumer` needs `auto_commit=False`.
 
         Raises:
             InvalidArgument: the consumer cannot be part of a transaction.

@@ -132,7 +132,7 @@ class ProducerCore:
         outcome: Outcome | None,
         reply_to: str | None = None,
     ) -> PendingMessage:
-        """Validate a message. Blocks to query a name server if the topic is not known."""
+        """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
         if self._process.is_forked:
             self._process.check_fork()
         if not self._interceptors:
@@ -179,7 +179,7 @@ class ProducerCore:
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a prepared message. If the buffer is full, block, or return False if `wait` is False."""
+        """Send a prepared message. If the buffer is full, return False; with `wait`, block or raise `BufferFull`."""
         try:
             return self._sender.send_message(item, wait=wait)
         except BaseException as error:

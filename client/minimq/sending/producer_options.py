@@ -53,8 +53,8 @@ class ProducerOptions:
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: total size of bodies, in bytes, at which a batch is full; at most 4 MiB.
-        spread_messages: smallest batch, in messages, when a batch that is not full is divided among the queues of a
-            topic. A larger number makes fewer batches.
+        spread_messages: smallest batch, in messages, when a `send_many` that does not fill a batch, or single messages
+            that have gathered, are divided among the queues of a topic. A larger number makes fewer batches.
         buffer_bytes: most memory, in bytes, for messages without a receipt. Approximate: a message takes its content,
             0.1 KiB in `send_many` or 0.5 KiB in any other send, and 64 to 256 bytes for each key and property.
         delay_precision_s: seconds by which a delayed message may be due later than asked, so that it can share a batch

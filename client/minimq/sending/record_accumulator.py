@@ -87,7 +87,7 @@ class DestinationQueues:
         self._update(destination)
 
     def record_sent(self, batch: PendingBatch) -> None:
-        """Record that a batch for a fixed queue was sent at once, without having been queued."""
+        """Record that a batch for a fixed queue is sent without having been queued."""
         self._to(_own_key(batch)).under_way = batch
 
     def try_again(self, batch: PendingBatch, at: float | None) -> None:

@@ -102,7 +102,7 @@ class SendBuffer:
     # ---- room -----------------------------------------------------------------------------------
 
     def reserve(self, share: BufferShare, topic: str, count: int, size: int) -> None:
-        """Reserve `size` bytes for `count` messages in a share. Blocks if the buffer is full."""
+        """Add `size` bytes for `count` messages to a share. If the buffer is full, see `wait_for_room`."""
         if not self.try_reserve(share, topic, count, size):
             self.wait_for_room(partial(self.try_reserve, share, topic, count, size))
 

@@ -52,7 +52,7 @@ _STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
-    """Sends messages and batches on the event loop of its connection."""
+    """Sends messages and batches. Thread-safe, except for the methods of `Outlet`, which run on the event loop."""
 
     def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
         keep_freed_memory()  # batches of 1 MiB pass through
@@ -85,7 +85,7 @@ class Sender:
     # ---- by any thread --------------------------------------------------------------------------
 
     def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a prepared message. If the buffer is full, block, or return False if `wait` is False."""
+        """Send a prepared message. If the buffer is full, return False; with `wait`, block or raise `BufferFull`."""
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:

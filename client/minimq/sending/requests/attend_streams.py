@@ -42,7 +42,7 @@ class Attendance:
 
     def __init__(self, streams: AttendStreams, master: NamedMaster) -> None:
         self._streams = streams
-        #: By the latest topic: earlier ones may be deleted by now.
+        #: Found by the route of the latest topic: earlier ones may be deleted by now.
         self.master = master
         self.broker_name = master.broker_name
         self.address = ""

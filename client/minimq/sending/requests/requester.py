@@ -183,7 +183,7 @@ class Requester:
         outcome: ReplyOutcome,
         timeout_s: float,
     ) -> None:
-        """Send a request. Blocks only if its topic is not known, or the inbox is not open."""
+        """Send a request. Blocks if its topic is not known, the inbox is not open, or the buffer is full."""
         request = self.new(message, outcome, timeout_s)
         try:
             self._start(request, message, queue, selector)

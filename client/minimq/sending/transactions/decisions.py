@@ -7,11 +7,11 @@ asked about the next transaction; the one with the lowest name is its coordinato
 however low its name. Only the first transaction of a name, or one whose predecessors are known only to unavailable
 brokers, uses the brokers that carry its topics.
 
-Required brokers, without which the attempt waits, are those that the latest known decision names, as one of these is
-the coordinator, and those that carry the topics. All others are optional: they are asked, because they may name further
-brokers if topics were moved, but skipped if they do not answer. If one required broker knows the previous decision, an
-optional one has nothing to add; if none does, it may never have taken part. To wait for it would let an unrelated
-broker block the transaction.
+An attempt waits for the required brokers: those that the latest known decision names, as one of these is the
+coordinator, and those that carry the topics. All others are optional: they are asked, because they may name further
+brokers if topics were moved, but skipped if they do not answer. If a required broker knows the previous decision, an
+optional one has nothing to add. If none does, the optional one may never have taken part: to wait for it would let an
+unrelated broker block the transaction.
 """
 
 from __future__ import annotations
@@ -222,7 +222,7 @@ class CommitProtocol:
         return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
 
     def _describe(self, broker_name: str) -> Describe:
-        # An earlier attempt is decided: the broker need not keep the batches of this one.
+        # If an earlier attempt is decided, the broker need not keep the batches of this one.
         own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
         return Describe(broker_name, own)
 

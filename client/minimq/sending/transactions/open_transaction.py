@@ -106,7 +106,7 @@ class OpenTransaction(Generic[M]):
         self._messages.append(item)
 
     def begin_receiving(self) -> TransactionInput[M]:
-        """Return the source of the transaction. Raises `InvalidArgument` at the second call."""
+        """Return the source of the transaction. Raises `InvalidArgument` if there is none, or at the second call."""
         self._check_open()
         if self._source is None:
             raise InvalidArgument("the transaction has no consumer: begin it with producer.transaction(consumer)")
@@ -128,7 +128,7 @@ class OpenTransaction(Generic[M]):
             yield found[index]
 
     async def leave(self, error: BaseException | None) -> None:
-        """Commit at the end of the block; roll back if the block raised `error`."""
+        """Commit at the end of the block; roll back if it raised `error`. Does nothing after `roll_back`."""
         if error is not None or self._has_ended:
             await self.roll_back()
             return
@@ -202,7 +202,7 @@ class ProducerTransaction(TransactionFace[M]):
         run_steps(lambda: self._opened.leave(error))
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
-        """Receive messages from the consumer of the transaction; once per transaction. The commit acknowledges them.
+        """Receive messages from the consumer of the transaction; once per transaction. The commit consumes them.
 
         Args:
             timeout: seconds to wait for the first message.

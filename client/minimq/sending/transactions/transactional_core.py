@@ -92,7 +92,7 @@ class CheckBack:
         self._open.discard(number)
 
     def close(self) -> None:
-        """Stop running checks. Idempotent."""
+        """Answer no broker from now on; a plain function that runs is not interrupted. Idempotent."""
         self._is_closed = True
         self._client.connection.call_soon(self._cancel)
 
