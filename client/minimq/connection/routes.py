@@ -230,7 +230,7 @@ class Routes:
         return self.known.get(topic) or await self.refresh(topic, timeout_s)
 
     async def refresh(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Fetch the route of a topic. If that fails, return the known route, or raise as `route`."""
+        """Fetch the route of a topic. Without one from a name server, return the known route. Raises as `route`."""
         check_topic(topic)
         version = self._versions.get(topic, 0)
         try:
