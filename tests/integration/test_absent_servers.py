@@ -138,12 +138,16 @@ def test_a_send_waits_for_the_broker_of_its_topic(servers: Servers, beside: Thre
 def _failure(call: Callable[[], object], reason: str) -> MiniMQError:
     """Repeat a call that waits 3 s and fails, until it names a reason: a busy name server may not answer at first."""
 
-    def named() -> MiniMQError | None:
+    failures: list[MiniMQError] = []
+
+    def is_named() -> bool:
         with pytest.raises(MiniMQError, match=r"\(waited 3 s\)") as caught:
             call()
-        return caught.value if reason in caught.value.message else None
+        failures.append(caught.value)
+        return reason in caught.value.message
 
-    return wait_until(named, what=reason)
+    wait_until(is_named, what=reason)
+    return failures[-1]
 
 
 def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
