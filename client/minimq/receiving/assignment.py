@@ -30,14 +30,14 @@ class SharedTopics(NamedTuple):
 
 
 def carriers_of(queues: Mapping[str, Sequence[MessageQueue]], places: Set[str]) -> dict[str, Set[str]]:
-    """Return, for each topic, the brokers in `places` that carry it; if all of these are away, all of `places`."""
+    """Return, for each topic, the brokers in `places` that carry it; if none of them does, all of `places`."""
     return {topic: places & {item.broker_name for item in items} or places for topic, items in queues.items() if items}
 
 
 def shared_topics(
     client_id: str, carriers: Mapping[str, Collection[str]], lists: Mapping[str, MemberList]
 ) -> list[SharedTopics] | None:
-    """Return the topics of a member, grouped by their subscribers; None if a needed member list lacks the member."""
+    """Return the topics of a member, grouped by their subscribers; None if a needed list is missing or lacks it."""
     counting = deciders(carriers, same_topics=False)
     if not any(lists[decider].topics for decider in counting.values() if decider in lists):
         counting = deciders(carriers, same_topics=True)
@@ -156,7 +156,7 @@ class InitialOffsets:
         return waiting
 
     def has_reported(self, broker: str) -> bool:
-        """Return whether a broker has reported. Before that, no queue is asked for: it might begin too late."""
+        """Return whether a broker has reported. Before that, no queue of it is asked for: it might begin too late."""
         return broker in self._reported
 
     def time_ms(self, broker: str, now: float) -> int:

@@ -23,7 +23,7 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 _LEAVE_S = 2.0
-#: Maximum number of queues in one request; brokers accept ten times as many queues, and as many topics.
+#: Maximum number of queues in one request, below the limits of brokers: 4096 queues, 1024 topics.
 AT_ONCE = 1_000
 
 Session = Stream[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
@@ -40,7 +40,7 @@ class Heartbeats:
         self._sent: dict[int, float] = {}
 
     def begin(self, now: float) -> None:
-        """Start over for a new session, whose first event will be an answer to a request sent from now on."""
+        """Start over for a new session. Its first event answers a request that is sent at `now` or later."""
         self._sent.clear()
         self.answered_at = now
 
@@ -199,8 +199,8 @@ class BrokerSessions:
                 cause=error,
             )
         self._on_break(broker.name, error)
-        # Refusals are reported for the first session only. Later ones may be transient: until the broker notices that
-        # the last session broke, it sees a second client with this id. But an unknown key never resolves itself.
+        # Refusals are reported until the broker has sent a first event. Later ones may be transient: until it notices
+        # that the last session broke, it sees a second client with this id. But an unknown key stays unknown.
         if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
             self._on_refusal(broker.name, error)
 

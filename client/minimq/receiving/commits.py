@@ -17,7 +17,7 @@ from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, QueueNotF
 from minimq_common.model import MessageQueue, TopicId
 from minimq_proto.v1 import broker_pb2
 
-#: Maximum number of offsets in one request; brokers accept ten times as many.
+#: Maximum number of offsets in one request; brokers accept up to 4096.
 _AT_ONCE = 1_000
 
 
@@ -207,8 +207,8 @@ class Commits:
     async def record(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record offsets at their brokers, wait until they are on disk, and retry failures for up to `retry_s`.
 
-        After a seek the offset of a queue may go back. If some offsets fail, the others are still recorded, and the
-        first error is raised.
+        After a seek the offset of a queue may go back. If some offsets fail, the others are still recorded, and one
+        error is raised.
         """
         failures = await self._try(progress, automatic=automatic)
         give_up = time.monotonic() + retry_s

@@ -105,7 +105,7 @@ def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
 
 
 class Found(NamedTuple):
-    """Messages for the user. They count as delivered once `handed.given` is set to `given`: then return at once."""
+    """Messages for the user. They count as delivered once `handed.given` is `given`: nothing may fail after that."""
 
     messages: list[ReceivedMessage]
     handed: HandOver
@@ -131,7 +131,8 @@ class Consumer:
     """A client that reads for a group. Base of `PullReader` and `LeasedSource`.
 
     `_announce_all` calls the user's `on_assigned` and `on_lost`, `_revoke_and_release` and `_revoke_all` call
-    `on_revoked`. They run where messages are taken: for polls on the user's thread, except for their `LoopStep`s.
+    `on_revoked`. These coroutines run where messages are taken, for polls on the user's thread; only their `LoopStep`s
+    run on the event loop.
     """
 
     def __init__(

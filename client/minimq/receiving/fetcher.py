@@ -413,7 +413,7 @@ class Fetcher:
     # ---- fetching -------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Retry failed pulls and restart those that belong to another broker now. Call it a few times a second."""
+        """Retry failed pulls, and restart those that must go to another server now. Call it a few times a second."""
         now = time.monotonic()
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)

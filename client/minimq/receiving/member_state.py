@@ -222,7 +222,7 @@ class MemberState:
     # ---- events of brokers ----------------------------------------------------------------------
 
     def connected(self, broker: str) -> list[Step]:
-        """Return all requests to a broker again, because earlier ones may be lost: a new session has begun."""
+        """Repeat all requests to a broker: a session has begun, or answers were missed, so earlier ones may be lost."""
         steps: list[Step] = []
         for queue, epoch in sorted(self._epochs.items()):
             if queue.broker_name == broker and queue not in self._claims:
@@ -305,7 +305,8 @@ class MemberState:
     def tick(self, now: float) -> list[Step]:
         """Give up queues whose trust or drain time is over. Call it a few times a second.
 
-        After the process stood still, answers of brokers may be waiting unread, so queues are kept for `trust_s` more.
+        After the process stood still, answers of brokers may be waiting unread. So the member asks silent
+        brokers again, and gives up their queues only `trust_s` later; until a grant, nothing of them is delivered.
         """
         steps: list[Step] = []
         silent = {broker for broker, trust in self._trust.items() if now >= trust.until}

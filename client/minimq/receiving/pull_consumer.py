@@ -251,8 +251,8 @@ class PullConsumer(PullFace):
         `request_timeout_s`.
 
         Args:
-            offsets: the next offset to read, by queue; by default after all messages that polls have returned, or in a
-                loop, that are finished.
+            offsets: the next offset to read, by queue; by default that after the last message that a poll has returned,
+                or that a `for` loop has finished.
 
         Raises:
             Fenced: a queue was lost, so that its offset is not recorded; its new owner rereads the messages. The

@@ -204,7 +204,7 @@ class PullReader(Consumer):
         return PullInput(self._client, self.group, self.client_id, self._fetcher, self._starts, poll)
 
     async def close(self) -> None:
-        """Revoke and commit all queues. Call `halt` before and `drop` afterwards. Idempotent."""
+        """Revoke all queues, and commit them with `auto_commit`. Call `halt` before, `drop` afterwards. Idempotent."""
         if self._closed:
             return
         self._closed = True

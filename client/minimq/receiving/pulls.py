@@ -78,7 +78,7 @@ class Pulls:
                     self._decided(reader, decision)
 
     def tick(self, reader: QueueReader, now: float) -> None:
-        """Begin the next pull if it is due; restart a pull whose queue is now read at another broker."""
+        """Begin the next pull if it is due; restart a pull whose queue is now read at another server."""
         under_way = self._under_way.get(reader)
         if under_way is not None and self._is_elsewhere(reader, under_way.address):
             self.carry_out(reader, reader.cancel())

@@ -114,7 +114,7 @@ class QueueFinder:
         )
 
     def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
-        """Return the cached routes of topics, for `RangeReader.learn`. Does no I/O."""
+        """Return the cached routes of topics, for `RangeReader.learn`. Does not wait."""
         return [route for topic in topics if (route := self._routes.known(topic)) is not None]
 
     def _ask_masters(

@@ -205,8 +205,9 @@ class QueueReader:
         """Continue at the current position under a renewed lease, so that nothing is delivered twice.
 
         Returns None if another member may have had the queue, so that a new reader must start from the commit: the
-        topic was made anew, the group has committed further, or the lease has a new epoch although the same broker run
-        granted the old one. The last is harmless if this member was disconnected and the commit is still its own.
+        topic was recreated, the group has committed further, or the lease has a new epoch although the same broker run
+        granted the old one. The last is harmless if this member was disconnected, the commit is still its own, and no
+        member has died with messages of the queue.
         """
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
@@ -253,7 +254,7 @@ class QueueReader:
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
     def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
-        """Record that a pull could not begin or its stream ended; None if the broker closed it without an error."""
+        """Handle a pull that could not begin or whose stream ended; no error: its slave is gone, or a normal end."""
         if not self.is_pulling(number):
             return []
         self._end_pull()

@@ -19,7 +19,7 @@ from minimq_common.properties import MESSAGE_GROUP
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
-#: A message that the user keeps keeps this much metadata alive, in bytes, which it shares with its neighbors.
+#: Neighboring messages share about this many bytes of metadata, which stay in memory as long as any of them.
 _SHARED_BYTES = 16_384
 
 

@@ -110,7 +110,8 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
             raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")
 
 
-#: Deduplicate after this many new rows, or as many as the table has if that is more: bounds memory by twice the table.
+#: Deduplicate after this many new rows, or as many as the table has if that is more: memory holds at most
+#: that many besides the table.
 _FEWEST_ROWS: Final = 1 << 20
 #: Typed, because for an untyped number Arrow tries to import dateutil, each time if it is missing, and loses a Ctrl-C.
 _NOTHING: Final = pa.scalar(0, pa.int32())

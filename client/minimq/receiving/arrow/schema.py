@@ -49,7 +49,7 @@ def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
 #: Limits of a merged batch.
 MERGED_RECORDS: Final = 4096
 MERGED_BYTES: Final = 1 << 20
-#: Arrow batches below both limits are merged; above them, copying costs as much as it saves.
+#: Arrow batches below both limits are merged; for larger ones, the copy costs as much as it saves.
 ENOUGH_ROWS: Final = 1024
 ENOUGH_BYTES: Final = 256 << 10
 

@@ -33,7 +33,7 @@ class Suspects(NamedTuple):
     near: int
     #: End of all messages that these members may have had.
     end: int
-    #: A member reported `near` before it died; else it is an estimate from the number of threads.
+    #: A member reported `near` before it died; else it is an estimate: as many as its threads may have had.
     known: bool = False
 
     @classmethod

@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
-#: How long a suspect waits for other messages in flight to finish, and blocks others while it runs, at first.
+#: How long a suspect waits at first for other messages in flight, and how long nothing else is taken while it runs.
 _SUSPECT_WAIT_S = 5.0
 #: Index of the retry delay of a message that is passed on to another member.
 _PASS_ON_LEVEL = 0
@@ -79,7 +79,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics and the retry topic."""
+        """The subscribed topics; once the group is joined, also the retry topic."""
         return self._filters
 
     async def begin(self) -> None:  # noqa: D102

@@ -51,13 +51,13 @@ class PoppedDelivery(Delivery):
 
     def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
         super().__init__(messages[0].queue, messages)
-        #: In FIFO topics, the next messages of the group wait until these are settled.
+        #: In FIFO topics, the next messages of the message group wait until these are settled.
         self.keeps_slot = messages[0].lane != 0
         #: The messages to extend, and when that was last done.
         self.kept = messages
         self.kept_at = now
         self.is_extending = False
-        #: The broker has redelivered some of the messages to others.
+        #: The broker has redelivered some of the messages, or will: they are no longer extended.
         self.is_lost = False
 
     @property
@@ -110,7 +110,7 @@ class Lanes:
         return waiting is None
 
     def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
-        """Remove and return the waiting deliveries of the same group that were popped together with this one."""
+        """Remove and return the waiting deliveries of its message group that were popped together with it."""
         epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.lane]
         found = [each for each in waiting if each.messages[0].epoch == epoch]
         self._waiting[delivery.lane] = deque(each for each in waiting if each not in found)
@@ -124,7 +124,7 @@ class Lanes:
         return found
 
     def following(self, delivery: PoppedDelivery) -> PoppedDelivery | None:
-        """Return the next delivery of the group of a finished one; None if none waits."""
+        """Return the next delivery of the message group of a finished one; None if none waits."""
         if waiting := self._waiting[delivery.lane]:
             return waiting.popleft()
         del self._waiting[delivery.lane]
@@ -208,7 +208,7 @@ class PoppedSource(Source[PoppedDelivery]):
     # ---- taking ------------------------------------------------------------------------------------
 
     async def take(self, room: int) -> None:
-        """Submit messages for at most `room` calls."""
+        """Submit messages for about `room` calls: retried ones and message groups may need more."""
         if (refused_s := self._reader.refused_s()) > 0:
             await asyncio.sleep(refused_s)
         in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)

@@ -23,7 +23,7 @@ ORIGIN_OFFSET = "ORIGIN_OFFSET"
 #: When it was sent, and when a broker stored it, in ms since 1970.
 ORIGIN_BORN = "ORIGIN_BORN"
 ORIGIN_STORED = "ORIGIN_STORED"
-#: Only for messages of FIFO topics.
+#: Only for messages of FIFO topics; in other topics `MESSAGE_GROUP` is an ordinary property of the user.
 ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
 #: Only for tombstones.
 ORIGIN_TOMBSTONE = "ORIGIN_TOMBSTONE"

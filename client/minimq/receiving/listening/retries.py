@@ -28,7 +28,7 @@ log = client_logger(__name__)
 
 #: After a failed send, a broker is tried last for this long.
 _AVOID_S = 10.0
-#: Above the limit of any broker: a received message has already passed its broker's limit.
+#: The highest limit that a broker can have: a received message has already passed the limit of its broker.
 _MOST_BYTES = 32 << 20
 
 
@@ -57,7 +57,7 @@ class Failed(NamedTuple):
     reason: str = TRIES_USED_UP
     #: Index of the delay before its next try; None for a dead letter.
     level: int | None = None
-    #: Number of consumption attempts; None to derive it from the message.
+    #: Number of consumption attempts; None for the earlier ones of the message and this one.
     tries: int | None = None
     #: The user has rejected it: not an error.
     is_wanted: bool = False

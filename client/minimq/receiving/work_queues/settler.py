@@ -25,7 +25,7 @@ from minimq_proto.v1 import broker_pb2
 
 #: A stream that has lasted this long had reached its broker.
 _LASTING_S = 1.0
-#: How long to try to reconnect to a broker: longer than any grace of the broker.
+#: How long to try to reconnect to a broker: longer than a usual grace (`--session-grace`).
 _COME_BACK_S = 30.0
 #: Maximum number of handles in an error.
 _SHOWN = 3

@@ -186,8 +186,8 @@ class TakesInTurn:
     ) -> tuple[TakeResult, MiniMQError | None]:
         """Wait at all brokers at once, for the first messages; those of a second broker are returned to it.
 
-        Does not wait for a hanging broker once another has answered. Also ends when a broker has delivered messages
-        that were all filtered out, or has more messages to take: then the caller asks all brokers again.
+        Once a broker has answered, it does not wait for hanging ones beyond `until`. Also ends when a broker has
+        delivered messages that were all filtered out, or has more to take: then the caller asks all brokers again.
         """
         loop = asyncio.get_running_loop()
         wait_s = max(0.0, until - loop.time())
