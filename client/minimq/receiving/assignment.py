@@ -6,7 +6,7 @@ deciding broker: the first by name that carries any of the topics.
 During a rolling deploy that adds or removes a topic, subscriptions differ. Then each topic is divided among its
 subscribers, by the list of the first broker that carries it, since all of them have joined there. Topics with the same
 subscribers are still divided together, so that strategies see as many topics at once as possible. All members compute
-the same result: if topics share their subscribers, each of these subscribes to all of them.
+the same result, since a member knows all topics that are divided together with one of its own.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class GroupMember:
         self._post(partial(self._lease_over, queue, epoch, error))
 
     async def leave(self) -> None:
-        """Return all queues, which the caller has committed, and leave the group. Idempotent."""
+        """Return all queues and leave the group; commit before. Idempotent."""
         await asyncio.sleep(0)  # lets work that was posted before run first
         self._is_leaving = True
         self._changed.set()

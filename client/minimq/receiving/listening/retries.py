@@ -41,7 +41,7 @@ class RetryRule:
         self.max_tries = MAX_TRIES if options.max_tries is None and not in_order else options.max_tries
 
     def is_over(self, message: ReceivedMessage, *, is_final: bool = False, deaths: int = 0) -> bool:
-        """Return whether this was the last try of a message; `deaths` of consumers count as tries instead."""
+        """Return whether a message has no try left after this one, or after `deaths` of consumers that had it."""
         tries = message.reconsume_times + (deaths or 1)
         return is_final or (self.max_tries is not None and tries >= self.max_tries)
 
@@ -127,7 +127,7 @@ class RetrySender:
         try:
             self._send(failed, sent)
         except Exception:  # the messages count as not sent, and later ones wait for this round
-            log.exception("consumer: cannot send retries or dead letters, will try again")
+            log.exception("consumer: cannot send retries or dead letters")
         finally:
             self._client.connection.call_soon(_tell, over, sent)
 

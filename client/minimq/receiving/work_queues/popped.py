@@ -58,7 +58,7 @@ class ReceiptHandle(NamedTuple):
             parts = from_text(text, _Parts)
         except ValueError:
             raise InvalidArgument(
-                f"{text[:_SHOWN]!r} is no receipt handle, or an incomplete one: give the `handle` as it was"
+                f"{text[:_SHOWN]!r} is no receipt handle, or an incomplete one: give the whole `handle` of the message"
             ) from None
         queue = MessageQueue(parts.topic, parts.broker_name, parts.queue_id)
         return cls(parts.group, queue, parts.offset, parts.epoch)
