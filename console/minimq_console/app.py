@@ -47,7 +47,7 @@ def open_console(
     """Serve the console of a cluster within the block."""
     secured = open_credentials(credentials)
     options.check(asks_for_keys=secured is not None)
-    with Cluster(nameserver, credentials=credentials) as cluster:  # resolves addresses, without a connection
+    with Cluster(nameserver, credentials=credentials) as cluster:  # finds out the name servers, and connects to none
         nameservers = cluster.nameservers
 
     def open_observer(own: CredentialsArgument) -> Observer:

@@ -284,7 +284,7 @@ class Faces:
             return self._console.rendering.live_part(self._page, await self._gather(visitor, parameters), context)
         except MiniMQError as error:  # the next refresh may succeed
             return self._failure_part(error)
-        except Exception as error:  # noqa: BLE001 - the stream goes on: the next look may work
+        except Exception as error:  # noqa: BLE001 - the stream continues: the next refresh may succeed
             _log.exception("the page %s could not be shown", self._page.path)
             return self._failure_part(error)
 

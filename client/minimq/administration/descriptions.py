@@ -38,7 +38,7 @@ class TopicSettings:
     broker_name: str
     read_queues: int
     write_queues: int
-    #: The permission of the broker must allow an access, too.
+    #: Clients may do what both this and the permission of the broker allow.
     permission: Permission
     created_at: datetime
     fifo: bool = False
@@ -58,7 +58,7 @@ class TopicDescription:
     queues: tuple[QueueDescription, ...]
     #: Brokers that carry it and are away, sorted by name; their messages are not counted.
     away: tuple[AwayBroker, ...] = ()
-    #: The reasons of brokers that did not answer, by broker name; their messages are not counted.
+    #: Why brokers did not answer, by broker name; their messages are not counted.
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -111,7 +111,7 @@ class GroupDescription:
     #: The queues in which its messages wait for a retry, sorted. They do not count as lag.
     retry_queues: tuple[GroupQueueDescription, ...]
     brokers: tuple[str, ...]
-    #: The reasons of brokers that did not answer, by name; their queues and members are missing here.
+    #: Why brokers did not answer, by name; their queues and members are missing here.
     unanswered: Mapping[str, str]
     #: The number of messages stored in the topic "%DLQ%" and the group.
     dead_letters: int = 0

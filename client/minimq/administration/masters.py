@@ -36,8 +36,8 @@ Response = TypeVar("Response")
 Result = TypeVar("Result")
 Deletion = TypeVar("Deletion", broker_pb2.DeleteTopicResponse, broker_pb2.DeleteGroupResponse)
 
-#: "present": the masters that exist, and all of those that are named; "all": those of all brokers; "readable": also
-#: slaves where there is no master.
+#: "present": the masters that exist; each named broker must have one. "all": every broker must have one. "readable": a
+#: slave stands in for a missing master.
 Needed = Literal["present", "all", "readable"]
 #: Responses with the version of the broker's data.
 Versioned = (
@@ -65,7 +65,7 @@ class Masters:
         return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
 
     def brokers(self, *, settled: bool = False) -> list[BrokerData]:
-        """Return the brokers that the name servers know, sorted; `settled` waits for a name server after its start."""
+        """Return the known brokers, sorted; with `settled`, wait while all name servers have just started."""
         return self.calls.wait(lambda: self._brokers(settled=settled))
 
     async def _brokers(self, *, settled: bool) -> list[BrokerData]:
@@ -122,7 +122,7 @@ class Masters:
         return {name: masters[name] for name in names} if names else masters
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
-        """Return the brokers that are away, sorted by name; optionally of one cluster, or that carry a topic."""
+        """Return the brokers that are away, sorted by name; only of `cluster`, or that carry `topic`, if given."""
         found = self.all_away() if topic is None else self.away_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
 
@@ -163,7 +163,10 @@ class Masters:
     def with_retries(
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
     ) -> Result:
-        """Return the result of `attempt`; retry while one of the `concerned` brokers may elect another master."""
+        """Return the result of `attempt`; retry while one of the `concerned` brokers may get another master.
+
+        `concerned` returns broker names; none means all brokers.
+        """
         from minimq.connection.at_master import with_retries  # asyncio takes as long to load as gRPC
 
         def may_move(error: MiniMQError) -> bool:
@@ -289,7 +292,7 @@ class Masters:
         *,
         wait: bool,
     ) -> dict[str, Deletion]:
-        """Call a deletion on all brokers; with `wait`, return when the name servers show it."""
+        """Delete on all brokers; a missing topic is no failure. With `wait`, return when the name servers show it."""
         answers, failures = self.call_all(addresses, method, request)
         failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
         raise_failures(f"{what} was not deleted", failures, addresses, "repeat the call to complete it")
@@ -305,7 +308,7 @@ class Masters:
         """Wait until every name server that answers shows these changes; runs on the event loop of the connection.
 
         The version of a broker grows with every change and over restarts, so later changes do not matter. A broker that
-        has left is waited for: it registers with the change when it is back.
+        has left is waited for, since it registers with the change when it is back; but not after a deletion (`gone`).
         """
 
         def lack(view: ClusterView) -> str | None:
@@ -370,7 +373,7 @@ def permanent_first(error: MiniMQError) -> tuple[bool, bool]:
 def merge_failures(
     failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = permanent_first
 ) -> MiniMQError:
-    """Merge the failures of brokers to one error, with the class and retry delay of the first in `order`."""
+    """Merge the failures of brokers into one error, with the class and retry delay of the first in `order`."""
     ordered = sorted(failures.items(), key=lambda item: order(item[1]))
     first = ordered[0][1]
     if len({error.message for error in failures.values()}) == 1:

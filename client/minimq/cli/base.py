@@ -70,7 +70,7 @@ class Group(click.Group):
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask for confirmation on a terminal, never in scripts; on stderr. Raises `click.Abort`."""
+    """Ask for confirmation on a terminal, never in scripts; stdout is for results. Raises `click.Abort`."""
     if not yes and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
 
@@ -106,7 +106,8 @@ def check_allowed(
 ) -> TopicRoute | None:
     """Return the route of a topic that is readable or writable on one of its brokers. Raises `MiniMQError`.
 
-    Returns None for a missing topic that is to be written, since brokers may create it. `wait` replaces `time.sleep`.
+    Returns None for a topic to be written that is missing, since brokers may create it, or whose brokers are all away.
+    `wait` replaces `time.sleep`.
     """
     from minimq.admin import Admin
     from minimq.connection.at_master import with_retries

@@ -167,7 +167,7 @@ bench = Group(
 
 @contextmanager
 def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -> Iterator[str]:
-    """Yield a new topic, deleted at the end, or the given one. Raises `InvalidArgument` unless that may be sent to."""
+    """Yield a new topic, deleted at the end, or `given`. Raises `InvalidArgument` if messages would stay there."""
     from secrets import token_hex
 
     from minimq.admin import Admin
@@ -183,9 +183,8 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
     name = f"minimq-bench-{token_hex(4)}"
     with Admin(nameserver) as admin:
         admin.create_topic(name, queues)
-        former = signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # so `timeout 60 minimq bench` leaves no topic
+        # SIGTERM acts as Ctrl-C, so that `timeout 60 minimq bench` leaves no topic.
+        former = signal.signal(signal.SIGTERM, signal.default_int_handler)
         try:
             yield name
         finally:

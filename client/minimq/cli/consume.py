@@ -166,7 +166,7 @@ consume.params.append(
 
 @contextlib.contextmanager
 def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullConsumer]:
-    """Open a consumer; an error of its last commit says that written messages will be redelivered."""
+    """Open a consumer; an error at its end says that messages written since the last commit are redelivered."""
     is_over = False
     try:
         with made as consumer:
@@ -214,7 +214,7 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
 class StoredEnds:
     """Tracks whether a group has read everything that was stored at the start.
 
-    It is not reached before the consumer has joined the group, even if nothing is left to read: a refusal is reported.
+    The consumer has to join the group first, even if nothing is left to read: it reports if the group refuses it.
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:

@@ -154,7 +154,10 @@ class MessageOutput:
             raise OutputFailed(f"cannot write to stdout: {error.strerror}") from None
 
     def take_back(self, *, reader_left: bool) -> list[ReceivedMessage]:
-        """Return the first message of each queue that was not written completely; subtract all such from `count`."""
+        """Return the first message of each queue that was not written completely; uncount all unwritten messages.
+
+        With `reader_left`, bytes that are still in the pipe count as unwritten.
+        """
         out = self._bytes - (_bytes_in_pipe(self._fd) if reader_left else 0)
         first: dict[MessageQueue, ReceivedMessage] = {}
         for messages, start in self._parts:

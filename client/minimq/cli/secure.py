@@ -34,7 +34,7 @@ _STEPS = {
     "use": "the second authority has signed for servers and users; the former one is still trusted",
     "retire": "the former authority is no longer trusted",
 }
-#: Who loses access by a step without the files of the step before.
+#: Who loses access at each step unless the files of the step before have reached them.
 _CUT_OFF = {
     "use": "from this step on servers have a certificate of the second authority: all that do not trust it are cut off",
     "retire": "from this step on servers refuse certificates of the former authority: all that have one are cut off",

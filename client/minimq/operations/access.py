@@ -107,7 +107,7 @@ class AccessChange(Operation):
 
 
 def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], View]:
-    """Return a view that formats `text` with the name of a user, and with its limits."""
+    """Return a view that formats `text` with the name and the limits of a user."""
 
     def view(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
         limits = shown_limits(user.limits or NO_LIMITS) if (user := later.users.get(given.name)) else ""

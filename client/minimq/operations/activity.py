@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 #: Topics described in each read: the busiest ones, and others in turn.
 _BUSIEST = 20
 _IN_TURN = 20
-#: Time in seconds for describing topics, in each read.
+#: Seconds after which a read describes no further topic.
 _TOPIC_BUDGET_S = 1.0
 
 

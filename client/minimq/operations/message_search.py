@@ -148,7 +148,7 @@ class _QueueSearch:
 
 @dataclass(slots=True)
 class _BrokerSearch:
-    """The remaining queues of one broker, in order, and the time since it does not answer."""
+    """The remaining queues of one broker, in order, and since when it has not answered."""
 
     ways: list[_QueueSearch] = field(default_factory=list)
     silent_since: float | None = None

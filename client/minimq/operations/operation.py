@@ -121,7 +121,7 @@ class Parameter:
 
     @property
     def is_required(self) -> bool:
-        """True if every call must give a value."""
+        """True if every interface must give a value."""
         return self.default is inspect.Parameter.empty or self.about.is_required
 
     @property

@@ -241,8 +241,9 @@ class UserOperations(IssuerOperations):
     ) -> str:
         """Make a new key for a user, and write the credentials with it.
 
-        The credentials go to stdout or to a file. The former key stays valid until you revoke it with `minimq user
-        drop-old-keys`. FILE may be the file in use: it is replaced in one step, and clients use it for new connections.
+        The credentials go to stdout or to a file. The former key stays valid. Once nobody uses it, revoke it with
+        `minimq user drop-old-keys`. FILE may be the file in use: it is replaced in one step, and clients use it for new
+        connections.
 
         Args:
             name: of the user.
