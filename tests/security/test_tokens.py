@@ -104,7 +104,7 @@ def test_a_user_of_an_issuer_needs_no_secret_and_has_the_rights_that_it_is_given
         consumer.subscribe(TOPIC)
         wait_until(lambda: consumer.poll(0.2), PATIENCE_S, what="it reads")
     assert admin.can(user, "write", "topic", TOPIC).reason == f"allow write topic {TOPIC} (user {user})"
-    with pytest.raises(InvalidArgument, match="which makes tokens for it"):
+    with pytest.raises(InvalidArgument, match="tokens of issuer k8s instead of keys"):
         admin.rotate_key(user)
 
 

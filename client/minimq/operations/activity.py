@@ -335,7 +335,10 @@ def broker_problems(report: BrokerReport) -> list[str]:
         problems.append("accepts no messages: its controller does not answer, and not all in-sync replicas confirm it")
     elif about.by_replicas_s:
         since = duration_of(about.by_replicas_s)
-        problems.append(f"has had no controller for {since}: all in-sync replicas confirm it, but none can be elected")
+        problems.append(
+            f"has served without its controller for {since}: all in-sync replicas confirm it, but no other "
+            "master can be elected"
+        )
     elif about.role != "undecided" and about.controller_silent_s > _SILENT_S:
         problems.append(f"its controller has not answered for {duration_of(about.controller_silent_s)}")
     if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:

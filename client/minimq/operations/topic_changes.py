@@ -74,7 +74,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
         given.retention_bytes, [each.retention_bytes for each in settings]
     )
     if is_shorter:
-        warnings.append("Messages beyond the new limits can no longer be read within minutes.")
+        warnings.append("Within minutes, messages beyond the new limits can no longer be read.")
     warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
     changes: Mapping[str, Any] = {
         "read_queues": given.read_queues if given.queues is None else given.queues,

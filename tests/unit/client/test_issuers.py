@@ -122,9 +122,9 @@ def test_users_of_an_issuer_have_the_roles_of_all_of_them_and_rules_of_their_own
 
 
 CHANGES: list[tuple[Callable[[Any], object], str]] = [
-    (lambda admin: admin.add_user("k8s:x"), "makes tokens for it"),
-    (lambda admin: admin.rotate_key(USER), "makes tokens for it"),
-    (lambda admin: admin.drop_old_keys(USER), "makes tokens for it"),
+    (lambda admin: admin.add_user("k8s:x"), "tokens of issuer k8s instead of keys"),
+    (lambda admin: admin.rotate_key(USER), "tokens of issuer k8s instead of keys"),
+    (lambda admin: admin.drop_old_keys(USER), "tokens of issuer k8s instead of keys"),
     (lambda admin: admin.add_rules("other:x", ["allow read topic t"]), "there is no issuer other"),
     (lambda admin: admin.add_rules("k8s:a b", ["allow read topic t"]), "there is no user k8s:a b"),
     (lambda admin: admin.remove_user("k8s:unknown"), "there is no user k8s:unknown"),
