@@ -17,7 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
-from minimq_common.security.tokens import has_form
+from minimq_common.security.tokens import MAX_TOKEN, has_form
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_console.answers import address_of, failure_of, form_of, html_answer, json_answer, path_of
 from minimq_console.console import Console
@@ -197,8 +197,8 @@ def _failed(error: MiniMQError) -> Response:
 
 # ---- Signing in and out -----------------------------------------------------------------------------
 
-#: Maximum characters of a name, and of a key or token.
-_MOST_NAME, _MOST_KEY = 255, 8_192
+#: Maximum characters of a name, and of a key or token: tokens are the longer ones.
+_MOST_NAME, _MOST_KEY = 255, MAX_TOKEN
 #: Prefixes of keys and tokens, and their minimum length.
 _SECRETS, _MIN_SECRET_LENGTH = ("mq_", "eyJ"), 40
 
@@ -253,8 +253,9 @@ class SignInPages:
 
     def _form(self, request: Request, to: str, name: str = "", error: MiniMQError | None = None) -> Response:
         said = {"title": "Sign in", "to": to, "name": name, "problem": None if error is None else error.message}
+        bounds = {"most_name": _MOST_NAME, "most_key": _MOST_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
-        return html_answer(self._console, request, "sign_in.html", said, status)
+        return html_answer(self._console, request, "sign_in.html", said | bounds, status)
 
 
 def _place(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 from minimq import Admin, Credentials, LocalCluster
 from minimq.cli.console import serving_console
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.tokens import MAX_TOKEN
 from minimq_console.sign_ins import MOST_OF_A_USER, MOST_OF_AN_ADDRESS
 from support.console_visitor import ConsoleVisitor
 from support.secure_scraping import trust_of
@@ -127,6 +128,12 @@ def test_a_key_in_the_field_of_the_name_is_neither_shown_nor_logged(
         assert "a key was typed as the name" in refused.text.lower()
         assert typed[:30] not in refused.text
         assert typed[:30] not in caplog.text
+
+
+def test_the_form_and_the_console_bound_a_key_alike(secured: Secured) -> None:
+    visitor = secured.visitor()
+    assert f'maxlength="{MAX_TOKEN}"' in visitor.get("/sign-in").text
+    assert visitor.sign_in("alice", "x" * (MAX_TOKEN + 1)).status == 400  # before it counts as an attempt
 
 
 def test_signing_out_ends_it_at_once(secured: Secured) -> None:
