@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
-from minimq.operations.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, parse_address
+from minimq.operations.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq.operations.texts import instant_of, missing, printable
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
@@ -276,7 +276,6 @@ class MessageOperations(Operations):
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
         """
         from minimq.operations.message_search import MessageSearch, by_id, by_key  # as above
-        from minimq.operations.search_bounds import bounds_of  # as above
 
         if (key is None) == (message_id is None):
             raise InvalidArgument("key and message_id: give one of them")
@@ -316,7 +315,6 @@ class MessageOperations(Operations):
         """
         from minimq.operations.message_search import is_id  # as above
         from minimq.operations.message_trace import Tracer  # as above
-        from minimq.operations.search_bounds import bounds_of  # as above
 
         tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
         if is_id(message):
