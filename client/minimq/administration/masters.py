@@ -123,12 +123,8 @@ class Masters:
 
     def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
         """Return the brokers that are away, sorted by name; only of `cluster`, or that carry `topic`, if given."""
-        found = self.all_away() if topic is None else self.away_lookup()(topic)
+        found = self.calls.wait(self._nameservers.away) if topic is None else self.away_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
-
-    def all_away(self) -> list[AwayBroker]:
-        """Return the brokers that are away, sorted by name; see `NameServers.away`."""
-        return self.calls.wait(self._nameservers.away)
 
     def refuse_if_away(
         self,
@@ -146,7 +142,7 @@ class Masters:
 
     def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
         """Return a function that looks up which departed brokers carry a topic, sorted. Results are cached."""
-        gone = {away.broker_name for away in self.all_away()}
+        gone = {away.broker_name for away in self.away()}
 
         @functools.cache
         def away(topic: str) -> tuple[AwayBroker, ...]:

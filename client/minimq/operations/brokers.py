@@ -283,7 +283,7 @@ class BrokerOperations(Operations):
         A name server remembers a lost or stopped broker for a day (`--remember-away`), since its queues still exist,
         but not across its own restart. `forget_broker` ends that.
         """
-        return self._masters.all_away()
+        return list(self._masters.away())
 
     @Operation(
         "cluster forget",
