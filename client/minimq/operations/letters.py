@@ -30,8 +30,6 @@ if TYPE_CHECKING:  # other operations do not load sending and receiving
 
 log = client_logger(__name__)
 
-#: Called with the number of examined dead letters, and their total number.
-Progress = Callable[[int, int], None]
 #: Seconds to wait without progress for servers that are away or busy.
 _PATIENCE_S = 30.0
 
@@ -247,7 +245,7 @@ class LetterOperations(Operations):
         return self._open_letters(check_group(group), choice, None, on_damage)
 
     def _open_letters(
-        self, group: str, wants: Wants, progress: Progress | None, on_damage: OnDamage | None
+        self, group: str, wants: Wants, progress: values.OnProgress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
         from minimq.dead_letters.letter_settler import LetterReader  # other operations do not load it
 
@@ -259,7 +257,7 @@ class LetterOperations(Operations):
         self,
         group: Annotated[str | None, _ANY_GROUP] = None,
         *,
-        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
     ) -> list[DeadLetterCount]:
         """Count open dead letters of a group, or of all, by topic and reason.
@@ -281,7 +279,9 @@ class LetterOperations(Operations):
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
         return counts
 
-    def _counts(self, group: str, progress: Progress | None, on_damage: OnDamage | None) -> list[DeadLetterCount]:
+    def _counts(
+        self, group: str, progress: values.OnProgress | None, on_damage: OnDamage | None
+    ) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
         for letter in self._open_letters(group, choice_of({}), progress, on_damage):
             found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
@@ -318,7 +318,7 @@ class LetterOperations(Operations):
         to: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
         only_group: bool = False,
         dry_run: Annotated[bool, HIDDEN] = False,
-        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
@@ -383,7 +383,7 @@ class LetterOperations(Operations):
         *,
         everything: Annotated[bool, Param(flag="--all")] = False,
         dry_run: Annotated[bool, HIDDEN] = False,
-        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, DAMAGE] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
@@ -413,7 +413,7 @@ class LetterOperations(Operations):
         wants: Wants,
         outcome: Outcome,
         to: str | None,
-        progress: Progress | None,
+        progress: values.OnProgress | None,
         on_damage: OnDamage | None,
         *,
         dry_run: bool,

@@ -14,6 +14,7 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.operations.messages import store_order
 from minimq.operations.search_bounds import SearchBounds
+from minimq.operations.values import OnProgress
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
@@ -24,8 +25,6 @@ from minimq_proto.v1 import find_pb2
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
 _ID_PARTS = (16, 32)
 
-#: Called with the number of offsets searched so far, and of those known to be in the range.
-Progress = Callable[[int, int], None]
 #: Concurrent calls to one broker, so that it is busy while responses travel.
 _QUEUES_AT_ONCE = 4
 
@@ -159,7 +158,7 @@ class MessageSearch:
     """One search. Used by one thread."""
 
     def __init__(
-        self, client: ClusterClient, criterion: Criterion, bounds: SearchBounds, progress: Progress | None = None
+        self, client: ClusterClient, criterion: Criterion, bounds: SearchBounds, progress: OnProgress | None = None
     ) -> None:
         self._client = client
         self._places = ReadPlaces(client)

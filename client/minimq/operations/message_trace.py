@@ -11,16 +11,9 @@ from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
 from minimq.dead_letters.letter_settler import LetterReader
 from minimq.operations.delayed import DelayedMessages, delayed_batches
-from minimq.operations.message_search import (
-    Criterion,
-    FoundMessages,
-    MessageSearch,
-    Progress,
-    UnreadOffsets,
-    by_id,
-    by_property,
-)
+from minimq.operations.message_search import Criterion, FoundMessages, MessageSearch, UnreadOffsets, by_id, by_property
 from minimq.operations.search_bounds import MessageAddress, SearchBounds
+from minimq.operations.values import OnProgress
 from minimq.receiving.listening.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.batch.header import read_header
@@ -135,7 +128,7 @@ _STATES = {
 class Tracer:
     """Traces one message. Used by one thread."""
 
-    def __init__(self, masters: Masters, bounds: SearchBounds, progress: Progress | None = None) -> None:
+    def __init__(self, masters: Masters, bounds: SearchBounds, progress: OnProgress | None = None) -> None:
         self._masters = masters
         self._client = masters.calls
         self._places = ReadPlaces(self._client)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 #: Bytes of a body that are shown in a line.
 _SHOWN_BYTES = 200
 
-Progress = Callable[[int, int], None]
 _FOUND = Table(
     "no messages",
     columns(
@@ -256,7 +255,7 @@ class MessageOperations(Operations):
         *,
         key: Annotated[str | None, Param(metavar="KEY")] = None,
         message_id: Annotated[str | None, Param(flag="--id", metavar="ID")] = None,
-        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         **within: Unpack[SearchRange],
     ) -> FoundMessages:
         """Find the messages of a topic with a key or an id.
@@ -297,7 +296,7 @@ class MessageOperations(Operations):
         message: Annotated[str | MessageAddress, Param(metavar="ID|ADDRESS")],
         *,
         topic: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
-        progress: Annotated[Progress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         **within: Unpack[SearchRange],
     ) -> MessageTrace:
         """Show where a message is stored, and what each group has done with it.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Final
 
 from minimq.operations.operation import Param
@@ -109,3 +109,5 @@ RetentionBytes = Param(read=retention_size, metavar="SIZE")
 Allowed = Param(choices=PERMISSIONS)
 Progress = Param(progress="line")
 ProgressBar = Param(progress="bar")
+#: The callback of a `ProgressBar`: takes the number done so far, and the total that is known by now.
+OnProgress = Callable[[int, int], None]
