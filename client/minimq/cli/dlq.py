@@ -18,15 +18,13 @@ from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
-from minimq.operations.texts import instant_of, missing, printable
+from minimq.operations.texts import SHOWN_BODY_BYTES, instant_of, missing, printable
 from minimq.operations.views import row_of
 
 if TYPE_CHECKING:
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.errors import DamagedMessages
 
-#: Bytes of a body that are shown as text.
-_SHOWN_BYTES = 200
 #: Number of dead letters in one write.
 _AT_ONCE = 500
 
@@ -46,8 +44,8 @@ def _as_text(message: ReceivedMessage) -> bytes:
     if letter.keys:
         lines.append(f"  keys {', '.join(letter.keys)}")
     lines += [f"  {name} = {value}" for name, value in sorted(letter.properties.items())]
-    body = letter.body[:_SHOWN_BYTES].decode(errors="backslashreplace")
-    more = f" ... {len(letter.body):,} bytes" if len(letter.body) > _SHOWN_BYTES else ""
+    body = letter.body[:SHOWN_BODY_BYTES].decode(errors="backslashreplace")
+    more = f" ... {len(letter.body):,} bytes" if len(letter.body) > SHOWN_BODY_BYTES else ""
     lines.append(f"  {body}{more}")
     return "\n".join(map(printable, lines)).encode(errors="backslashreplace")
 

@@ -7,6 +7,9 @@ from datetime import UTC, datetime
 
 from minimq_common.model import AwayBroker, Permission
 
+#: Maximum bytes of a body that a list or a line shows.
+SHOWN_BODY_BYTES = 200
+
 
 def size_of(size: float) -> str:
     """Return a number of bytes in the most readable unit: "1.2 GB"."""

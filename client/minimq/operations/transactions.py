@@ -12,7 +12,7 @@ from minimq.administration.masters import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.texts import duration_of, listing
+from minimq.operations.texts import SHOWN_BODY_BYTES, duration_of, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.names import check_producer_group
@@ -23,9 +23,8 @@ from minimq_proto.v1 import broker_pb2, halves_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
 
-#: Maximum number of transactions listed, and of bytes shown of a body.
+#: Maximum number of transactions listed.
 _MOST = 10_000
-_SHOWN_BYTES = 200
 #: Called with the name of a broker that did not answer, and the error.
 OnFailure = Callable[[str, MiniMQError], None]
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
@@ -259,7 +258,7 @@ def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
             records = RecordBatch(half.batch)
             records.check_values()
             records.check_texts()
-            keys, body = records.keys(0), records.bodies()[0][:_SHOWN_BYTES]
+            keys, body = records.keys(0), records.bodies()[0][:SHOWN_BODY_BYTES]
     return from_wire(
         ListedTransaction,
         half,
