@@ -43,6 +43,8 @@ PATIENCE_S = 1.8
 _OPERATIONS = {each.name: each for each in operations_of(Admin)}
 #: A stream without events for this many seconds sends a comment.
 _KEEPALIVE_INTERVAL_S = 15.0
+#: Maximum number of keys of a message that a row shows.
+MOST_KEYS = 20
 #: Milliseconds after which a browser reconnects to a stream that has ended.
 _AGAIN_MS = 2_000
 

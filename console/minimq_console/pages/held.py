@@ -8,12 +8,10 @@ from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview
-from minimq_console.page import Data, Page, Visit
+from minimq_console.page import MOST_KEYS, Data, Page, Visit
 
 #: Maximum number of transactions that are listed: the oldest.
 _MOST_TRANSACTIONS = 1_000
-#: Maximum number of keys that a row shows.
-_MOST_KEYS = 20
 
 # ---- Dead letters -----------------------------------------------------------------------------------
 
@@ -52,7 +50,7 @@ def gather_letters(visit: Visit) -> Data:
             keep=("queue", "topic", "reason", "tries", "died_at", "tag"),
             offset=each.queue_offset,
             letter_topic=each.queue.topic,
-            keys=each.keys[:_MOST_KEYS],
+            keys=each.keys[:MOST_KEYS],
             size=len(each.body),
             preview=preview(each.body),
             actions=own,

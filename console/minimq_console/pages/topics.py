@@ -19,7 +19,7 @@ from minimq_common.moments import start_ms
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_console.actions import ACTIONS, toggles
 from minimq_console.bodies import preview
-from minimq_console.page import Data, Offer, Page, Visit
+from minimq_console.page import MOST_KEYS, Data, Offer, Page, Visit
 from minimq_console.parameters import Parameters, WrongParameter
 
 #: The orders of rows. Only topics in the last sample have rates and counts; the others come last.
@@ -189,15 +189,13 @@ _MOST_BYTES = 32 << 20
 _NEVER = datetime.min.replace(tzinfo=UTC)
 #: Seconds before the timeout of a page in which no further batch is read.
 _RESERVE_S = 0.3
-#: Maximum number of keys that a row shows.
-_MOST_KEYS = 20
 
 
 def message_row(message: ReceivedMessage) -> Data:
     """Return the row of a message; "damaged" says why its keys cannot be read."""
     damaged, keys = None, list[str]()
     try:
-        keys = list(message.keys[:_MOST_KEYS])
+        keys = list(message.keys[:MOST_KEYS])
     except CorruptBatch as error:
         damaged = error.message
     return row_of(
