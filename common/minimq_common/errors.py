@@ -374,7 +374,7 @@ class Unavailable(TransportError):
 
 
 class ConnectionMismatch(Unavailable):
-    """All name servers run, but reject connections with these credentials, or without any. The text says why."""
+    """All name servers run, but no connection can be made with these credentials, or without any. The text says why."""
 
     code = "CONNECTION_MISMATCH"
     retriable = False

@@ -34,7 +34,8 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
 
     A datetime and ISO 8601 text need a time zone: otherwise machines in different time zones would silently skip or
     repeat messages. Text may also be a duration before now ("-24h"), or milliseconds since 1970 ("1769846400000" or
-    "1769846400000ms"). Times before 1970 count as 1970, and datetimes after the year 9999 as its end.
+    "1769846400000ms"). A datetime or a duration before 1970 counts as 1970, a datetime after the year 9999 as its end;
+    milliseconds outside of these years are rejected.
 
     Args:
         given: The value from the user; see `Time`.

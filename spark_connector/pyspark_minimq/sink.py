@@ -174,7 +174,7 @@ class MinimqWriter(SentToWorkers):
     def _handle_loss(self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired) -> None:
         committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
         try:
-            # Without parts this decides nothing; it only retrieves the existing decision.
+            # With `decided` this makes no decision; it only completes the existing one.
             committer.commit(transaction, topics, (), decided=True)
             return
         except errors.TransactionExpired as lost:

@@ -42,7 +42,7 @@ _PROPERTY_SECTIONS = (
 )
 _SECTIONS = len(Section)
 _NO_BASES = (0,) * _SECTIONS
-#: Plain integers, because they are faster than the enum in `RecordBatch.metadata`.
+#: Plain integers for `RecordBatch.metadata`: faster than the enum.
 _KEY_OFFSETS, _PROPERTY_OFFSETS, _NAME_OFFSETS, _VALUE_OFFSETS, _BORN = map(int, list(Section)[1:6])
 _KEYS, _NAMES, _VALUES = map(int, list(Section)[8:11])
 #: Bytes of memory for the number of one record of a compacted batch.
@@ -51,7 +51,7 @@ _OFFSET = struct.Struct("<i")
 _TWO_OFFSETS = struct.Struct("<2i")
 #: Average size of values above which copying the section costs more than adding its start to each offset.
 _LARGE_VALUE_BYTES = 512
-#: Characters of the tags of all records together: the size of an Arrow column without a dictionary.
+#: Limit for the characters of the tags of all records together, as in an Arrow column without a dictionary.
 _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 
@@ -83,7 +83,7 @@ class RecordBatch:
         self.header = header
         self.remaining = header.remaining
         self._are_texts_checked = False
-        #: Number of the first record, and the first value of each column of offsets. 0 except after `metadata`.
+        #: Number of the first record, and the first value of each column of offsets: 0 except in a copy by `metadata`.
         self._first = 0
         self._bases: Sequence[int] = _NO_BASES
         self._bounds = tuple(accumulate(lengths, initial=start + DIRECTORY.size))

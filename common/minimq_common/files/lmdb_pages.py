@@ -189,7 +189,7 @@ class _Walk:
             raise PageDamage(f"page 0 says that pages have {self._page_bytes} bytes")
         metas = [self._meta_at(number) for number in range(_META_PAGES)]
         numbers = [meta.number for meta in metas]
-        # Transactions write the two meta pages alternately, and number them.
+        # Transactions are numbered, and write the two meta pages alternately.
         if numbers != [0, 0] and (abs(numbers[0] - numbers[1]) != 1 or numbers[0] % 2):
             raise PageDamage(f"pages 0 and 1 are of transactions {numbers[0]} and {numbers[1]}")
         for page, meta in enumerate(metas):
@@ -368,7 +368,7 @@ def _key_of(name: str, page: bytes, at: int, size: int) -> bytes:
 
 
 def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:
-    """Create an LMDB file with named tables, synced. After a crash, the file exists completely or not at all."""
+    """Create an LMDB file with named tables, synced. If interrupted, the file exists completely or not at all."""
     made = path.with_name(f"{path.name}.new")
     try:
         made.unlink(missing_ok=True)

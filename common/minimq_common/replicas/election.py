@@ -26,7 +26,7 @@ def _wait_after(lease_s: float) -> float:
 
 
 def found(report: ReplicaReport, lease_s: float) -> ReplicaSet | None:
-    """Return the first record of a replica set, with the reporter as its master; None if it must not be that."""
+    """Return the first record of a replica set, with the reporter as its master; None if it may not found a set."""
     if not report.founds or report.resigns:
         return None
     return ReplicaSet(

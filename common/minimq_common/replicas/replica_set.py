@@ -24,9 +24,9 @@ ends at the master first, as long as its clock runs at least 10/11 as fast as th
 compared with each other; the master's must keep running while its machine sleeps. An authority that has just started
 knows no leases, so it assumes that every recorded master reported at that moment.
 
-The lease does not cover a pause between checking it and acting on it. The in-sync set does: an acknowledged write is
-synced at all members, only members are elected, and a member is removed from the record before the master stops
-waiting for it.
+The lease does not cover a pause between checking it and acting on it. The in-sync set does: what is acknowledged after
+a sync at all members is in the log of every replica that can be elected, because only members are elected, and a member
+is removed from the record before the master stops waiting for it.
 """
 
 from __future__ import annotations

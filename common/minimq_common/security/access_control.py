@@ -95,7 +95,7 @@ class AccessControl:
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, _UserCaller] = {}
-        self._tokens = 0  # number of users with a token in `_users`
+        self._tokens = 0  # number of tokens in `_users`
         self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # by user
         self._gate = TokenGate(folder, now_ms)
         #: The caller of all unauthenticated calls while this server only reports.
@@ -119,7 +119,10 @@ class AccessControl:
         self._gate.stop()
 
     def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
-        """Return the caller of a call, or its token if `verify` has to check that first. Raises `NotAuthenticated`."""
+        """Return the caller of a call, or its token if `verify` has to check that first.
+
+        Raises `NotAuthenticated`; `SystemBusy` or `Unavailable` while the users and rules here may be outdated.
+        """
         try:
             return self._known(metadata)
         except NotAuthenticated:
@@ -128,7 +131,7 @@ class AccessControl:
             return self._unknown
 
     def verify(self, token: UnknownToken, peer: str) -> KnownCaller:
-        """Verify a token and return the caller."""
+        """Verify a token and return the caller. Raises `NotAuthenticated`, `SystemBusy` or `Unavailable`."""
         try:
             known = self._in_force(token.hash)  # another call may have verified it meanwhile
             return known if known is not None else self._user_with(token, peer)

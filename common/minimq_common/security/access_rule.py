@@ -88,7 +88,7 @@ class Rule:
 
 
 def matches(pattern: str, name: str, user: str) -> bool:
-    """Return whether a pattern matches a name. A `*` matches no `%`, which only names of minimq itself contain."""
+    """Return whether a pattern matches a name. One with `*` matches no name with a `%`: those are minimq's own."""
     pattern = pattern.replace(USER, user)
     if pattern.endswith("*"):
         return name.startswith(pattern[:-1]) and "%" not in name

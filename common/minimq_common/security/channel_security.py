@@ -25,7 +25,7 @@ class ChannelSecurity(Protocol):
     def trust(self, *, at_once: bool = False) -> Trust | None:
         """Return the current TLS settings and key or token; None for a channel without TLS.
 
-        Returns the same object until something changes. Reads files again now and then, or now with `at_once`.
+        Returns the same object until something changes. Checks the files once in a while; with `at_once`, now.
         """
 
 

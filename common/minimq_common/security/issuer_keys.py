@@ -32,7 +32,7 @@ class IssuerKeys(Protocol):
     """The current keys of an issuer."""
 
     def keys(self) -> TokenKeys:
-        """Return the known keys; empty before the first were loaded. Never blocks."""
+        """Return the known keys; empty before the first were loaded."""
 
     def find(self, key_id: str) -> TokenKey | None:
         """Return a key, or None if the issuer has no such key. Raises `Unavailable` or `SystemBusy`."""

@@ -35,7 +35,10 @@ class AccessRank(NamedTuple):
 
 
 class AccessAge:
-    """The time since a server last compared its users and rules with others, and its limit. Any thread may read it."""
+    """The time since a server last compared its users and rules with others, and its limit.
+
+    Changed on one event loop; any thread may read it.
+    """
 
     def __init__(self, max_s: float, now_s: Callable[[], float]) -> None:
         self._max_s = max_s

@@ -71,7 +71,11 @@ class TokenGate:
             keys.stop()
 
     def check(self, text: str, peer: str) -> VerifiedToken:
-        """Verify a token. Raises `RefusedToken`, or `SystemBusy` if too many tokens are checked."""
+        """Verify a token.
+
+        Raises `RefusedToken`; `SystemBusy` if too many tokens are checked, or while the key of the token is fetched;
+        `Unavailable` if the keys of the issuer cannot be read or fetched.
+        """
         if self._is_lacking_library:
             raise RefusedToken(
                 "token-library",

@@ -42,7 +42,7 @@ class Watched(Generic[T]):
         self._make = make
         self._fresh_s = fresh_s
         self._most_bytes = most_bytes
-        self._lock = threading.Lock()  # held during a check; other threads do not wait for it
+        self._lock = threading.Lock()  # held during a check; only `at_once` waits for it
         self._complaint = ""
         if initial is None:
             self._looked_at = time.monotonic()

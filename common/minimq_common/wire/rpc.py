@@ -71,7 +71,7 @@ _NO_CONNECTION = (
 )
 
 
-#: The peer runs, but TLS is configured differently at both ends.
+#: Reasons that name a remedy: the peer runs, but the TLS settings of the two ends do not fit together.
 NO_TLS_REASONS = frozenset((WANTS_TLS, WANTS_CERTIFICATE, *(said for _, said in _NO_CONNECTION)))
 
 #: Those that no retry can fix.
