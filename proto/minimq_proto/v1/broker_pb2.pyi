@@ -180,7 +180,7 @@ class AppendRequest(google.protobuf.message.Message):
     queue_id: builtins.int
     batch: builtins.bytes
     traceparent: builtins.str
-    """The property `traceparent` of the first message if its trace is recorded, for brokers that create spans."""
+    """The property `traceparent` of the first message if its trace is recorded, else empty; brokers create spans from it."""
     key_queues: builtins.int
     """For a compacted topic: the number of queues on all brokers from which the client has chosen the queue of the key."""
     @property
@@ -816,7 +816,7 @@ class AtomicProgress(google.protobuf.message.Message):
 
     @property
     def begins(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Where reading of each of these queues began: fails if the group has consumed later messages since."""
+        """The offset from which each of these queues was read: fails if the group has committed a larger one meanwhile."""
 
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]: ...
@@ -1617,7 +1617,7 @@ class JoinGroup(google.protobuf.message.Message):
     allocation: builtins.str
     """Name of the allocation strategy."""
     hold_ms: builtins.int
-    """After a release, the queue is kept this long for its former owner to send `StateSaved`. 0: it is free at once."""
+    """After a release, other members get the queue once its former owner has sent `StateSaved`, or this time is over."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property

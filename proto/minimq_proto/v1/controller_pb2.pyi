@@ -171,7 +171,7 @@ class ReportResponse(google.protobuf.message.Message):
     REPLICA_SET_FIELD_NUMBER: builtins.int
     @property
     def replica_set(self) -> global___ReplicaSet:
-        """Not set if there is no record, and the reporter may not found a replica set."""
+        """Not set if there is no record, and this report does not found a replica set."""
 
     def __init__(
         self,

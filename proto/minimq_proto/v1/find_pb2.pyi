@@ -130,7 +130,7 @@ global___MessageNumber = MessageNumber
 
 @typing.final
 class FoundBatch(google.protobuf.message.Message):
-    """A batch that may contain the message, or that the broker cannot decode."""
+    """A batch that may contain what is searched for, or that the broker cannot read."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
