@@ -308,8 +308,8 @@ def check_terms(record: ReplicaSet | None, report: ReplicaReport) -> None:
     if claimed > given + MAX_TERM_GAP:
         raise InvalidArgument(
             f"replica {report.replica_id} of {report.broker_name} claims term {claimed}, but its controller has given "
-            f"{given}, and a gap above {MAX_TERM_GAP} is impossible: its data directory is damaged, or it belongs to "
-            "another cluster"
+            f"{given}, and a gap above {MAX_TERM_GAP} is impossible: its data directory is damaged, or the report is "
+            "forged"
         )
 
 
