@@ -100,7 +100,13 @@ class Policy:
     def of_key(self, key_hash: str, now_ms: int) -> Principal | Refusal:
         """Return the user of a key, or why the key is rejected."""
         principal = self._by_hash.get(key_hash)
-        return Refusal.UNKNOWN if principal is None else self.check(principal, now_ms)
+        if principal is None:
+            return Refusal.UNKNOWN
+        if self.document.users[principal.user].disabled:
+            return Refusal.DISABLED
+        if 0 < principal.expires_ms <= now_ms:
+            return Refusal.EXPIRED
+        return principal
 
     def user_of(self, key_hash: str) -> str:
         """Return the name of the user of a key, even if the key has expired; empty if no user has it."""
@@ -118,22 +124,6 @@ class Policy:
         if user is not None and user.disabled:
             return Refusal.DISABLED
         return Principal(token.user, "", token.expires_ms, issuer.granted(token.claimed))
-
-    def check(self, principal: Principal, now_ms: int) -> Principal | Refusal:
-        """Return a principal of a former policy with its current key expiry, or why it is rejected now."""
-        user = self.document.users.get(principal.user)
-        if user is None:
-            return Refusal.UNKNOWN
-        if user.disabled:
-            return Refusal.DISABLED
-        if not principal.key_id:
-            return principal
-        key = user.keys.get(principal.key_id)
-        if key is None:
-            return Refusal.UNKNOWN
-        if key.is_over(now_ms):
-            return Refusal.EXPIRED
-        return Principal(principal.user, principal.key_id, key.expires_ms)
 
     def decide(self, user: str, need: Need, roles: tuple[str, ...] = ()) -> AccessDecision:
         """Decide whether a user may do something. A rule that denies wins; without any rule it is denied.
