@@ -143,8 +143,7 @@ def with_property(message: Message, name: str, value: str) -> Message:
 
 #: Queues of a topic on one broker.
 MAX_QUEUES = 1024
-#: Brokers of one topic, including those that are away, and its queues on all of them.
-MAX_BROKERS_OF_A_TOPIC = 1_000
+#: Queues of a topic on all brokers.
 MAX_QUEUES_OF_A_TOPIC = 1 << 17
 
 

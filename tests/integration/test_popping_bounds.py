@@ -11,11 +11,13 @@ from minimq_broker.core.popping.pop_runs import MAX_HELD
 from minimq_broker.services.popping.pop_clients import MAX_CLIENTS, MAX_TOPICS
 from minimq_broker.services.popping.popping import MAX_PENDING_SPANS, MAX_PENDING_STEPS
 from minimq_common.errors import SystemBusy
-from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN, MAX_TAKES
+from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN
 from minimq_proto.v1 import broker_pb2
+from support.bounds import max_items
 from support.raw_popper import RawPopper, popped
 
 DONE = broker_pb2.POP_OUTCOME_DONE
+MAX_TAKES = max_items(broker_pb2.PopRequest, "takes")
 
 
 @pytest.fixture

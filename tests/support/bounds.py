@@ -96,6 +96,11 @@ class Bounds(NamedTuple):
     by_item: bool
 
 
+def max_items(message: Any, field: str) -> int:
+    """Return how many items a list of a message may have."""
+    return int(message.DESCRIPTOR.fields_by_name[field].GetOptions().Extensions[options_pb2.max_items])
+
+
 def bounds_of(field: FieldDescriptor) -> Bounds:
     options = field.GetOptions().Extensions
     numbers = None

@@ -22,6 +22,7 @@ from minimq_common.security import access_control, access_document, access_rule,
 from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
+from support.bounds import max_items
 from support.cases import for_each
 
 PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
@@ -90,13 +91,17 @@ def seconds(*options: str) -> str:
         ("Messages", "different tags of a batch", f"{batch.MAX_TAG_HASHES} "),
         ("Messages", "batch |", mib(OPTIONS.max_batch_bytes)),
         ("Messages", "content of a compressed batch", mib(compression.MAX_CONTENT_BYTES)),
-        ("Lists in one request", "queues that a member requests", f"{protocol_bounds.MAX_NAMED:,}"),
+        ("Lists in one request", "queues that a member requests", f"{max_items(broker_pb2.AcquireQueues, 'queues'):,}"),
         ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),
         ("Lists in one request", "tags in the filter", f"{protocol_bounds.MAX_TAGS:,}"),
         ("Lists in one request", "queues of a topic", f"{model.MAX_QUEUES:,}"),
-        ("Lists in one request", "groups that a change", f"{protocol_bounds.MAX_NAMED:,}"),
-        ("Lists in one request", "brokers that take part", f"{protocol_bounds.MAX_BROKERS:,}"),
-        ("Lists in one request", "parts of a transaction", f"{protocol_bounds.MAX_PARTS:,}"),
+        (
+            "Lists in one request",
+            "groups that a change",
+            f"{max_items(broker_pb2.UpdateTopicRequest, 'ignored_groups'):,}",
+        ),
+        ("Lists in one request", "brokers that take part", f"{max_items(broker_pb2.Decision, 'broker_names'):,}"),
+        ("Lists in one request", "parts of a transaction", f"{max_items(broker_pb2.Decision, 'parts'):,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
         ("Lists in one request", "decision on a transaction", mib(request_bytes(BROKER, "CommitTransaction"))),

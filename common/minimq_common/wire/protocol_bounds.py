@@ -20,15 +20,12 @@ MAX_FILTER = int(options_pb2.FILTER)
 #: Characters of all topics and filters of one group; the broker stores them.
 MAX_AGREED = 256 << 10
 MAX_TAGS = _of(broker_pb2.PullRequest, "tag_hashes")
-#: Queues per request, and offsets per commit. Clients split larger requests into parts of 1,000.
-MAX_NAMED = _of(broker_pb2.CommitOffsetsRequest, "offsets")
 #: Topics that one member of a group subscribes to.
 MAX_SUBSCRIPTIONS = _of(broker_pb2.JoinGroup, "topics")
 
 #: Messages that one take returns, and spans of messages in one answer.
 MAX_TAKEN = _of(broker_pb2.PopTake, "max_messages", options_pb2.max)
 MAX_SPANS = _of(broker_pb2.PopSettle, "spans") // 2
-MAX_TAKES = _of(broker_pb2.PopRequest, "takes")
 MAX_SETTLES = _of(broker_pb2.PopRequest, "settles")
 #: Batches that a client already holds, so the broker need not send them again.
 MAX_HAVE = _of(broker_pb2.PopTake, "have")
@@ -43,9 +40,7 @@ MAX_JOINED_APPENDS = _of(broker_pb2.AppendRequest, "joined")
 MAX_ATOMIC_BATCHES = _of(broker_pb2.AtomicAppend, "batches")
 MAX_ATOMIC_BYTES = 8 << 20
 
-#: Brokers of one transaction, its parts (one per producer and broker), and the batches of a part.
-MAX_BROKERS = _of(broker_pb2.Decision, "broker_names")
-MAX_PARTS = _of(broker_pb2.Decision, "parts")
+#: Batches of one producer on one broker in a transaction.
 MAX_SEQUENCES = _of(broker_pb2.StagedPart, "sequences")
 
 INBOX_BYTES = int(options_pb2.INBOX)

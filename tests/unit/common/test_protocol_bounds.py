@@ -7,7 +7,6 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
 from minimq_common.errors import InternalError, InvalidArgument
 from minimq_common.wire.bound_check import check_answer, check_bounds
-from minimq_common.wire.protocol_bounds import MAX_NAMED
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import bounds_of, is_list, is_map, messages, requests
 from support.cases import for_each
@@ -75,7 +74,7 @@ def test_what_is_within_its_bounds_passes() -> None:
             f"SessionRequest.release.queues[3].topic has 200 characters, the limit is 127: '{'t' * 40}'...",
         ),
         (
-            broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * (MAX_NAMED + 1)),
+            broker_pb2.CommitOffsetsRequest(offsets=[broker_pb2.QueueOffset()] * 4097),
             "CommitOffsetsRequest.offsets has 4097 items, the limit is 4096: split it into several requests",
         ),
         (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import MAX_BROKERS_OF_A_TOPIC, MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
+from minimq_common.model import MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.wire.convert import route_from_wire, route_to_wire
 from minimq_proto.v1 import nameserver_pb2
 from support.cases import for_each
@@ -51,12 +51,9 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
 @for_each(
     ("what", "fields"),
     [
-        ("queues has 1001 items", {"queues": [queues(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]}),
-        (
-            "brokers has 1001 items",
-            {"brokers": [broker(f"b-{number}") for number in range(MAX_BROKERS_OF_A_TOPIC + 1)]},
-        ),
-        ("away has 1001 items", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * (MAX_BROKERS_OF_A_TOPIC + 1)}),
+        ("queues has 1001 items", {"queues": [queues(f"b-{number}") for number in range(1001)]}),
+        ("brokers has 1001 items", {"brokers": [broker(f"b-{number}") for number in range(1001)]}),
+        ("away has 1001 items", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * 1001}),
         ("132096 queues", {"queues": [queues(f"b-{number}", MAX_QUEUES) for number in range(129)]}),
         ("names a broker twice", {"queues": [queues(), queues()]}),
         ("broker name", {"queues": [queues("")]}),
