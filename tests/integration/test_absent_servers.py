@@ -137,7 +137,6 @@ def test_a_send_waits_for_the_broker_of_its_topic(servers: Servers, beside: Thre
 
 def _failure(call: Callable[[], object], reason: str) -> MiniMQError:
     """Repeat a call that waits 3 s and fails, until it names a reason: a busy name server may not answer at first."""
-
     failures: list[MiniMQError] = []
 
     def is_named() -> bool:

@@ -140,10 +140,6 @@ class Channels(Generic[Stub]):
         """Return the TLS settings for the next channel; None without TLS."""
         return self._security.trust()
 
-    def addresses(self) -> list[str]:
-        """Return the addresses that have a channel."""
-        return list(self._channels)
-
     async def aclose(self) -> None:
         """Same as `close`."""
         await self.close()
