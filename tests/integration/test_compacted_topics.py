@@ -110,7 +110,7 @@ def test_a_client_that_does_not_know_compacted_topics_is_refused(
     monkeypatch.setattr(AppendStream, "append", lambda *given: sends(*given[:5]))
     with (
         Producer(cluster.nameserver) as producer,
-        pytest.raises(InvalidArgument, match="send with a client that knows"),
+        pytest.raises(InvalidArgument, match="send with Producer or minimq produce"),
     ):
         producer.send(Message(topic, b"x", keys=("a",)))
 

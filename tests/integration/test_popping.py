@@ -139,7 +139,7 @@ def test_leased_and_popped_members_do_not_mix_and_a_group_switches(
         ({"takes": [{"topic": "t", "max_messages": 1, "max_bytes": 1, "invisible_ms": 43_200_001}]}, "invisible_ms"),
         ({"settles": [{"spans": [0, 1, 2]}]}, "needs pairs"),
         ({"settles": [{"spans": []}]}, "needs pairs"),
-        ({"settles": [{"spans": [0, 0]}]}, "handed out end"),
+        ({"settles": [{"spans": [0, 0]}]}, "delivered end"),
         ({"settles": [{"spans": [5, 6]}]}, "delivered end at 9"),
         ({"settles": [{"spans": [0, 9_223_372_036_854_775_807]}]}, "delivered end at 9"),
         ({"settles": [{"spans": [-1, 2]}]}, "spans"),

@@ -78,7 +78,7 @@ def test_a_staged_batch_that_is_another_one_is_refused(
     name: str, queue: QueueKey, at_ms: int, number: tuple[int, int]
 ) -> None:
     entry = staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3, b"a"))
-    with pytest.raises(CorruptEntry, match=r"position 100 is another one .* batch 3 of producer 0+7 for .*'spark-é'"):
+    with pytest.raises(CorruptEntry, match=r"100 is not the staged batch, but batch 3 of producer 0+7 for .*'spark-é'"):
         staged_batch(entry, name, StagedBatch(100, len(entry), *queue, at_ms, *number))
 
 
@@ -135,7 +135,7 @@ def test_a_batch_behind_the_last_offset_there_can_be_is_not_taken_over() -> None
 
 @pytest.mark.parametrize("end", [1, 5, 20])
 def test_a_fact_that_cannot_be_decoded_is_an_error_of_the_store(end: int) -> None:
-    with pytest.raises(StoreError, match="the fact is not known"):
+    with pytest.raises(StoreError, match="the fact is unknown to this release"):
         decode_fact(encode_fact(TopicSet(Topic("t", 5, 1, 1)))[:end])
 
 

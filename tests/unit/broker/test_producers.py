@@ -134,7 +134,7 @@ def test_what_is_pending_lies_on_top_of_the_table() -> None:
     table = filled(ProducerTable(), (7, 3, 2))
     pending = PendingBatches(table)
     assert pending.find(key(7), 3) == Repeated(place(3), applied=True)
-    with pytest.raises(StaleSequence, match=r"batch 1 of producer 0000000000000007 .* all below 2 are settled"):
+    with pytest.raises(StaleSequence, match=r"batch 1 of producer 0000000000000007 .* all batches below 2 are settled"):
         pending.find(key(7), 1)
     assert pending.find(key(7), 6) is None
     pending.add(7, 9, 6, place(9))
@@ -142,7 +142,7 @@ def test_what_is_pending_lies_on_top_of_the_table() -> None:
     assert pending.find(key(7), 9) == Repeated(place(9), applied=False)
     assert pending.find(key(7), 3) == Repeated(place(3), applied=True)
     assert pending.find(key(7), 6) is None
-    with pytest.raises(StaleSequence, match="all below 6"):
+    with pytest.raises(StaleSequence, match="all batches below 6"):
         pending.find(key(7), 5)
     assert PendingBatches(table).find(key(7), 9) is None
 

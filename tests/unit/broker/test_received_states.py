@@ -23,9 +23,9 @@ def test_a_position_that_is_none(tmp_path: Path, value: object) -> None:
     file = Checkpoint(tmp_path / "state.mdb")
     file.restore([row(POSITION, value)])
 
-    with pytest.raises(StoreError, match="the log position of a state is none"):
+    with pytest.raises(StoreError, match="the log position of the state is invalid"):
         position_of([row(POSITION, value)])
-    with pytest.raises(StoreError, match=r"state\.mdb: the log position of a state is none"):
+    with pytest.raises(StoreError, match=r"state\.mdb: the log position of the state is invalid"):
         file.load()
     file.close()
 

@@ -83,7 +83,7 @@ def test_what_one_name_or_one_producer_has_leaves_room_for_all_others() -> None:
             position += 1
         taken.append(position - before)
     assert taken == [32, 16, 8, 4]
-    with pytest.raises(SystemBusy, match="transaction name 'x3' has 4 staged batches that wait"):
+    with pytest.raises(SystemBusy, match="transaction name 'x3' has 4 staged batches in open transactions"):
         room(of, limits, "x3", 9)
     with pytest.raises(SystemBusy, match="producer 0000000000000000 has 32 staged batches"):
         room(of, limits, "new", 0)
