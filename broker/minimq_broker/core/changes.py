@@ -38,7 +38,10 @@ class AdminChange:
 
 
 def change_of(state: State, fact: Fact) -> AdminChange | None:
-    """Return the change that a fact makes in a state; None if it is everyday work of groups and producers."""
+    """Return the change that a fact will make in a state; None if it is everyday work of groups and producers.
+
+    Call it before the fact is applied: the result has the old value.
+    """
     match fact:
         case TopicSet(topic):
             known = state.topics.get(topic.name)

@@ -43,7 +43,7 @@ class Topic(msgspec.Struct, frozen=True):
     is_fifo: bool | msgspec.UnsetType = msgspec.UNSET
     #: Set if the topic is compacted: only the latest message of each key is kept.
     compaction: TopicCompaction | msgspec.UnsetType = msgspec.UNSET
-    #: Override the retention of the broker.
+    #: Override the retention rules of the broker.
     retention_ms: int | msgspec.UnsetType = msgspec.UNSET
     retention_bytes: int | msgspec.UnsetType = msgspec.UNSET
 
@@ -91,14 +91,14 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     topic_id: int
     queue_id: int
     offset: int
-    #: See `Deliveries`. None leaves them unchanged, or clears them if the offset moves.
+    #: See `Deliveries`. None leaves them unchanged at the same offset, and clears them if the offset moves.
     tries: int | None = None
     epoch: int = 0
     in_hand_end: int = 0
 
 
 class Deliveries(msgspec.Struct, frozen=True, array_like=True):
-    """Unfinished deliveries of the messages after a committed offset: a member has them now, or died with them."""
+    """Unfinished deliveries of the messages from a committed offset on: a member has them now, or died with them."""
 
     tries: int
     epoch: int
@@ -117,11 +117,12 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):
 
 
 class GroupStarted(msgspec.Struct, frozen=True, tag="group-started"):
-    """The start offsets of a group in a topic were decided, at a time in ms. Later queues are read from their start."""
+    """The start offsets of a group in a topic were decided. Queues that are added later are read from their start."""
 
     group: str
     topic_id: int
     offsets: tuple[CommittedOffset, ...]
+    #: When that was decided, in ms since 1970.
     at_ms: int = 0
 
 
@@ -133,7 +134,7 @@ class GroupAgreed(msgspec.Struct, frozen=True, tag="group-agreed"):
 
 
 class GroupDeleted(msgspec.Struct, frozen=True, tag="group-deleted"):
-    """A group was deleted, with all its offsets and the named ones of its own topics."""
+    """A group was deleted, with all its offsets, and those of its own topics that are listed here."""
 
     group: str
     topics: tuple[str, ...] = ()
@@ -170,7 +171,10 @@ class StagedSequences(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided"):
-    """A transaction was decided: the batches in `parts` are published, everything else staged for it is dropped."""
+    """A transaction was decided: the batches in `parts` will be published.
+
+    All others that are staged for it, or for earlier transactions of the name, are dropped.
+    """
 
     name: str
     number: int

@@ -88,7 +88,10 @@ class GroupTable:
     def join(
         self, group: str, client_id: str, config: GroupConfig, held: Iterable[MessageQueue] = (), *, now: float = 0.0
     ) -> Members | None:
-        """Add a member or change its configuration, in which a lone member is free; return the list if it changed."""
+        """Add a member, or change its configuration; return the list if it changed.
+
+        A lone member may change everything. Raises `GroupConflict`, `SystemBusy`.
+        """
         holding = self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
         share = Share.of(config)
@@ -99,7 +102,7 @@ class GroupTable:
         if former is not None and former.config == config:
             self._put(self._groups[group], client_id, _Member(config, holding))
             return None
-        if former is not None and former.config == known:  # the whole agreement is its own, and it changes that
+        if former is not None and former.config == known:  # its own configuration was all of the agreement
             self._remembered.pop(group, None)
         try:
             self._check(group, client_id, config, now)
@@ -161,7 +164,7 @@ class GroupTable:
         return member is not None and queue in member.holding
 
     def agreement(self, group: str) -> GroupConfig | None:
-        """Return the shared configuration of a group, for a while with topics from before a start; None if empty."""
+        """Return the agreement of a group, for a while with topics from before a start; None without members."""
         entry = self._groups.get(group)
         return entry.agreement if entry else None
 

@@ -28,6 +28,7 @@ class Patience:
 
     #: Seconds after its stream broke.
     broken_s: float = 1.0
+    #: Seconds for which it may lack a part of what the log had at their beginning.
     lag_s: float = 5.0
 
 
@@ -165,7 +166,7 @@ class InSync:
     def common_end(self, own_end: int, now: float) -> int:
         """Return the position up to which every member has the log; the master itself has synced up to `own_end`.
 
-        Of a synchronous master it is the confirmed position. Otherwise it may be lower, and goes back when a replica
+        For a synchronous master it is the confirmed position. Otherwise it may be lower, and goes back when a replica
         joins that is behind.
         """
         return self.confirmed if self._sync else self._lowest(own_end, now)

@@ -209,7 +209,7 @@ class LeaseTable:
         return self._settle(key, lease, now)
 
     def drop(self, group: str, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
-        """Release all queues of a member, see `release`: up to `AT_ONCE`, so repeat until `of_member` is empty."""
+        """Release what a member owns or waits for, up to `AT_ONCE` queues: repeat until `of_member` is empty."""
         events: list[LeaseEvent] = []
         for key in list(itertools.islice(self.of_member(group, client_id), AT_ONCE)):
             if self._leases[key].owned and self._leases[key].owner == client_id:
@@ -285,7 +285,7 @@ class LeaseTable:
         if not lease.waiting:
             self._forget(key)
             return []
-        return self._grant(key, lease, max(lease.waiting, key=lease.waiting.__getitem__))  # the first among equals
+        return self._grant(key, lease, max(lease.waiting, key=lease.waiting.__getitem__))  # the oldest of the highest
 
     def _grant(self, key: LeaseKey, lease: _Lease, client_id: str) -> list[LeaseEvent]:
         self._until.pop(key, None)

@@ -1,7 +1,7 @@
 """Deduplication: remembers which batches of each producer are stored, and where.
 
 A producer numbers its batches. Each batch also carries the number below which all are settled, that is, will never be
-sent again. The table remembers the batches above that number. It rejects an unknown one below, which may have been
+sent again. The table remembers the batches from that number on. It rejects an unknown one below, which may have been
 stored and forgotten.
 
 Each topic has its own numbers: producer ids are not secret, and a client that may write to one topic must not be able
@@ -53,7 +53,7 @@ class ProducerState(msgspec.Struct, array_like=True):
     last: int = 0
     settled: int = 0
     sequences: list[int] = []
-    #: The places of `sequences`, which ascend.
+    #: The places of the batches in `sequences`, which ascend; in the same order.
     places: list[Place] = []
 
     def find(self, sequence: int) -> Place | None:
@@ -166,14 +166,14 @@ class ProducerTable:
 
 
 class Repeated(NamedTuple):
-    """A batch that was sent before; `applied` once its entry is, False while it is in the group being built."""
+    """A batch that was sent before. `applied` is False while the first one is in the commit group being built."""
 
     place: Place
     applied: bool
 
 
 class PendingBatches:
-    """The batches of one commit group, on top of a `ProducerTable` that does not have them yet."""
+    """The batches of one commit group, on top of a `ProducerTable` that does not have them yet. Discarded with it."""
 
     def __init__(self, table: ProducerTable) -> None:
         self._table = table.states
@@ -181,7 +181,10 @@ class PendingBatches:
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
-        """Return where a batch is, or will be, stored; None if it is new. Raises `StaleSequence`."""
+        """Return where a batch is, or will be, stored; None if it is new.
+
+        Raises `StaleSequence` if it is unknown, but settled: it may have been stored and forgotten.
+        """
         settled, producer = self._settled.get(key, 0), self._table.get(key)
         if producer is not None:
             settled = max(settled, producer.settled)

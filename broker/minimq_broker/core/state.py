@@ -61,7 +61,7 @@ class State:
 
     def __init__(self) -> None:
         self.position = 0
-        #: Begin and end of the latest atomic append, as log positions.
+        #: Start and end of the latest atomic append, as log positions.
         self._atomic = (0, 0)
         self.term = 0
         self.terms: list[TermStart] = []
@@ -156,7 +156,7 @@ class State:
 
     @property
     def whole(self) -> int:
-        """The end of the log, or the begin of an atomic append whose last entries are missing."""
+        """The end of the log, or the start of an atomic append whose last entries are missing."""
         begin, end = self._atomic
         return begin if self.position < end else self.position
 

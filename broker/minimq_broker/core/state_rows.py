@@ -92,7 +92,7 @@ def _load_popped(state: State, row: Any, *parts: Any) -> None:
         ) from None
 
 
-#: Every kind of row that `State.apply` marks as changed.
+#: Must have every kind of row that `State.apply` marks as changed.
 _ROWS: dict[str, _Row] = {
     "end": _row_of(lambda state: state.ends, QueueKey, QueueEnd),
     "offset": _row_of(lambda state: state.committed, tuple[str, int, int], int, _note_row),

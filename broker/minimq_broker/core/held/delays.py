@@ -105,7 +105,7 @@ class BatchesRecalled(msgspec.Struct, frozen=True, tag="recalled"):
 
 
 class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):
-    """The mark moves to a key without a publication: the batches up to it are lost, recalled, or of a deleted topic."""
+    """The mark moves to a key without a publication: what waited up to it is lost, recalled, or of a deleted topic."""
 
     due_ms: int
     id: int
@@ -146,7 +146,7 @@ class DelayTable:
         return self.published.key
 
     def waiting(self, topic_id: int) -> Waiting:
-        """Return how much waits for a topic. Any thread may call this."""
+        """Return how many batches and messages wait for a topic. Any thread may call this."""
         return self.by_topic.get(topic_id, _NONE)
 
     def load_mark(self, row: Any) -> None:

@@ -80,7 +80,7 @@ class TransactionTable:
         self._finished_from = NOTHING_NEEDED
         #: Decided batches that are not published yet.
         self._waiting_count = self._waiting_size = 0
-        #: Names with such batches, and the log position of the first of them.
+        #: Names with such batches, and the lowest log position that they need.
         self.unpublished: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[StageKey]:
@@ -200,7 +200,7 @@ class TransactionTable:
         return tuple(islice(found, most))
 
     def is_prepared(self, transaction: TransactionId) -> bool:
-        """Return whether all producers have prepared a transaction, so that nothing of it expires early."""
+        """Return whether everything staged for a transaction is prepared, so that nothing of it expires early."""
         return all(stage.prepared for stage in self.parts(transaction).values())
 
     def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:

@@ -1,7 +1,8 @@
 """Unfinished deliveries of leased queues: detects messages that kill their consumer.
 
-After the death of a member, the next owner delivers one message at a time, and records each delivery beforehand. If a
-member dies without such a record, the broker records a try: any message after the committed offset may be the reason.
+After the death of a member, the next owner delivers the messages that may be the reason with nothing else in hand, and
+records each such delivery before it makes it. If a member dies without such a record, the broker records a try: any
+message from the committed offset on may be the reason.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class OwnedQueue(NamedTuple):
 
 
 def after_death(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsCommitted | None:
-    """Return the fact that members died while owning these queues; None if no queue had an unrecorded message."""
+    """Return the fact that members died while owning these queues; None if each has a record, or no messages left."""
     found = []
     for queue, epoch in owned:
         offset = state.offset(group, queue) or 0

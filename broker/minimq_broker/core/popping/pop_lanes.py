@@ -90,7 +90,7 @@ def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
 
 
 def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], int]) -> list[Run]:
-    """Return the other messages of the lanes that are delivered now, released from their former consumers."""
+    """Return the other messages of the lanes that are delivered now, released from consumers, with their losses."""
     lanes = {run.lane for run in found if run.state is OUT and run.lane}
     taken = {run.first: run.end for run in found}
     return [

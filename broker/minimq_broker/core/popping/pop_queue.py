@@ -34,8 +34,8 @@ from minimq_broker.core.popping.pop_runs import (
 from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: After the first failure a message is redelivered in a batch reduced by the divisor. After this many tries it is
-#: redelivered alone, so that a message that kills every consumer affects no others.
+#: After its first failure a message is redelivered in a batch that is smaller by the divisor. After this many tries it
+#: is redelivered alone, so that a message that kills every consumer affects no others.
 _ALONE_FROM_TRIES = 2
 _RETRY_DIVISOR = 8
 _end_of, _tries_of = attrgetter("end"), attrgetter("tries")
@@ -273,7 +273,7 @@ class PopQueue:
             # Expired deliveries already count as held, so `most` does not limit them.
             count = min(run.count, room, run.count if run.state is OUT else most)
             if count < run.count and (wanted.redeliver_only or len(self._runs) >= 2 * MAX_RUNS):
-                # Deliver whole runs, which adds none. But always one message of the first run, or nothing might move.
+                # Deliver only whole runs, which adds none; but one message of the first run, or nothing might move.
                 count = min(count, 1) if run is self._runs[0] else 0
             if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
@@ -310,9 +310,9 @@ class PopQueue:
     def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
         """Return the runs that result from a settle, the messages that were redelivered meanwhile, and a refusal.
 
-        Messages from the first one on that would add too many runs are refused.
+        The first messages that would add too many runs are refused, and all after them.
 
-        A late settle counts unless another consumer got the messages; a repeated one changes nothing. Extending settled
+        A late settle counts unless the messages were redelivered; a repeated one changes nothing. Extending settled
         messages counts as redelivered, so that a consumer that still works on them learns of it.
 
         If no run has the epoch of the settle, for example after a reset, all its messages count as redelivered.
@@ -381,7 +381,7 @@ class PopQueue:
     def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> list[Run]:
         """Return the runs that make settled messages deliverable again; `stored` is first and end offset of the queue.
 
-        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get more runs than after a settle.
+        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get more runs than a settle may make.
         """
         _check_ascending(wanted.spans)
         found: list[Run] = []
@@ -412,7 +412,7 @@ class PopQueue:
         return [(0, done)] * bool(done) + [(run.first, run.end) for run in runs if run.state is DONE]
 
     def has_all(self, settled: Settle) -> bool:
-        """Return whether all messages of a settle are unsettled and were not redelivered to another consumer."""
+        """Return whether all messages of a settle are unsettled and were not redelivered since."""
         return all(self._has_span(first, end, settled.epoch) for first, end in settled.spans)
 
     def _has_span(self, first: int, end: int, epoch: int) -> bool:

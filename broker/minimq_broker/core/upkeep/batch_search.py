@@ -47,7 +47,7 @@ _FIRST_BYTES = 128 << 10
 class _Sections(msgspec.Struct, frozen=True, gc=False):
     #: Uncompressed, possibly only up to the wanted section.
     content: bytes | memoryview
-    #: Begin of each section, and the end of the last one.
+    #: Start of each section, and the end of the last one.
     bounds: tuple[int, ...]
 
     def bytes_of(self, which: Section) -> bytes:
@@ -63,7 +63,7 @@ def key_search(key: str) -> Search:
         if sections is None:
             return True
         keys = sections.bytes_of(Section.KEYS)
-        # Keys often have the same begin and different ends. `rfind` compares the first and the last byte before the
+        # Keys often start alike and end differently. `rfind` compares the first and the last byte before the
         # others, so it takes half the time of `in`.
         if keys.rfind(wanted) < 0:
             return False

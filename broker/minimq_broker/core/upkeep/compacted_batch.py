@@ -91,7 +91,7 @@ class BatchPart(msgspec.Struct, frozen=True):
 
 
 def compacted(parts: Sequence[BatchPart], level: int = 1) -> bytes:
-    """Return one batch with the remaining records of adjacent batches; it covers all their offsets."""
+    """Return one batch with the remaining records of one or more adjacent batches; it covers all their offsets."""
     first_offset, columns = parts[0].base_offset, _Columns()
     numbers: list[int] = []
     origins: list[RecordOrigin] = []

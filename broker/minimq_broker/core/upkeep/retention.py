@@ -24,8 +24,8 @@ class RetentionRules:
 
 FOR_EVER = RetentionRules()
 
-#: One call expires at most this many segments by age, or a tenth of all. A growing log needs far fewer, and if the
-#: clock is wrong, operators have time to react.
+#: One call expires at most this many segments by age, or a tenth of all if that is more. A growing log needs far fewer,
+#: and if the clock is wrong, operators have time to react.
 AGED_AT_ONCE = 16
 _AGED_DIVISOR = 10
 
@@ -156,7 +156,10 @@ def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bo
 
 
 def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: int) -> range:
-    """Return the segments to rewrite with the one at `index`: smaller rests before it, so sizes double each time."""
+    """Return the segments to rewrite with the one at `index`: the rests before it that are not larger.
+
+    So a byte is rewritten only when the size of its segment doubles.
+    """
     first, total = index, kept[index][0]
     while first and kept[first - 1][1]:
         size = kept[first - 1][0]
