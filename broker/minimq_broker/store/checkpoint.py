@@ -22,7 +22,7 @@ from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
 POSITION_KEY = b"\0position"
-#: No log gets this long; leaves room to 64 bits for positions computed from it.
+#: No log gets this long. Positions computed from it still fit into 64 bits.
 _MAX_POSITION = 1 << 62
 _Position = Annotated[int, msgspec.Meta(ge=0, le=_MAX_POSITION)]
 #: Address space for the memory map; a row takes about 60 bytes.
@@ -51,7 +51,10 @@ class ChangedRows(NamedTuple):
 
 
 def take_changes(state: State) -> ChangedRows:
-    """Return the changes of a state since the last call, and reset them. The caller must save them."""
+    """Return the changes of a state since the last call, and reset them.
+
+    The caller must save them, or recover the state from the checkpoint.
+    """
     rows = []
     for row, value in changed_rows(state):
         key = msgspec.msgpack.encode(row)

@@ -150,7 +150,10 @@ class CommitLog(LogReader):
             self.damage.discard(start)
 
     def install_repaired(self, made: Path, start: int) -> bool:
-        """Install a repaired segment in place of the sealed one with its start, or before the first; False: neither."""
+        """Install a repaired segment in place of the sealed one with its start, or before the first segment.
+
+        Returns False if it has no such place any more.
+        """
         with self.kept:
             file = self.path / f"{start:020d}.mdb"
             former = next((segment for segment in self.segments if segment.start == start), None)

@@ -1,4 +1,4 @@
-"""Groups that are on this disk, but not yet on those of all in-sync replicas: their waiting callers, and their readers.
+"""Groups that are not yet on the disks of all in-sync replicas: who waits for them, and the end that readers see.
 
 Up to the confirmed position, all in-sync replicas have the log. Jobs are answered, and entries visible to readers, only
 once they are confirmed: the next master may lack all others.
@@ -99,7 +99,7 @@ class Confirmation:
         self._tell(*released)
 
     def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
-        """Answer all jobs added before a monotonic time with an error. Their entries stay unconfirmed."""
+        """Answer all jobs added before a monotonic time with an error. Their entries may still be confirmed."""
         refused: list[Job] = []
         with self._changed:
             for group in self._groups:

@@ -38,7 +38,7 @@ class Job:
     alone = False
     #: It has examined entries that must not be removed before its group is applied.
     keeps_log = False
-    #: Only slaves accept it; a master accepts all others.
+    #: Accepted by slaves only; all others by the master only.
     replicates = False
     #: Acknowledges batches, which may need more replicas than a fact.
     to_sender = False

@@ -35,7 +35,7 @@ class LogReader:
         self.name_of: Callable[[QueueKey], str] = str
         #: Receives the start of a damaged segment, and the reason.
         self.report_damage: Callable[[int, str], None] = lambda start, reason: None
-        #: Replaced as a whole, never changed in place.
+        #: Replaced as a whole, never changed in place once the log is open.
         self.segments: list[Segment] = []
         #: Log position from which on no rewriting has removed entries.
         self.complete_from = 0

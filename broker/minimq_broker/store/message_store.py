@@ -125,7 +125,7 @@ class MessageStore:
 
     @property
     def saved_position(self) -> int:
-        """Log position of the checkpoint: recovery needs the entries after it."""
+        """Log position of the checkpoint: recovery needs the entries from there on."""
         return self._checkpoint.position
 
     @property
@@ -144,7 +144,7 @@ class MessageStore:
 
     @property
     def term(self) -> int:
-        """The term in which this broker or its master writes. Larger than in any earlier run."""
+        """The term in which this broker or its master writes. Each run as a master has a larger one."""
         return max(self._own_term, self.state.term)
 
     @property
@@ -240,7 +240,7 @@ class MessageStore:
 
     @property
     def next_due_ms(self) -> int | None:
-        """Due time of the next delayed batch, in ms since 1970, which may be recalled; None if none waits."""
+        """Due time of the next delayed batch, which may already be recalled, in ms since 1970; None if none waits."""
         key = self.due.next_key(self.state.delays.mark)
         return None if key is None else key.due_ms
 
@@ -271,7 +271,9 @@ class MessageStore:
         return self._confirmation.visible(queue, self.state.end(queue))
 
     def end_since(self, queue: QueueKey, term: int) -> int:
-        """Return the offset of a queue up to which this log agrees with a log of `term`, which may have been cut later.
+        """Return the offset of a queue up to which this log agrees with a log of `term`.
+
+        A later term may have cut what follows in that log.
 
         It is where the queue ended when the first later term began. Without a later term it is the end of the queue,
         including unconfirmed messages.

@@ -27,7 +27,7 @@ _ROW_TABLE = b"consumequeue"
 _MARK_TABLE, _MARK_KEY, _MARK = b"rewritten", b"end", struct.Struct(">Q")
 #: Size of the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
 _MAP_SLACK_BYTES = 512 << 20
-#: A read verifies at most this many tree pages, which takes 25 to 110 ms: for example 1 GiB of batches of 24 KiB.
+#: A read verifies a segment of at most this many tree pages, in 25 to 110 ms: for example 1 GiB of batches of 24 KiB.
 _MAX_PAGES_ON_READ = 1500
 
 

@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 #: Rows that one job examines; most may be of recalled batches or deleted topics.
 _LOOKED_AT = 10_000
 _DAY_MS = 86_400_000
-#: If the clock was set back by at most this, new messages are delayed until after the mark; else the mark is set back.
+#: If the clock was set back, a new batch may be due before the mark. Up to this difference it becomes due right after
+#: the mark; beyond it, the mark is set back.
 _MAX_LATE_MS = 1_000
 
 

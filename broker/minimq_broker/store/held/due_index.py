@@ -24,7 +24,7 @@ _LOOKED_AT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DelayedBatch:
-    """A listed delayed batch."""
+    """A delayed batch in a listing."""
 
     key: DueKey
     queue_id: int

@@ -3,7 +3,7 @@
     due     (due time, id of the batch, kind of row) -> `DueRow`
 
 Rows are written in one transaction with their entries. They stay after the publication: the mark of the state separates
-published from waiting batches. Rows have no checksum, so their entries are read for anything that matters.
+published from waiting batches. Rows have no checksum: what a batch is follows from its entry, which has one.
 """
 
 from __future__ import annotations

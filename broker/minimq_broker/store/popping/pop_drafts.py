@@ -162,7 +162,7 @@ class PopDrafts:
         return [*map(PopMoved, moved, map(tuple, moved.values()))]
 
     def decide_all_or_none(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
-        """Return the facts of a job of settles, all of which succeed, or raise. `strict`: none may be a repeat."""
+        """Return the facts of a job of settles, or raise if one fails. `strict`: a repeated settle fails, too."""
         keys = {step.key for step in job.steps}
         before = {key: self._drafts[key].queue.copy() for key in keys if key in self._drafts}
         try:

@@ -49,7 +49,7 @@ class CompactionRound:
         self.messages = self.removed = self.rewritten = 0
         self._tombstones = 0
         self._held: set[tuple[int, int]] = set()
-        #: Segments that end at or before `limit`: a segment ends where the next one starts.
+        #: The round goes through segments that end at or before `limit`: a segment ends where the next one starts.
         starts = [segment.start for segment in log.segments if segment.start <= limit]
         self._end = starts[-1] if starts else 0
         self._until = 0.0

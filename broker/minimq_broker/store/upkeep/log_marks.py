@@ -1,7 +1,7 @@
 """Marks next to the segments of a log: empty files named by a log position.
 
 `N.first` records where the log begins, so that a start and `check` notice if the first segments are missing. It is
-written before each deletion. It is beyond the first segment only if another program deleted segments.
+written before each deletion. The first segment starts after it only if another program has deleted segments.
 
 `N.damaged` marks a segment of a slave that has to be repaired from its master. While there is one, also after a
 restart, the slave does not report its log to the controller and so is not elected.

@@ -29,9 +29,9 @@ _MAX_LISTED_GAPS = 5
 
 
 def repair_at_start(files: list[Path], segment_bytes: int, verify_s: float) -> tuple[dict[int, str], int]:
-    """Verify and rebuild the last segment, then earlier ones for `verify_s`; return losses and the first verified.
+    """Verify the last segment and, for `verify_s` seconds, earlier ones; rebuild those that are damaged.
 
-    Must run before any of them is opened.
+    Returns what is lost, by segment, and the start of the first verified segment. Must run before any is opened.
     """
     lost: dict[int, str] = {}
     verified_from = NOTHING_VERIFIED

@@ -14,7 +14,7 @@ from minimq_common.errors import CorruptEntry
 def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
     """Verify all pages, then all entries and index rows of a sealed segment, some of them in each step.
 
-    Raises one of `DAMAGE`. No read transaction is open between two steps.
+    Raises one of `DAMAGE` if something is damaged. No read transaction is open between two steps.
     """
     yield from PageCheck(segment.path).walk(deep=True)
     position, is_over = segment.start, False
