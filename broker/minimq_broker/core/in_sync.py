@@ -28,7 +28,7 @@ class Patience:
 
     #: Seconds after its stream broke.
     broken_s: float = 1.0
-    #: Seconds for which it may lack a part of what the log had at their beginning.
+    #: Seconds: a replica is out of sync if it lacks something that the log had this long ago.
     lag_s: float = 5.0
 
 

@@ -44,7 +44,8 @@ from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 
-#: Names whose latest decision is kept. It is needed until their next transaction ends: far fewer names end before that.
+#: Names whose latest decision is kept: a client asks for it when the next transaction of its name ends. Far fewer
+#: transactions of other names end in between.
 MAX_NAMES = 100_000
 #: Bytes of kept decisions; each names the batches of its transaction at all brokers.
 MAX_DECISION_BYTES = 64 << 20
