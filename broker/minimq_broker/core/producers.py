@@ -107,11 +107,6 @@ class ProducerTable:
         producer = self.states.get(key)
         return producer.find(sequence) if producer else None
 
-    def settled(self, key: ProducerKey) -> int:
-        """Return the sequence number below which all batches of a producer are settled; 0 if it is unknown."""
-        producer = self.states.get(key)
-        return producer.settled if producer else 0
-
     def add(
         self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int
     ) -> list[ProducerKey]:

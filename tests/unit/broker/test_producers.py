@@ -53,20 +53,20 @@ def test_what_is_settled_is_forgotten_and_the_rest_is_found() -> None:
 
     assert remembered(table, 7) == [3, 4, 5]
     assert table.find(key(7), 4) == place(4)
-    assert (table.settled(key(7)), table.settled(key(8)), table.settled(key(9))) == (3, 0, 0)
+    assert {each: state.settled for each, state in table.states.items()} == {key(7): 3, key(8): 0}
     assert remembered(table, 8) == [1]
 
 
 def test_what_is_settled_never_grows_less() -> None:
     table = filled(ProducerTable(), (7, 9, 8), (7, 8, 0))
-    assert table.settled(key(7)) == 8
+    assert table.states[key(7)].settled == 8
     assert remembered(table, 7) == [8, 9]
 
 
 def test_beyond_the_bound_the_oldest_numbers_count_as_settled() -> None:
     table = filled(ProducerTable(max_batches=3), *((7, sequence, 0) for sequence in (5, 1, 9, 7)))
     assert remembered(table, 7) == [5, 7, 9]
-    assert table.settled(key(7)) == 5
+    assert table.states[key(7)].settled == 5
     filled(table, (7, 6, 0))
     assert remembered(table, 7) == [6, 7, 9]
 
@@ -127,7 +127,7 @@ def test_numbers_of_64_bits() -> None:
     again = ProducerTable()
     again.load(key(large), msgspec.msgpack.decode(msgspec.msgpack.encode(table.states.get(key(large)))))
     assert again.find(key(large), large) == place(0)
-    assert again.settled(key(large)) == large - 5
+    assert again.states[key(large)].settled == large - 5
 
 
 def test_what_is_pending_lies_on_top_of_the_table() -> None:
