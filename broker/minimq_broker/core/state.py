@@ -275,7 +275,7 @@ class State:
             for run in runs:
                 queue.put(run)
             if queue.has_lanes:
-                queue.recompute_due()
+                queue.refresh_due()
             self.changed.add(("popped", *key))
             # Operators settle dead letters under a group named like the topic: it has no offsets and no members.
             before = self.committed.get(key)

@@ -62,7 +62,7 @@ class PopQueue:
         for run in runs:
             self.put(run)
         if self.has_lanes:
-            self.recompute_due()
+            self.refresh_due()
 
     @property
     def next(self) -> int:
@@ -76,11 +76,6 @@ class PopQueue:
 
     def __len__(self) -> int:
         return len(self._runs)
-
-    def refresh_due(self) -> None:
-        """Recompute `due_ms` once that time has passed: the message may have been delivered meanwhile."""
-        if not self.has_lanes:
-            self.due_ms = self.earliest_ms()
 
     def copy(self) -> PopQueue:
         """Return an independent copy, to try changes on."""
@@ -203,8 +198,11 @@ class PopQueue:
             return pop_lanes.earliest_ms(runs)
         return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
 
-    def recompute_due(self) -> None:
-        """Recompute `due_ms` from all runs. Call it after changes of a queue with lanes."""
+    def refresh_due(self) -> None:
+        """Recompute `due_ms` from all runs: after each change of a queue with lanes, else once that time has passed.
+
+        Without lanes, `put` only lowers `due_ms`, so the message that was due then may have been delivered meanwhile.
+        """
         self.due_ms = self.earliest_ms()
 
     # ---- decisions ---------------------------------------------------------------------------------

@@ -263,7 +263,7 @@ class PopDrafts:
     def _draft(self, key: PopKey, now_ms: int) -> PopDraft | None:
         draft = self._drafts.get(key)
         if draft is None and (queue := self._state.popped.get(key)) is not None:
-            if now_ms >= queue.due_ms:
+            if now_ms >= queue.due_ms and not queue.has_lanes:  # with lanes it is always right
                 queue.refresh_due()
             draft = self._drafts[key] = PopDraft(queue)
         return draft
