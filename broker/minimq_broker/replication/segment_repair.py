@@ -107,7 +107,7 @@ class SegmentRepair:
     def _remove_up_to_it(self) -> None:
         with self._handle.reading() as store:
             while store.log.start <= self._start:
-                if not store.remove_first(NOTHING_NEEDED):
+                if not store.old.remove_first(NOTHING_NEEDED):
                     raise StoreError(
                         f"the segment {self._start} is damaged, its master no longer has it, and recovery needs it: "
                         "empty the data directory, or see minimq-broker rebuild"

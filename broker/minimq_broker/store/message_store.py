@@ -248,11 +248,7 @@ class MessageStore:
         """Return a page of the waiting batches of a topic, by due time. Raises `CorruptEntry`."""
         return self.due.page(topic_id, wanted, self.state.delays.published)
 
-    # ---- old segments -----------------------------------------------------------------------------------
-
-    def remove_first(self, needed_from: int) -> bool:
-        """See `OldSegments.remove_first`."""
-        return self.old.remove_first(needed_from)
+    # ---- the writer -------------------------------------------------------------------------------------
 
     @property
     def figures(self) -> CommitFigures:

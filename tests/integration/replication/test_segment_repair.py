@@ -137,8 +137,8 @@ def test_what_the_master_has_deleted_is_deleted_and_the_rest_is_repaired(tmp_pat
             await appended(master.engine, 60)
             mine, theirs = master.engine.store, slave.engine.store
             await until(lambda: mine.end == theirs.end == mine.saved_position == theirs.saved_position)
-            assert mine.remove_first(NOTHING_NEEDED)
-            assert mine.remove_first(NOTHING_NEEDED)
+            assert mine.old.remove_first(NOTHING_NEEDED)
+            assert mine.old.remove_first(NOTHING_NEEDED)
             damaged = [segment.start for segment in theirs.log.segments if segment.start < mine.log.start][-1]
             slave.engine.handle.damage.found(damaged, "a test says so")
             await until(lambda: slave.engine.store.log.start == mine.log.start)

@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_named_and_found_anew_from_the_log(
 
 def test_a_damaged_checkpoint_that_alone_knows_what_was_deleted_is_refused(stores: Stores, filled: Path) -> None:
     store = stores.open(segment_bytes=96 << 10)
-    assert store.store.remove_first(1 << 60)
+    assert store.store.old.remove_first(1 << 60)
     store.close()
     lose_rows(filled / "state.mdb")
     before = (filled / "state.mdb").read_bytes()

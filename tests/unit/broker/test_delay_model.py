@@ -184,7 +184,7 @@ class Run:
     def remove(self) -> None:
         """Remove the oldest segment if nothing of it is needed."""
         if self.slave.store.end >= self.store.store.end:
-            self.store.store.remove_first(self.store.store.saved_position)
+            self.store.store.old.remove_first(self.store.store.saved_position)
             self.forgotten.update(self.model.recalled)
 
     def restart(self) -> None:

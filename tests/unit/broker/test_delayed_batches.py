@@ -267,7 +267,7 @@ def test_a_recall_whose_batch_is_gone_is_passed_over(stores: Stores) -> None:
     assert store.recall("orders", key) == [RECALLED]
     store.close()
     store = stores.open(segment_bytes=1 << 16)  # all is saved
-    assert store.store.remove_first(store.store.saved_position)
+    assert store.store.old.remove_first(store.store.saved_position)
     assert store.store.next_due_ms == key.due_ms
     store.clock.now_ms += 100
     [job] = store.publish_due()

@@ -145,7 +145,7 @@ def test_a_segment_stays_until_its_half_message_is_ended(stores: Stores) -> None
         store.append("t", 1, LARGE, LARGE)
     store.close()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
-    while again.store.remove_first(NOTHING_NEEDED):
+    while again.store.old.remove_first(NOTHING_NEEDED):
         pass
     kept = again.store.log.start
     assert 0 < kept < again.store.log.segments[-1].start
@@ -153,7 +153,7 @@ def test_a_segment_stays_until_its_half_message_is_ended(stores: Stores) -> None
     assert again.bodies("t", 0) == [b"kept"]
     again.close()
     last = stores.open(segment_bytes=SEGMENT_BYTES)
-    while last.store.remove_first(NOTHING_NEEDED):
+    while last.store.old.remove_first(NOTHING_NEEDED):
         pass
     assert last.store.log.start > kept
 

@@ -57,7 +57,7 @@ def test_what_retention_deletes_is_not_missed(
     stores: Stores, filled: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = opened(stores)
-    assert store.store.remove_first(NOTHING_NEEDED)
+    assert store.store.old.remove_first(NOTHING_NEEDED)
     kept = store.store.log.start
 
     def killed(*_: object) -> None:
@@ -66,7 +66,7 @@ def test_what_retention_deletes_is_not_missed(
     # It is recorded ahead of the deletion, which does not take place.
     monkeypatch.setattr(Segment, "remove_file", killed)
     with pytest.raises(KeyboardInterrupt):
-        store.store.remove_first(NOTHING_NEEDED)
+        store.store.old.remove_first(NOTHING_NEEDED)
     monkeypatch.undo()
     store.close()
     assert check_directory(filled).findings == []

@@ -131,7 +131,7 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
     reader = again.store.log.entries()
     found = [bytes(next(reader)[1])]
     removed = again.store.log.segments[0].path
-    while again.store.remove_first(again.store.end):
+    while again.store.old.remove_first(again.store.end):
         pass
     assert len(again.store.log.segments) == 1
     assert not removed.exists()
@@ -177,7 +177,7 @@ def test_compare_goes_by_what_both_hold(stores: Stores, master: OpenStore, slave
     slave.close()
     master.close()
     again = stores.open("master" if ahead else "slave", alone=False)
-    assert again.store.remove_first(again.store.end)
+    assert again.store.old.remove_first(again.store.end)
     start = again.store.log.start
     again.close()
     found = compare_directories(master.path, slave.path)

@@ -25,10 +25,11 @@ from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import MessageStore, StoredBatch
+from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import Lent, ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
@@ -316,14 +317,14 @@ def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest
         await kept.send(12)
         await kept.until_saved()
         kept.clock.now_ms += 1000
-        delete, begun, may_end = MessageStore.remove_first, threading.Event(), threading.Event()
+        delete, begun, may_end = OldSegments.remove_first, threading.Event(), threading.Event()
 
-        def slowly(store: MessageStore, needed_from: int) -> bool:
+        def slowly(old: OldSegments, needed_from: int) -> bool:
             begun.set()
             assert may_end.wait(PATIENCE_S)
-            return delete(store, needed_from)
+            return delete(old, needed_from)
 
-        monkeypatch.setattr(MessageStore, "remove_first", slowly)
+        monkeypatch.setattr(OldSegments, "remove_first", slowly)
         kept.retention.start()
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
         stopping = asyncio.create_task(kept.retention.stop())

@@ -109,7 +109,7 @@ def test_nothing_may_be_left(store: OpenStore, stores: Stores) -> None:
     assert log.segments[1].newest_ms() is None
     rewrite(store.store, 0, 2, only(store, "a"))
     assert [segment.start for segment in log.segments[:2]] == [0, end]
-    assert store.store.remove_first(end)
+    assert store.store.old.remove_first(end)
     assert log.start == log.complete_from == end
     store.close()
     assert stores.open(segment_bytes=SEGMENT_BYTES).store.log.start == end

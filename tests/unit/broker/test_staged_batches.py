@@ -223,14 +223,14 @@ def test_segments_stay_until_what_is_staged_there_is_published(stores: Stores) -
     store.close()
     again = stores.open(segment_bytes=SEGMENT_BYTES)  # all is saved
     oldest = min(batch.position for batch in again.state.transactions.next_to_publish("x", 1 << 40, 100))
-    while again.store.remove_first(NOTHING_NEEDED):
+    while again.store.old.remove_first(NOTHING_NEEDED):
         pass
     assert 0 < again.store.log.start <= oldest < again.store.log.segments[1].start
     again.publish("x")
     assert again.bodies("t", 0) == WANTED
     again.close()
     last = stores.open(segment_bytes=SEGMENT_BYTES)
-    while last.store.remove_first(NOTHING_NEEDED):
+    while last.store.old.remove_first(NOTHING_NEEDED):
         pass
     assert last.store.log.start > oldest
 
@@ -341,7 +341,7 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
         file.unlink()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
     assert again.state.transactions.needed_from < again.store.log.start
-    assert not again.store.remove_first(NOTHING_NEEDED)
+    assert not again.store.old.remove_first(NOTHING_NEEDED)
     again.publish("x")
     assert again.bodies("t", 0)[:2] == WANTED[:2]
     assert 0 < again.store.figures.lost < 3
@@ -350,7 +350,7 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
     assert again.publish("x") == [1]
     again.close()
     last = stores.open(segment_bytes=SEGMENT_BYTES)
-    assert last.store.remove_first(NOTHING_NEEDED)
+    assert last.store.old.remove_first(NOTHING_NEEDED)
 
 
 def test_segments_stay_until_a_checkpoint_says_that_their_topic_is_gone(stores: Stores) -> None:
@@ -365,7 +365,7 @@ def test_segments_stay_until_a_checkpoint_says_that_their_topic_is_gone(stores: 
     store.close()
     again = stores.open(segment_bytes=SEGMENT_BYTES)
     again.delete_topic("t")
-    while again.store.remove_first(NOTHING_NEEDED):
+    while again.store.old.remove_first(NOTHING_NEEDED):
         pass
     assert again.store.log.start == 0
     assert again.publish("x") == [1]
@@ -411,7 +411,7 @@ def test_a_slave_keeps_what_its_master_may_decide_on(stores: Stores, pair: tuple
     slave.store.confirm(slave.store.end)
     slave.close()
     again = stores.open("s", alone=False, segment_bytes=SEGMENT_BYTES)  # all is saved
-    while again.store.remove_first(NOTHING_NEEDED):
+    while again.store.old.remove_first(NOTHING_NEEDED):
         pass
     assert 0 < again.store.log.start <= again.state.transactions.open_from() < again.store.log.segments[1].start
     master.decide("x", 0, {7: [3, 0, 1]})

@@ -211,7 +211,7 @@ def test_no_segment_goes_while_a_commit_has_looked_for_its_batches(
         store = engine.store
         assert len(store.log.segments) > 1
         service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
-        removal = threading.Thread(target=lambda: store.remove_first(NOTHING_NEEDED))
+        removal = threading.Thread(target=lambda: store.old.remove_first(NOTHING_NEEDED))
         look = TransactionTable.missing
 
         def look_and_dawdle(table: TransactionTable, wanted: TransactionDecided, log_start: int) -> int:

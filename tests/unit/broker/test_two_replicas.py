@@ -273,7 +273,7 @@ class Pair:
     def remove(self) -> None:
         if self.removes:
             store = self.chance.choice(self.replicas).store
-            store.remove_first(1 << 60)
+            store.old.remove_first(1 << 60)
 
     # ---- the end --------------------------------------------------------------------------------------
 

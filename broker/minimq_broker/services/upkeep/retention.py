@@ -221,7 +221,7 @@ class Retention(PeriodicTask):
         with self._handle.reading() as store:
             with store.log.kept:  # no copy of the log begins between the check and the change
                 is_oldest = store.log.segments[0].start == item.segment.start
-                is_deleted = is_oldest and store.remove_first(self._lowest_needed())
+                is_deleted = is_oldest and store.old.remove_first(self._lowest_needed())
             if is_deleted:
                 log.log(
                     logging.WARNING if item.reason is Reason.DISK else logging.INFO,
