@@ -81,7 +81,7 @@ class GroupTable:
         self._held = 0
         #: Members refused for a conflict, by group.
         self._refused: dict[str, dict[str, GroupConfig]] = {}
-        self._room = GroupQuota()
+        self._quota = GroupQuota()
 
     # ---- join and leave -------------------------------------------------------------------------
 
@@ -95,7 +95,7 @@ class GroupTable:
         holding = self._remembered_of(group, client_id, held)
         self._forget_refused(group, client_id)
         share = Share.of(config)
-        self._room.check(group, client_id, share)
+        self._quota.check(group, client_id, share)
         known = self.agreement(group)
         check_size(group, {*config.filters, *(known.filters if known is not None else ())})
         former = self._member(group, client_id)
@@ -108,10 +108,10 @@ class GroupTable:
             self._check(group, client_id, config, now)
         except GroupConflict:
             if former is None:
-                self._room.put(group, client_id, share)
+                self._quota.put(group, client_id, share)
             self._refused.setdefault(group, {})[client_id] = config
             raise
-        self._room.put(group, client_id, share)
+        self._quota.put(group, client_id, share)
         entry = self._groups.setdefault(group, _Group())
         self._put(entry, client_id, _Member(config, holding))
         return self._changed(group, entry)
@@ -130,7 +130,7 @@ class GroupTable:
         if entry is None or client_id not in entry.members:
             return None
         self._put(entry, client_id, None)
-        self._room.take(group, client_id)
+        self._quota.take(group, client_id)
         if not entry.members:
             del self._groups[group]
             self._remembered.pop(group, None)
@@ -225,7 +225,7 @@ class GroupTable:
     def _forget_refused(self, group: str, client_id: str) -> None:
         refused = self._refused.get(group, {})
         if refused.pop(client_id, None) is not None and self._member(group, client_id) is None:
-            self._room.take(group, client_id)
+            self._quota.take(group, client_id)
         if not refused:
             self._refused.pop(group, None)
 
