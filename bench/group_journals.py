@@ -240,4 +240,4 @@ def _cut(items: Sequence[Delivery], stretches: Sequence[tuple[float, float]]) ->
                 index += 1
             if index > start:
                 yield inside, list(items[start:index])
-    # Polls after the last stretch belong to the drain, where no producer sends.
+    # Polls after the last stretch are left out: they drain the backlog of the producer, which has stopped.

@@ -152,7 +152,7 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
 
 
 class LatestPoll:
-    """Time and epoch of the latest lease check by a poll of this process. Patches the fetcher.
+    """Time and epoch of the lease check in the latest poll of this process with messages. Patches the fetcher.
 
     A process can be stopped at any moment, even between the check of a lease and the line in its journal. Therefore the
     journal has the time of the check, and the epoch at that time.

@@ -54,7 +54,7 @@ class OffsetWatch:
 
 
 def _committed(admin: Admin, client: ClusterClient, group: str, topic: str) -> Iterator[tuple[MessageQueue, int]]:
-    """Yield the masters' offsets. `Admin.committed_offsets` may ask a slave, which may lack the latest ones."""
+    """Yield the masters' offsets. Without a master, `Admin.committed_offsets` asks a slave, which may lag."""
     route = admin.route(topic)
     request = broker_pb2.GetCommittedRequest(group=group, topic=topic)
     for name in {queue.broker_name for queue in route.read_queues()}:

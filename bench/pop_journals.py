@@ -301,7 +301,7 @@ def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments
                 verdict.two_hands += 1
                 verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
-        is_counted = took.number >= expected or bool(took.lane)  # messages behind a failed one of their group are not
+        is_counted = took.number >= expected or bool(took.lane)  # in a group, those behind a failed one are not counted
         if not is_counted or (took.number > expected and not unseen) or (tries[took.number] > 1 and not took.lane):
             verdict.tries += 1
             verdict.find("tries", offset, hand.worker, took.number, "for", expected)

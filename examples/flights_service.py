@@ -19,7 +19,7 @@ from minimq.errors import RequestFailed
 
 
 def service(nameserver: str, topic: str, table: pd.DataFrame) -> PushConsumer:
-    """Start a service that answers requests such as {"carrier": "UA", "month": 1, "day": 30}."""
+    """Start a service that answers requests such as {"carrier": "UA", "month": 1, "day": 30} until it is closed."""
     delays = table.groupby(["carrier", "month", "day"]).dep_delay.mean().dropna().to_dict()
 
     def answer(messages: list[ReceivedMessage]) -> list[Reply]:

@@ -1,4 +1,4 @@
-"""A pool of workers for the flights of a month: one worker per flight, and a poison message does not block others.
+"""A pool of workers for the flights of a month: each flight goes to one worker, and one that fails blocks no others.
 
     pip install '.[demo]'   # pandas and the flights
     python examples/flights_workers.py

@@ -66,7 +66,7 @@ class Settlement(Protocol):
 
         Args:
             messages: the messages of one call.
-            delay_s: seconds; None for the delay in `retry_delays_s`.
+            delay_s: seconds; None for the subscriber's delay: `retry_delays_s`, or `suspend_s` if it is orderly.
             error: the exception of the handler; None if it raised nothing.
         """
 
@@ -104,7 +104,10 @@ class MinimqMessage(StreamMessage[Any]):
         await super().ack()
 
     async def nack(self, delay_s: float | None = None) -> None:
-        """Release the message for redelivery after a delay in seconds, by default the one in `retry_delays_s`."""
+        """Release the message for redelivery after a delay in seconds, by default the one in `retry_delays_s`.
+
+        An orderly subscriber retries after `suspend_s`, and raises `FeatureNotSupportedException` for any other delay.
+        """
         if self.committed is None and self.settlement is not None:
             await self.settlement.release(self._raw_messages, delay_s, sys.exception())
         await super().nack()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MinimqTelemetryMiddleware:
-    """Makes spans for published messages and for calls of handlers, where the span is current.
+    """Makes a span for each published message, and one for each call of a handler, which is current during the call.
 
     So a message, its retries, and the messages that its handler publishes are one trace:
 

@@ -76,7 +76,7 @@ class OrderlySubscriber(MinimqSubscriber):
         if (consumer := self._consumer) is not None:
             self._consumer = None
             closing = asyncio.create_task(consumer.close(_CLOSE_S))
-            # If a handler stops its own subscriber, waiting here for that call would be a deadlock.
+            # `close` waits for running handlers. So a handler that stops its own subscriber must not wait for `close`.
             if asyncio.current_task() not in self._calls:
                 await closing
             else:

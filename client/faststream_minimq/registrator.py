@@ -76,7 +76,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
             arguments: fields of `SubscriberOptions`, and the common arguments of all brokers (`HandlerFields`).
 
         Raises:
-            InvalidArgument: an option is out of its range.
+            InvalidArgument: an option has a value that is not allowed.
             SetupError: the policy does not fit an orderly subscriber.
         """
         own = {name: value for name, value in arguments.items() if name in SubscriberFields.__annotations__}

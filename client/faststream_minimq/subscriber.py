@@ -48,7 +48,7 @@ class MinimqSubscriber(SubscriberUsecase[Any]):
 
     @property
     def group(self) -> str | None:
-        """The consumer group; None if neither the subscriber nor the broker has one."""
+        """The consumer group; None if neither the subscriber nor its router or broker has one."""
         return self.options.group or self._outer_config.group
 
     def checked_group(self) -> str:

@@ -32,7 +32,7 @@ class SubscriberOptions:
         start: where a new group begins: "earliest", "latest" or a time.
 
     Raises:
-        InvalidArgument: a number is out of its range.
+        InvalidArgument: a number is out of its range, or missing.
     """
 
     group: str | None = None

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Timeout of one `receive`, and delay of the next one after an error.
 _WAIT_S = 10.0
 _AGAIN_S = 1.0
-#: Invisible durations are extended after this fraction (1/3) of them.
+#: Messages are extended every `invisible_s / _EXTENDED_AFTER` seconds.
 _EXTENDED_AFTER = 3
 
 
@@ -146,7 +146,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 return
             for message in messages:
                 await self.consume(message)
-                # After a failure, later messages of the message group must not overtake: they are redelivered, too.
+                # Later messages of the message group must not overtake a failed one: they are redelivered after it.
                 if message.handle not in self._done:
                     return
         finally:

@@ -15,8 +15,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-# gRPC reads this when it is imported. Its fork handlers crash every forked child of a process with an open client, even
-# if the child uses no client.
+# gRPC reads this when it is imported. Its fork handlers crash forked children of a process with an open client, even
+# children that use no client.
 if "grpc" not in sys.modules:
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 

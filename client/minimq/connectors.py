@@ -1,6 +1,6 @@
 """Building blocks of connectors to other systems: columns instead of messages, ranges of offsets, transactions.
 
-Programs that send and receive messages do not need this module. A connector, such as that for Spark, imports only
+Programs that send and receive messages do not need this module. A connector, such as the one for Spark, imports only
 `minimq` and this module, whose interfaces are stable.
 
 Writing: `RecordsSender` sends batches that a connector builds from its own columns (`BatchColumns`).

@@ -56,7 +56,7 @@ _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
 _MOST_BYTES = 32 << 20
-#: How often concurrent commands may be faster.
+#: Attempts, each of which fails if a concurrent command has settled some of the dead letters first.
 _TRIES = 50
 #: Errors for which reading an original is not retried.
 _CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
@@ -181,7 +181,7 @@ class _Settles:
     def __init__(self, group: str) -> None:
         self._group = group
         self.queue: MessageQueue | None = None
-        #: A try that failed may have been stored.
+        #: True if a try that failed may have been stored all the same.
         self.in_doubt = False
         self._settles: list[broker_pb2.PopSettle] = []
 

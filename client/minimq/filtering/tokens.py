@@ -34,7 +34,7 @@ _AROUND = 60
 Value = str | Decimal | bool
 
 # The exponent is bounded, so Decimal accepts every match. No part can match in two ways, so a long text that is no
-# number causes no backtracking.
+# number is rejected in linear time.
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _TRUTHS = {"true": True, "false": False}
 
@@ -132,7 +132,7 @@ def truth_of(text: str) -> bool | None:
 
 
 def mistake(text: str, place: int, problem: str) -> InvalidArgument:
-    """Return an error that shows the line at `place`, with a caret under it."""
+    """Return an error that shows the line around `place`, with a caret under the place."""
     start = text.rfind("\n", 0, place) + 1
     end = text.find("\n", place) if "\n" in text[place:] else len(text)
     first, last = max(start, place - _AROUND), min(end, place + _AROUND)
@@ -142,7 +142,7 @@ def mistake(text: str, place: int, problem: str) -> InvalidArgument:
 
 
 def _printable(text: str) -> str:
-    """Replace characters that would break the line; keeps the length, so that the caret fits."""
+    """Replace unprintable characters by spaces, so that the text stays on its line and the caret fits."""
     return "".join(char if char.isprintable() else " " for char in text)
 
 

@@ -150,7 +150,7 @@ class LocalCluster:
                 raise InvalidArgument(f"cannot make the folder {self.data_dir}: {error.strerror}") from None
             self._make_secrets()
             _launch_all(self.nameservers)
-            if self._authority is not None:  # the credentials contain the addresses, which `launch` may have changed
+            if self._authority is not None:  # the credentials contain the addresses, which the launch may have changed
                 self._authority.issue("admin", [server.address for server in self.nameservers])
             _launch_all(self.brokers)
             self._wait_registered()

@@ -33,7 +33,7 @@ log = client_logger(__name__)
 _HOST = "127.0.0.1"
 _READY_S = 30.0
 _STOP_S = 15.0
-#: Interval of checks whether a start has failed.
+#: Interval at which the wait for a start checks whether it was cancelled.
 _LOOK_S = 0.2
 _TAIL_LINES = 20
 _TAIL_BYTES = 64 << 10
@@ -100,7 +100,7 @@ class ServerProcess:
 
     @property
     def end(self) -> str:
-        """The end of the latest process, "status 1" or "signal SIGKILL"; empty while it runs."""
+        """The end of the latest process, "status 1" or "signal SIGKILL"; empty while it runs, and before the first."""
         process = self._process
         code = None if process is None else process.poll()
         if code is None:
@@ -197,7 +197,7 @@ class ServerProcess:
         """Wait until the launched process serves. Raises as `start` does, after ending the process.
 
         Args:
-            told: cancels the wait when another thread sets it.
+            told: the start counts as failed when another thread sets it.
         """
         with self._lock:
             process = self._process

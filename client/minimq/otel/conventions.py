@@ -46,7 +46,7 @@ Attributes = dict[str, AttributeValue]
 
 #: A message with more characters of properties is sent without context, to leave room for the properties of retries.
 _MOST_PROPERTIES = MAX_METADATA // 2
-#: Most links of one span: the default limit of collectors.
+#: Most links of one span: the SDK's default limit.
 MOST_LINKS = 128
 _NOTHING = Context()
 
@@ -130,7 +130,7 @@ def context_of(message: ReceivedMessage, base: Context = _NOTHING) -> Context:
     """Return the trace context in a message; `base` if there is none, or its properties are damaged."""
     try:
         return context_in(message.properties, base)
-    except MiniMQError:
+    except MiniMQError:  # the application gets this error, too, when it reads the properties
         return base
 
 

@@ -18,7 +18,7 @@ the same strategy with the same arguments.
 All strategies except `Sticky` divide each topic on its own, so remainders favour the same members in every topic: with
 `Averagely` those whose names sort first.
 
-Any other object with the protocol `AllocationStrategy` may be used instead. Consumers call `allocate_group`, which
+Any other object that implements `AllocationStrategy` may be used instead. Consumers call `allocate_group`, which
 supports both protocols of strategies.
 """
 

@@ -47,7 +47,7 @@ class AllocationStrategy(Protocol):
 class OwnerAwareStrategy(Protocol):
     """A strategy that divides all topics of a group at once, and knows the current owners of the queues.
 
-    If `uses_owners` is true, it is used instead of the protocol `AllocationStrategy`.
+    If `uses_owners` is true, consumers call `allocate_all` instead of `AllocationStrategy.allocate`.
     """
 
     @property

@@ -68,7 +68,7 @@ class AvroSchema:
         raise InvalidArgument(f"the value does not fit its schema: {told}")
 
     def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
-        """Return the value of a payload that was written with this schema, as a value of the schema `reader`."""
+        """Return the value of a payload that was written with this schema, resolved to `reader` unless that is None."""
         data = BytesIO(payload)
         read = python_reader.schemaless_reader if self._is_recursive else fastavro.schemaless_reader
         value = read(data, self.parsed, None if reader is None else reader.parsed)

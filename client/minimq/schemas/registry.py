@@ -392,7 +392,7 @@ def _quoted(name: str) -> str:
 def resolved(
     registry: SchemaRegistry, references: Sequence[SchemaReference], most: int = 100, *, serialized: bool = False
 ) -> dict[str, Schema]:
-    """Return all schemas that `references` lead to, by name, directly or not; a schema follows those that it needs."""
+    """Return the schemas that `references` name, directly or indirectly, by name. Each follows those that it needs."""
     found: dict[str, Schema] = {}
     visited: set[str] = set()
 

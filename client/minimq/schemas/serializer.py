@@ -64,7 +64,7 @@ class Serializer(ABC, Generic[T]):
     """Converts values to message bodies and back. Thread-safe; any number of clients may share one.
 
     With a schema registry, each body has a mark with the id of its schema. The first value for a topic, and the first
-    body with a schema, cause a blocking request to the registry: on an event loop call `message_async`, `value_async`.
+    body with a schema, cause a blocking request to the registry: on an event loop, use the `_async` methods.
 
     Args:
         registry: the schema registry; None for bodies without a mark.
@@ -159,7 +159,7 @@ class Serializer(ABC, Generic[T]):
 
     @abstractmethod
     def _decode(self, payload: bytes, mark: SchemaMark | None, indexes: Sequence[int]) -> T:
-        """Decode a payload. Raises `MalformedBody`; any error of a library is turned into it."""
+        """Decode a payload. Raises `MalformedBody`, or an error of a library, which `value` turns into it."""
 
     def _indexes(self) -> Sequence[int]:
         return ()
