@@ -110,11 +110,13 @@ def _refused(to: Path, error: OSError) -> InvalidArgument:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder that only its owner may read. Raises `InvalidArgument` if another user has made it."""
+    """Make a folder that only its owner may read. Raises `InvalidArgument` for a link, or a folder of another user."""
     path.mkdir(exist_ok=True, mode=0o700)
     owner = path.lstat().st_uid
     if path.is_symlink() or owner not in (os.geteuid(), 0):  # a mounted folder may belong to root
-        raise InvalidArgument(f"{path} belongs to another user, who could replace the secrets in it: remove it")
+        raise InvalidArgument(
+            f"{path} is a link or belongs to another user, who could replace the secrets in it: remove it"
+        )
     if owner == os.geteuid():
         path.chmod(0o700)
 

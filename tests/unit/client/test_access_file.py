@@ -80,7 +80,7 @@ def test_a_new_folder_takes_over_neither_modes_nor_links(tmp_path: Path) -> None
     other = tmp_path / "other"
     other.mkdir()
     (other / "authority").symlink_to(folder)
-    assert "made by somebody else" in run("secure", "init", other, status=2).output
+    assert "is a link or belongs to another user" in run("secure", "init", other, status=2).output
 
 
 def test_the_key_of_the_servers_is_replaced_line_by_line(folder: Path) -> None:
