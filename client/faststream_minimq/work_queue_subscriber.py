@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 from faststream._internal.endpoint.utils import process_msg
@@ -190,15 +189,14 @@ class WorkQueueSubscriber(MinimqSubscriber):
         while True:
             await asyncio.sleep(self.options.invisible_s / _EXTENDED_AFTER)
             if messages := list(self._unsettled.values()):
-                with suppress(errors.HandleExpired):  # those were settled meanwhile, or redelivered to another consumer
-                    try:
-                        await consumer.extend(messages)
-                    except errors.Closed:
-                        return
-                    except errors.HandleExpired:
-                        raise
-                    except errors.MiniMQError as error:
-                        self._report(f"cannot extend {len(messages)} messages, tries again: {error}", logging.WARNING)
+                try:
+                    await consumer.extend(messages)
+                except errors.Closed:
+                    return
+                except errors.HandleExpired:
+                    pass  # some were settled meanwhile, or redelivered to another consumer; the others are extended
+                except errors.MiniMQError as error:
+                    self._report(f"cannot extend {len(messages)} messages, tries again: {error}", logging.WARNING)
 
     # ---- without a handler ----------------------------------------------------------------------
 
