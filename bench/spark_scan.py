@@ -32,9 +32,9 @@ from pyspark.sql import DataFrame, SparkSession
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 
 TOPIC = "scan"
-#: Its messages have properties.
+#: The topic whose messages have properties, too.
 RICH = "scan-rich"
-#: It has one message in each queue.
+#: The topic with one message in each queue.
 FEW = "scan-few"
 QUEUES = 8
 #: Messages per call of `send_many`.

@@ -69,7 +69,7 @@ class Flights:
 
 
 def two_weeks() -> Flights:
-    """Return the flights from 1 to 14 January 2013, of which the query sees one week before it is stopped."""
+    """Return the flights from 1 to 14 January 2013; the query sees one week before it is stopped."""
     table = departures()
     times = pd.to_datetime(table["time_hour"])
     table = table[times < pd.Timestamp("2013-01-15", tz="UTC")]

@@ -167,7 +167,7 @@ class MinimqParser:
         return parsed
 
     async def decode_message(self, message: StreamMessage[Any]) -> Any:
-        """Return the body, decoded by its content type."""
+        """Return the body, decoded by its content type. A coroutine, because FastStream awaits decoders."""
         return decode_message(message)
 
     async def decode_batch(self, message: StreamMessage[Any]) -> list[Any]:

@@ -152,7 +152,7 @@ class _SchemaFacts:
     def _of_name(self, name: str, schema: Plain, above: tuple[str, ...]) -> int:
         if name in above:
             self.is_recursive = True
-            return 1  # a finite value needs a union or an array to end the recursion, which takes a byte
+            return 1  # a finite value ends the recursion by a union, an array or a map, which takes a byte
         if name not in self._known:
             if schema["type"] == "fixed":
                 self._known[name] = int(schema["size"] > 0)
