@@ -106,7 +106,7 @@ def _readable(data: QueueData) -> int:
     return data.read_queues if data.permission & Permission.READ else 0
 
 
-#: Conflicts to remember; the latest ones stay.
+#: Maximum remembered conflicts; the latest ones stay.
 MAX_CONFLICTS = 20
 #: A conflict expires if it does not recur for this long. A refused broker retries every second, so by then it was
 #: stopped or reconfigured.
@@ -136,7 +136,7 @@ class ConflictLog:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], Conflict] = {}  # oldest first
+        self._seen: dict[tuple[str, str], Conflict] = {}  # ordered by `last_at`
 
     def note(self, loser: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
         """Remember that a broker was refused or replaced."""
@@ -167,5 +167,5 @@ class ConflictLog:
         }
 
     def recent(self, now: float) -> list[Conflict]:
-        """Return the open conflicts, oldest first. Thread-safe."""
+        """Return the open conflicts, ordered by `last_at`. Thread-safe."""
         return [conflict for conflict in self._seen.copy().values() if now - conflict.last_at < CONFLICT_EXPIRY_S]

@@ -20,7 +20,7 @@ PREFIX = "minimq_nameserver"
 
 
 class NameServerMetrics:
-    """Collects the metrics, on any thread. Must be constructed on the loop of the name server."""
+    """The metrics of one name server. Must be constructed on its event loop; `collect` runs on another thread."""
 
     def __init__(self, service: NameServerService, controller: ControllerService | None) -> None:
         self._service = service

@@ -226,7 +226,7 @@ class RouteTable:
         self._conflicts.note(refused, holder, reason, now)
 
     def conflicts(self, now: float) -> list[Conflict]:
-        """Return the brokers that were refused or replaced lately and are not registered since, oldest first."""
+        """Return the brokers that were lately refused or replaced and not registered since, ordered by `last_at`."""
         return self._conflicts.recent(now)
 
     def broker(self, session: int) -> BrokerState | None:

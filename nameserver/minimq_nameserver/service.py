@@ -33,7 +33,7 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 #: Retry delay for look-ups while brokers register again.
 _BUSY_RETRY_S = 0.1
 _STOPPING = "the name server stops"
-#: Larger events count as unsent bytes. Those of all watchers together are small enough otherwise.
+#: Larger events count as unsent bytes. Smaller ones need little memory even for all watchers together.
 _LARGE_BYTES = 4 << 10
 
 

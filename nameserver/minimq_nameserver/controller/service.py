@@ -89,7 +89,7 @@ class ControllerService:
     # ---- Calls -----------------------------------------------------------------------------------
 
     async def Report(self, request: controller_pb2.ReportRequest, context: _Context) -> controller_pb2.ReportResponse:
-        """Note that a replica is alive, and answer the record. Held back for `wait_ms` while there is no news."""
+        """Note that a replica is alive, and answer the record. Held back for up to `wait_ms` without news."""
         report = from_wire(ReplicaReport, request)
         await self._receive(report)
         record = await self._hold(report, request.wait_ms / 1000)
