@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _RETRY_S = 0.5
-#: A broker that reaches no name server for this long uses the document that it has.
+#: A broker that has reached no name server this long after its start uses the document that it has.
 _SETTLE_S = 5.0
 
 

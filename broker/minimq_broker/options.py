@@ -381,7 +381,7 @@ class BrokerOptions:
 
     @property
     def slave_read_lag(self) -> int:
-        """Readers this many bytes behind go to a slave: older data is probably not in the page cache."""
+        """Readers that are more bytes behind go to a slave: older data is probably not in the page cache."""
         return self.slave_read_lag_bytes or int(0.4 * _memory_bytes(_MEMORY_LIMIT))
 
     @property

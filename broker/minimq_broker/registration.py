@@ -134,7 +134,7 @@ class _Link:
                         if isinstance(error, grpc.RpcError)
                         else error
                     )
-                    # Retry a link that worked quickly, and others with backoff.
+                    # Retry at the shortest interval after a link that worked, otherwise with backoff.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
 

@@ -105,7 +105,7 @@ class Broker:
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
-        #: Stops what was started in reverse order; and the loop time by which this must be done.
+        #: Stops what was started, in reverse order. `_until` is the loop time by which that must be done.
         self._ends, self._until = AsyncExitStack(), math.inf
 
     @property
@@ -351,7 +351,7 @@ class Broker:
             self._registration.changed()
 
     def _describe(self) -> nameserver_pb2.RegisterRequest:
-        assert self._engine is not None  # closes after the registration has ended
+        assert self._engine is not None  # the engine closes after the registration has ended
         data_version, state = self._engine.tables.data_version, self._engine.state
         alike = defaultdict[tuple[int, ...], list[str]](list)
         for topic in state.topics.copy().values():

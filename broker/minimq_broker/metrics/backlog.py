@@ -28,7 +28,7 @@ class Backlog:
     def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
         self._most_series = most_series
-        #: Cached first offsets of queues, which are read from disk. They change with the log's cuts and its term.
+        #: Cached first offsets of queues, which are read from disk. Valid for one pair of `log.cuts` and term.
         self._firsts: dict[QueueKey, int] = {}
         self._firsts_version = (0, 0)
 

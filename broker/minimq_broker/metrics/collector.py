@@ -118,7 +118,7 @@ class BrokerMetrics:
         try:
             with self._engine.handle.reading() as store:
                 return [*self._commits(store), *self._disk(store), *self._depths(store)]
-        except SystemBusy:  # the store is being truncated or replaced
+        except SystemBusy:  # not readable, such as while it is truncated or replaced
             return []
 
     def _traffic(self) -> Iterator[Metric]:

@@ -48,7 +48,7 @@ class BatchTracer:
         self._tracer = self._provider.get_tracer("minimq-broker", daemon.version(), _SCHEMA_URL)
 
     def parent(self, traceparent: str) -> Context | None:
-        """Return the trace context of the sender; None if the batch is not traced."""
+        """Return the trace context of the sender; None if the batch is not traced, or over the limit per second."""
         if not traceparent:
             return None
         second = int(time.monotonic())

@@ -42,7 +42,7 @@ class Controller(Protocol):
         If the record names this run of this replica the master, its lease lasts `lease_s` of the record from the moment
         *before* the call. No other answer, and no error, renews it. Replicas report several times per lease.
 
-        The answer may be held back for `wait_s` seconds while there is no news.
+        The answer may be held back for up to `wait_s` seconds while there is no news.
         """
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:

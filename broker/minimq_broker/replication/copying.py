@@ -152,7 +152,7 @@ class Snapshots:
         return min((copy.position for copy in [*self._copies] if copy.moved_at > since), default=NOTHING_NEEDED)
 
     async def send(self, context: Any) -> None:
-        """Send everything that is confirmed now. Raises `SystemBusy` if too many copies are running."""
+        """Send the state and the log, as confirmed now. Raises `SystemBusy` if too many copies are running."""
         self._admit()
         copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
         self._copies.append(copy)

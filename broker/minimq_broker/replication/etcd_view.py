@@ -11,8 +11,8 @@ of its master from the moment it sees a new revision of the master's report. Its
 and fails if the master has reported since. Leases of etcd are not used: only its leader renews them, which may have
 been replaced without knowing it; they restart with each leader; and they last whole seconds.
 
-A process runs one transaction at a time, so revisions never go back. If they do, etcd was emptied or restored from a
-backup: the process starts over, and so does the time of a lease.
+A process runs one transaction at a time, so it sees revisions go back only if etcd was emptied or restored from a
+backup. Then it continues as if it had just started, and the time of a lease begins again.
 """
 
 from __future__ import annotations
@@ -218,7 +218,7 @@ class EtcdView:
         return outcome.succeeded
 
     async def elect(self) -> None:
-        """Elect a master if it is time. If another process did or the master is back, the view is up to date."""
+        """Elect a master if it is time. If another process was faster or the master is back, only update the view."""
         if self.record is None or self._liveness is None:
             return
         elected = self._liveness.elect(self.record, time.monotonic(), self._term_lease_s)

@@ -185,7 +185,7 @@ class Feed:
 
 
 def go_on(store: MessageStore, position: int) -> replication_pb2.GoOn:
-    """Return where a slave continues, and the last term's first entry before it, by which it verifies the log."""
+    """Return where a slave continues, and the first entry of the last term before it, to verify that the logs agree."""
     start = next((start for start in reversed(store.state.terms) if start.position < position), None)
     if start is None or start.position < store.log.complete_from:
         return replication_pb2.GoOn(position=position)

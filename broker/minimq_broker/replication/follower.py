@@ -97,7 +97,7 @@ class Follower:
             self._intake.fail(_DamageFound())
 
     async def stop(self) -> None:
-        """End the stream and wait until all its received entries are written. Idempotent."""
+        """End the stream and wait until none of its entries is on the way to the log. Idempotent."""
         self.end()
         task, self._task = self._task, None
         if task is not None:

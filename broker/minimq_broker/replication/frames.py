@@ -32,7 +32,7 @@ def heartbeat_s(lease_s: float) -> float:
 async def next_frame(
     stream: ReplicaStream | SnapshotStream, patience_s: float, peer: str
 ) -> replication_pb2.ReplicaFrame:
-    """Return the next frame of a broker. Raises `DeadlineExceeded` and `Unavailable`."""
+    """Return the next frame of a broker. Raises `DeadlineExceeded`, `Unavailable` and `InternalError`."""
     try:
         async with asyncio.timeout(patience_s):
             frame = await stream.read()

@@ -101,7 +101,7 @@ class Leadership:
 
     @property
     def by_replicas_s(self) -> float:
-        """Seconds for which this broker has served by confirmations of slaves alone; 0 if its controller answers."""
+        """Seconds served by confirmations of slaves alone; 0 while the controller's lease holds."""
         now = lease_clock()
         return now - self._lease.controller_until if self._lease.controller_until <= now < self._until else 0.0
 
@@ -275,7 +275,7 @@ class Leadership:
     # ---- the in-sync set ------------------------------------------------------------------------
 
     def _wanted(self) -> frozenset[int] | None:
-        # A requested replica counts as in sync until the controller answers, so ask only while it can be reached.
+        # A requested replica counts as electable until the controller answers, so request only while its lease holds.
         if self._ended or lease_clock() >= self._lease.controller_until:
             return None
         wanted = self.in_sync.wanted(self._loop.time())

@@ -75,7 +75,7 @@ class AppendService:
                 await self._wait_for_room(job, answers)
 
     def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
-        # Submits the batch and returns None, or returns its job if there is no room now.
+        # Submits or refuses the batch and returns None, or returns its job if there is no room now.
         try:
             check_bounds(request)
         except InvalidArgument as error:  # our clients never send one: refuse it and end the stream
@@ -118,7 +118,7 @@ class AppendService:
             await self._engine.writes.append(job)
         except MiniMQError as error:
             answers.refuse(job.request_id, error)
-        # Not before: a batch that waits for room when the broker stops gets no answer.
+        # Not before: a batch that waits for room when the broker stops is not written, and gets no answer.
         answers.expected += 1
 
 

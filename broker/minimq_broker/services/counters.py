@@ -11,7 +11,7 @@ from minimq_common.serving.histogram import SECONDS, Histogram
 
 @dataclass(slots=True)
 class Counters:
-    """Counts since the start of the broker. Changed on the event loop."""
+    """Counts since the start of the broker. Any thread may read; one thread at a time changes a field."""
 
     messages_in: int = 0
     messages_out: int = 0

@@ -35,7 +35,7 @@ class EngineObserver:
     #: Topics were created, changed or deleted, or the permission of the broker changed.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
-    #: The disk is fuller than its limit. Called on any thread; must not block.
+    #: The disk has reached a higher fill level. Called on any thread; must not block.
     disk_filled: Callable[[], None]
 
 
@@ -288,7 +288,7 @@ class BatchSpans(Protocol):
     """Makes trace spans of batches that clients have sent. Belongs to the event loop."""
 
     def parent(self, traceparent: str) -> Any | None:
-        """Return the trace context of the sender; None if the batch is not traced."""
+        """Return the trace context of the sender; None if the batch gets no spans."""
 
     def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:
         """Make the spans of an answered batch."""

@@ -55,7 +55,7 @@ LIMITS = (
     "subscriptions",
     "topics",
 )
-#: After this long without a refusal, the next one is logged as the begin of a new outage.
+#: After this long without a refusal, the next one is logged as the start of a new outage.
 _QUIET_S = 60.0
 
 

@@ -37,7 +37,8 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
     if not client_id:
         return CommittedOffset(*queue, item.offset)
-    # None keeps the recorded tries: a plain commit says nothing of the next message, which may have killed a member.
+    # None keeps the tries recorded at this offset: a plain commit says nothing of the message there, which may have
+    # killed a member.
     return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
 
 

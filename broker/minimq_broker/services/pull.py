@@ -230,7 +230,7 @@ class _Pull:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
         limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, lent=lent)
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
-        if self._engine.store.log.cuts != cuts:  # the log was cut since: deleted messages must not count as skipped
+        if self._engine.store.log.cuts != cuts:  # messages deleted meanwhile must not count as skipped
             return None
         sent = sum(batch.base_offset + batch.count - max(batch.base_offset, self._offset) for batch in batches)
         if not batches and next_offset == self._offset:  # no progress: would loop forever

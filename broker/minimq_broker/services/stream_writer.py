@@ -126,7 +126,7 @@ class AnswerStream:
             await self._change()
 
     async def serve(self, receiver: asyncio.Task[None]) -> None:
-        """Wait until `receiver` ended and all expected answers are written, or the stream ended. Raises its error."""
+        """Wait until `receiver` and all expected answers are done, or the stream ends. Raises its error, if any."""
         await asyncio.wait((receiver, self._over), return_when=asyncio.FIRST_COMPLETED)
         while (self.expected > 0 or self._answers) and not self._over.done():
             await self._change()

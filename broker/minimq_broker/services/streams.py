@@ -27,7 +27,7 @@ class Streams:
         return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
 
     def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
-        """Start a task that runs until it is cancelled. Its `name` begins with the call, such as "pull-"."""
+        """Start a task that `end` cancels. Its `name` begins with the call that it counts for, such as "pull-"."""
         task = asyncio.create_task(requests, name=name)
         self._receivers.add(task)
         task.add_done_callback(self._received)

@@ -49,7 +49,7 @@ class Writes:
         self._observer = observer
         #: None if writes are always accepted.
         self.refusal = refusal
-        #: Called with each batch just after its submission: jobs they submit join the same commit.
+        #: Called with each batch just after its submission: jobs they submit can join its commit.
         self.listeners: list[Callable[[AppendJob], object]] = []
         self._loop = asyncio.get_running_loop()
         #: Unanswered jobs with the bytes of their batches, and the sum of these bytes.
@@ -133,7 +133,7 @@ class Writes:
     async def record(
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
     ) -> Fact | None:
-        """Record the fact of `decide` and return it once it is on disk; see `FactJob`. Also raises `NotMaster`."""
+        """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
         with LoggedDecision(decide) as decision:
             return (await self.written(FactJob(decision, alone, keeps_log))).fact
 
@@ -171,7 +171,7 @@ class Writes:
     # ---- answering ------------------------------------------------------------------------------
 
     def hand_over(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
-        """Pass finished jobs from the thread of the writer to the event loop; see `Notify`."""
+        """Pass finished jobs to the event loop. Called on the thread that finished them; see `Notify`."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._finish, jobs, grown)
 

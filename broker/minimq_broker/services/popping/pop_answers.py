@@ -65,7 +65,7 @@ class PopAnswers(AnswerStream):
         self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
 
     def close(self) -> None:
-        """Write nothing more, cancel waiting takes, and give back messages whose batches were not written."""
+        """Write nothing more, cancel waiting takes, and give back the messages of results that are still queued."""
         super().close()
         for cancel in [*self.cancels.values()]:
             cancel()

@@ -76,7 +76,7 @@ class Retention(PeriodicTask):
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
         self._loop: asyncio.AbstractEventLoop | None = None
-        #: Size of the log after the last early deletion. The next one may delete as much as the log has grown since.
+        #: Size of the log after the last early deletion. Growth since then bounds the next one; see `early_bytes`.
         self._kept_bytes = 0
         #: Whether it is known which entries of old segments are needed.
         self._knows_needed = False
@@ -93,7 +93,7 @@ class Retention(PeriodicTask):
         await super().stop(cancel=cancel)
 
     def look_now(self) -> None:
-        """Check at once, because the disk is fuller than its limit. Thread-safe."""
+        """Check at once, because the disk has become fuller. Thread-safe."""
         if self._loop is not None and not self.is_stopping:
             self._loop.call_soon_threadsafe(self.wake)
 
