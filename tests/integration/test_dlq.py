@@ -363,7 +363,7 @@ def test_what_was_stored_without_an_answer_is_counted(cluster: LocalCluster, pro
 
 
 @pytest.mark.parametrize(
-    ("spans", "said"), [([[0, 1]] * 2, "each queue is named once"), ([[3, 1, 0, 1]], "spans ascend")]
+    ("spans", "said"), [([[0, 1]] * 2, "each queue is named once"), ([[3, 1, 0, 1]], "spans must ascend")]
 )
 def test_a_broker_is_told_of_each_dead_letter_once(
     cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, spans: list[list[int]], said: str

@@ -265,9 +265,9 @@ def test_settled_messages_are_delivered_again_with_all_tries() -> None:
 
 @for_each("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
 def test_spans_that_do_not_ascend_are_refused(spans: list[tuple[int, int]]) -> None:
-    with pytest.raises(InvalidArgument, match="spans ascend"):
+    with pytest.raises(InvalidArgument, match="spans must ascend"):
         PopQueue(10).reopen(Reopen(spans), (0, 10))
-    with pytest.raises(InvalidArgument, match="spans ascend"):
+    with pytest.raises(InvalidArgument, match="spans must ascend"):
         PopQueue().claim(Claim(spans, 10))
 
 
