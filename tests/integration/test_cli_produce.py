@@ -117,12 +117,10 @@ def test_a_topic_that_is_not_there_or_a_file(minimq: Minimq, topic: str) -> None
 def test_a_line_that_is_too_long_is_named(minimq: Minimq, topic: str) -> None:
     for length in (5 << 20, 50 << 20):  # the second one is not even kept in memory
         said = minimq("produce", topic, stdin=b"one\ntwo\n" + b"x" * length, status=1)
-        assert said.startswith(
-            "error: line 3 has more than 4,194,304 bytes: make it shorter, or raise --max-body-bytes"
-        )
+        assert "error: line 3 has more than 4,194,304 bytes: make it shorter, or raise --max-body-bytes" in said
     long = b"one\n" + b"x" * (10 << 20)
     said = minimq("produce", topic, "--max-body-bytes", str(32 << 20), stdin=long, status=1)
-    assert said.startswith("error: line 2 has 10,485,760 bytes: ")
+    assert "error: line 2 has 10,485,760 bytes: " in said  # behind the warnings about a broker that is busy
     assert "start the brokers with a larger --max-body-bytes" in said
     text = minimq("produce", topic, "--key-field", "id", stdin=b'{"id": "a\\u0000b"}', status=1)
     assert "line 1: field 'id' has a NUL character" in text
@@ -387,4 +385,4 @@ def test_errors_are_told_in_a_line(minimq: Minimq, cluster: LocalCluster, topic:
     with service(cluster.nameserver, topic, answer):
         assert minimq("request", topic, "bad", "--timeout", "30", status=1) == "error: this is bad\n"
     late = minimq("request", topic, "abc", "--timeout", "3", status=1)
-    assert late.startswith("error: no reply to the request came within 3 s: it is stored in queue ")
+    assert "error: no reply to the request came within 3 s: it is stored in queue " in late
