@@ -212,6 +212,8 @@ class AnswerStream:
             pass
         except _CALL_ENDED:
             self._end(None)
+        except Exception as error:  # noqa: BLE001 - it ends the call
+            self._end(error)
 
     def _end(self, error: Exception | None) -> None:
         if self._over.done():
