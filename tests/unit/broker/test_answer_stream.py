@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from minimq_broker.services.stream_writer import AnswerStream
-from minimq_common.wire.unsent import Unsent
+from minimq_common.wire.unsent import UnsentBudget
 
 
 class FailingCall:
@@ -31,8 +31,8 @@ class FailingCall:
 def test_a_write_that_fails_ends_the_stream_with_its_error(at_once: bool) -> None:
     async def serve() -> None:
         soon = asyncio.get_running_loop().call_soon
-        answers = AnswerStream(FailingCall(at_once=at_once), b"".join, soon, Unsent(1 << 20))
-        receiver = asyncio.create_task(asyncio.Event().wait())
+        answers = AnswerStream(FailingCall(at_once=at_once), b"".join, soon, UnsentBudget(1 << 20))
+        receiver = asyncio.create_task(asyncio.sleep(3600))
         answers.expected = 2
         answers.add(b"one")
         soon(answers.add, b"two")
