@@ -15,7 +15,7 @@ import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.core.held.staging import StagingLimits
-from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.upkeep.disk import Watermarks
 from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.options import BrokerOptions
@@ -318,7 +318,7 @@ class Broker:
         security = security_of(self._secrets)
         etcd = security_of_files(options.etcd_ca, options.etcd_certificate, options.etcd_key)
         controller = parse(options.controller, term_lease_s=options.term_lease_s, security=security, etcd_security=etcd)
-        patience = Patience(lag_s=options.replica_lag_s)
+        patience = InSyncLimits(lag_s=options.replica_lag_s)
         return RoleKeeper(engine, own, controller, patience, self._role_changed, security)
 
     def _role_changed(self) -> None:

@@ -18,7 +18,7 @@ from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import retrieve
-from minimq_common.wire.unsent import SMALL_BYTES, Unsent
+from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
 from minimq_nameserver.answers import Answers
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
 from minimq_nameserver.registrations import CallCounters, Registrations
@@ -47,7 +47,7 @@ class NameServerService:
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self.table = table
         self._answers = Answers(table, clock)
-        self.unsent = Unsent(MAX_UNSENT_BYTES)
+        self.unsent = UnsentBudget(MAX_UNSENT_BYTES)
         self.watchers = Watchers()
         self._settled = asyncio.Event()
         self._streams: set[rpc.LiveStream] = set()

@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minimq_broker.core.in_sync import InSync, Patience
+from minimq_broker.core.in_sync import InSync, InSyncLimits
 from minimq_broker.core.term_lease import Confirmations, TermLease
 from minimq_common.errors import MiniMQError, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
@@ -33,7 +33,7 @@ _FAULTS = (
     *("cut", "cut", "cut", "one way", "one way", "isolate", "heal", "heal"),
     *("controller", "hang", "crash", "stop", "promote"),
 )
-_PATIENCE = Patience(broken_s=1.0, lag_s=5.0)
+_PATIENCE = InSyncLimits(broken_s=1.0, lag_s=5.0)
 
 
 class Violation(AssertionError):

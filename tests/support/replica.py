@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.copying import Snapshots
 from minimq_broker.replication.roles import RoleKeeper, new_run
@@ -62,7 +62,7 @@ async def replica(
             sync=False,
             min_in_sync=1,
         )
-        roles = RoleKeeper(engine, own, parse(controller), Patience(), lambda: None)
+        roles = RoleKeeper(engine, own, parse(controller), InSyncLimits(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
         dispatcher, replication = Dispatcher(), replication_pb2.DESCRIPTOR.services_by_name["Replication"]

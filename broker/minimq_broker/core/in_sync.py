@@ -16,14 +16,14 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple
 
-#: Share of `Patience.lag_s` that a joining replica may lag. A replica that is always later would soon leave again.
+#: Share of `InSyncLimits.lag_s` that a joining replica may lag. A replica that is always later would soon leave again.
 _JOIN_LAG_FRACTION = 0.2
-#: Resolution of the lag: at most this many `_Mark`s are taken within `Patience.lag_s`.
+#: Resolution of the lag: at most this many `_Mark`s are taken within `InSyncLimits.lag_s`.
 _MARKS_PER_LAG = 25
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class InSyncLimits:
     """The time for which a replica stays in sync without keeping up."""
 
     #: Seconds after its stream broke.
@@ -65,7 +65,14 @@ class InSync:
     """The in-sync set during one leadership. Used by one thread."""
 
     def __init__(
-        self, own_id: int, members: Collection[int], patience: Patience, now: float, *, sync: bool, confirmed: int = 0
+        self,
+        own_id: int,
+        members: Collection[int],
+        patience: InSyncLimits,
+        now: float,
+        *,
+        sync: bool,
+        confirmed: int = 0,
     ) -> None:
         self.members = frozenset(members)
         self.confirmed = confirmed

@@ -24,7 +24,7 @@ from minimq_common.errors import StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import explained
-from minimq_common.wire.unsent import Unsent
+from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class _Copy:
 class Snapshots:
     """Sends copies of the data of a broker. Belongs to the loop of the engine."""
 
-    def __init__(self, handle: StoreHandle, unsent: Unsent) -> None:
+    def __init__(self, handle: StoreHandle, unsent: UnsentBudget) -> None:
         self._handle, self._unsent = handle, unsent
         self._loop = asyncio.get_running_loop()
         self._copies: list[_Copy] = []

@@ -17,7 +17,7 @@ from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.store.message_store import MessageStore
-from minimq_common.wire.unsent import Unsent
+from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import replication_pb2
 
 Context = grpc.aio.ServicerContext[replication_pb2.ReplicaRequest, replication_pb2.ReplicaFrame]
@@ -55,7 +55,7 @@ class Feed:
         slave: FollowerHello,
         position: int,
         moved: Callable[[], None],
-        unsent: Unsent,
+        unsent: UnsentBudget,
         lease_s: float = math.inf,
         ask: Callable[[], float | None] = lambda: None,
         confirmed: Callable[[float], None] = lambda number: None,

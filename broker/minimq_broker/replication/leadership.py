@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
-from minimq_broker.core.in_sync import InSync, Patience, ReplicaProgress
+from minimq_broker.core.in_sync import InSync, InSyncLimits, ReplicaProgress
 from minimq_broker.core.term_history import TermStart, common_point
 from minimq_broker.core.term_lease import TermLease
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
@@ -43,7 +43,7 @@ class Leadership:
         record: ReplicaSet,
         own_id: int,
         controller: Controller,
-        patience: Patience,
+        patience: InSyncLimits,
         lease_until: float,
     ) -> None:
         store = self._store = engine.store

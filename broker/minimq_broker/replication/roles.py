@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.replication.controller import Controller
@@ -54,7 +54,7 @@ class RoleKeeper:
         engine: Engine,
         own: ReplicaReport,
         controller: Controller,
-        patience: Patience,
+        patience: InSyncLimits,
         changed: Callable[[], None],
         security: ChannelSecurity = PLAIN,
     ) -> None:

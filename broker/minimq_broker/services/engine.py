@@ -23,7 +23,7 @@ from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.store_options import StoreOptions
 from minimq_common.model import first_epoch
-from minimq_common.wire.unsent import Unsent
+from minimq_common.wire.unsent import UnsentBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Engine:
         self.limits = limits
         self.counters = Counters()
         self.refusals = LimitRefusals()
-        self.unsent = Unsent(limits.max_unsent_bytes)
+        self.unsent = UnsentBudget(limits.max_unsent_bytes)
         self.streams = Streams()
         self.arrivals = Arrivals(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)

@@ -18,7 +18,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.stream_writer import StreamWriter
 from minimq_broker.services.streams import raise_failure
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import Lent, ReadLimits
+from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, OffsetOutOfRange, SystemBusy, TopicRecreated
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
@@ -223,12 +223,14 @@ class _Pull:
         return True
 
     def _next_frame(self, queue: QueueKey, first: int, end: int, cuts: int) -> bytes | None:
-        with Lent() as lent:  # copies batches only once, from the file into the frame
-            return self._read_frame(queue, first, end, cuts, lent)
+        with BorrowedViews() as borrowed:  # copies batches only once, from the file into the frame
+            return self._read_frame(queue, first, end, cuts, borrowed)
 
-    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, lent: Lent) -> bytes | None:
+    def _read_frame(self, queue: QueueKey, first: int, end: int, cuts: int, borrowed: BorrowedViews) -> bytes | None:
         frame_bytes = SMALL_BYTES if self._engine.unsent.is_tight else FRAME_BYTES
-        limits = ReadLimits(self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, lent=lent)
+        limits = ReadLimits(
+            self._messages_left, min(self._bytes_left, frame_bytes), self._tags, STEP_ROWS, borrowed=borrowed
+        )
         batches, next_offset = self._engine.store.search(queue, self._offset, limits)
         if self._engine.store.log.cuts != cuts:  # messages deleted meanwhile must not count as skipped
             return None

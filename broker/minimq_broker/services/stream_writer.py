@@ -12,7 +12,7 @@ import grpc.aio
 
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire import rpc
-from minimq_common.wire.unsent import SMALL_BYTES, Unsent, Write
+from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
 
 
 class _Message(Protocol):
@@ -31,7 +31,7 @@ class StreamWriter(Generic[Message]):
     Messages are encoded here rather than by gRPC (the `Dispatcher` allows it), which saves one copy in memory.
     """
 
-    def __init__(self, context: Any, unsent: Unsent, rate: ByteRate | None = None) -> None:
+    def __init__(self, context: Any, unsent: UnsentBudget, rate: ByteRate | None = None) -> None:
         self._rate = rate
         self._context = context
         self._unsent = unsent
@@ -92,7 +92,7 @@ class AnswerStream:
         context: Any,
         encode: Callable[[list[Any]], bytes],
         soon: Callable[[Callable[[], None]], object],
-        unsent: Unsent,
+        unsent: UnsentBudget,
         rate: ByteRate | None = None,
     ) -> None:
         self._write, self._peer = context.write, context.peer()

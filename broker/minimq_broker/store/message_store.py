@@ -38,7 +38,7 @@ class StoredBatch:
     stored_ms: int
     position: int
     count: int
-    #: With `ReadLimits.lent` a view of the file.
+    #: With `ReadLimits.borrowed` a view of the file.
     data: bytes
     due_ms: int = 0
 

@@ -82,7 +82,7 @@ def _accept_all(_batch: memoryview) -> bool:
     return True
 
 
-class Lent(ExitStack):
+class BorrowedViews(ExitStack):
     """Keeps views of segment files valid until it is closed: holds a transaction and a reference of each segment."""
 
     def __init__(self) -> None:
@@ -113,7 +113,7 @@ class ReadLimits:
     #: Filter on the bytes of a batch.
     may_hold: Callable[[memoryview], bool] = _accept_all
     #: If given, batches are not copied but returned as views of the file, valid until this is closed.
-    lent: Lent | None = None
+    borrowed: BorrowedViews | None = None
 
     def less(self, offset: int, part: ReadResult) -> ReadLimits | None:
         """Return the limits that remain after reading `part` from `offset` on; None if one of them is reached."""
@@ -121,7 +121,7 @@ class ReadLimits:
         size = self.max_bytes - sum(row.size for row, _ in part.found)
         rows = self.max_rows - part.rows
         return (
-            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold, self.lent)
+            ReadLimits(messages, size, self.tag_hashes, rows, self.may_hold, self.borrowed)
             if min(messages, size, rows) > 0
             else None
         )

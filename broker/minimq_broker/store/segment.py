@@ -209,9 +209,9 @@ class Segment(SegmentFile):
         next_offset, rows = offset, 0
         messages, size, wanted = limits.max_messages, limits.max_bytes, limits.tag_hashes
         last, begins_at = offset, -1
-        lent = limits.lent
+        borrowed = limits.borrowed
         try:
-            with self._reading() if lent is None else nullcontext(lent.reading(self, self._reading)) as txn:
+            with self._reading() if borrowed is None else nullcontext(borrowed.reading(self, self._reading)) as txn:
                 for last, key, value in self._values_from(txn, queue, offset):
                     check_row(key, value)
                     base = last - count_in(value) + 1
@@ -227,7 +227,7 @@ class Segment(SegmentFile):
                         if limits.may_hold(batch):
                             if begin > HEADER_BYTES and entry[KIND_AT] == EntryKind.RELEASED:
                                 due_ms[row.position] = held_key_of(entry, row.position).due_ms
-                            found.append((row, bytes(batch) if lent is None else cast("bytes", batch)))
+                            found.append((row, bytes(batch) if borrowed is None else cast("bytes", batch)))
                             size -= row.size
                             messages -= row.last_offset + 1 - max(offset, row.base_offset)
                     rows, next_offset = rows + 1, last + 1

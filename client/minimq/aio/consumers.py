@@ -21,7 +21,7 @@ from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
-from minimq.receiving.work_queues.simple_reader import Reception
+from minimq.receiving.work_queues.simple_reader import TakenMessages
 from minimq.transport.start_position import Start
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue, QueueData
@@ -191,7 +191,7 @@ class SimpleConsumer(SimpleFace):
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
     ) -> list[PoppedMessage]:
         """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
-        found = Reception()
+        found = TakenMessages()
         try:
             if self._interceptors:
                 with self._interceptors.receive() as call:
@@ -204,7 +204,9 @@ class SimpleConsumer(SimpleFace):
             raise
         return found
 
-    async def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
+    async def _receive(
+        self, max_messages: int, invisible_s: float | None, timeout: float, found: TakenMessages
+    ) -> None:
         if self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
             await asyncio.sleep(0)  # let other tasks run
         else:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 #: Called once with the outcome of a call or request: a value, or the error.
-Take = Callable[[T | None, BaseException | None], object]
-#: Sends a request, on the event loop of a connection, and reports its answer to the `Take`.
-Ask = Callable[[Take[T]], object]
+OnResult = Callable[[T | None, BaseException | None], object]
+#: Sends a request, on the event loop of a connection, and reports its answer to the `OnResult`.
+StartRequest = Callable[[OnResult[T]], object]
 
 
 class Awaited(Generic[T]):
@@ -57,13 +57,13 @@ class Awaited(Generic[T]):
 
 
 class LoopCall(Generic[T]):
-    """A coroutine of a client on the event loop of its connection; reports its outcome to a `Take`.
+    """A coroutine of a client on the event loop of its connection; reports its outcome to an `OnResult`.
 
     Not a `concurrent.futures.Future`, as Ctrl-C may hit a waiting thread anywhere: between the acquisition of the
     future's lock and its `with` block, it would leave the lock held, and the loop would wait for it.
     """
 
-    _over: Take[T]
+    _over: OnResult[T]
     _task: asyncio.Task[T] | None = None  # belongs to the loop
 
     def __init__(self, client: ClusterClient, make: Callable[[], Coroutine[Any, Any, T]]) -> None:
@@ -79,7 +79,7 @@ class LoopCall(Generic[T]):
         if self._task is not None:
             self._task.cancel()
 
-    def begin(self, over: Take[T]) -> None:
+    def begin(self, over: OnResult[T]) -> None:
         """Start the coroutine, on the loop; `over` gets its outcome."""
         self._over = over
         self._client.under_way.add(self)
@@ -146,7 +146,7 @@ class LoopRequest(NamedTuple, Generic[T]):
     """
 
     client: ClusterClient
-    ask: Ask[T]
+    ask: StartRequest[T]
     limit_s: float = math.inf
 
     def __await__(self) -> Generator[Any, Any, T]:
@@ -166,19 +166,19 @@ class LoopRequest(NamedTuple, Generic[T]):
         loop = self.client.user_loop()
         return await answer_of(lambda take: self._begin(partial(loop.call, take)), self.limit_s)
 
-    def _begin(self, take: Take[T]) -> None:
+    def _begin(self, take: OnResult[T]) -> None:
         if not self.client.connection.call_soon(_ask, self.ask, take):
             raise Closed(CLOSED)
 
 
-def _ask(ask: Ask[T], take: Take[T]) -> None:
+def _ask(ask: StartRequest[T], take: OnResult[T]) -> None:
     try:
         ask(take)
     except BaseException as error:  # noqa: BLE001 - the caller must get it, or waits forever
         take(None, error)
 
 
-async def answer_of(ask: Ask[T], limit_s: float = math.inf) -> T:
+async def answer_of(ask: StartRequest[T], limit_s: float = math.inf) -> T:
     """Send a request from the running event loop, and return its answer."""
     loop = asyncio.get_running_loop()
     arrived: asyncio.Future[T] = loop.create_future()
@@ -202,11 +202,11 @@ def resolve(future: asyncio.Future[T] | Future[T], value: T | None, error: BaseE
         future.set_result(value)  # type: ignore[arg-type]
 
 
-#: Messages to process between two `Turn`s.
+#: Messages to process between two `YieldToLoop`s.
 PER_TURN = 1000
 
 
-class Turn:
+class YieldToLoop:
     """A step that lets other tasks of the event loop run, in the middle of long work."""
 
     def __await__(self) -> Generator[None, Any, None]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import LoopStep, Turn, as_coroutine
+from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.read_places import ReadPlaces
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagExpression
@@ -250,7 +250,7 @@ class Consumer:
             if handed.messages is None:
                 try:
                     for _ in handed.opening(self._wanted if self._filters else None):
-                        await Turn()
+                        await YieldToLoop()
                 except (CorruptBatch, InvalidArgument) as error:
                     await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
                     raise

@@ -65,7 +65,7 @@ def _plain(address: str) -> str:
     return re.sub(r"[][]|::ffff:|%\w+", "", address)
 
 
-class Unsent:
+class UnsentBudget:
     """The budget in bytes for unsent messages of all streams of a server. Lives on its event loop."""
 
     def __init__(self, limit: int, shut_down: Callable[[Collection[str]], object] = shut_down) -> None:

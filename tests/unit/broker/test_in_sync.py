@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import random
 
-from minimq_broker.core.in_sync import InSync, Patience
+from minimq_broker.core.in_sync import InSync, InSyncLimits
 from support.cases import for_each
 from support.chance import SEED
 
-PATIENCE = Patience(broken_s=1.0, lag_s=5.0)
+PATIENCE = InSyncLimits(broken_s=1.0, lag_s=5.0)
 
 
 def leading(*members: int, sync: bool = True, confirmed: int = 0) -> InSync:

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
@@ -74,14 +74,14 @@ class Frames:
         self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame).position)
 
 
-async def led(engine: Engine, patience: Patience | None = None) -> tuple[Leadership, DistantController]:
+async def led(engine: Engine, patience: InSyncLimits | None = None) -> tuple[Leadership, DistantController]:
     """Let a broker lead that waits for its replicas."""
     await engine.lead(1, waits_for_replicas=True)
     engine.begin(1)
     record = replace(RECORD, sync=True)
     controller = DistantController(record)
     until = lease_clock() + LEASE_S
-    return Leadership(engine, record, 0, cast("Any", controller), patience or Patience(), until), controller
+    return Leadership(engine, record, 0, cast("Any", controller), patience or InSyncLimits(), until), controller
 
 
 def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
@@ -119,7 +119,7 @@ def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_un
 
 def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        leadership, controller = await led(engine, Patience(broken_s=LEASE_S, lag_s=LEASE_S))
+        leadership, controller = await led(engine, InSyncLimits(broken_s=LEASE_S, lag_s=LEASE_S))
         controller.is_reached = True
         engine.observer = replace(engine.observer, log_grew=leadership.grown)
         leadership.grown()
@@ -172,7 +172,7 @@ def test_a_lease_does_not_go_back(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         until = lease_clock() + LEASE_S
-        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), Patience(), until)
+        leadership = Leadership(engine, RECORD, 0, cast("Any", SilentController()), InSyncLimits(), until)
         leadership.renew(replace(RECORD, version=2), until - LEASE_S / 2)
         assert leadership.record.version == 2
         assert leadership.lease_left_s > LEASE_S / 2

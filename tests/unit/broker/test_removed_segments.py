@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.store import log_reader
-from minimq_broker.store.rows import Lent, ReadLimits
+from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_broker.store.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from support.stores import Stores
@@ -54,8 +54,8 @@ def test_views_outlive_the_segment_that_they_are_of(stores: Stores) -> None:
     bodies = [bytes([number]) * 20_000 for number in range(20)]
     for body in bodies:
         store.append("t", 0, body)
-    with Lent() as lent:
-        found, _ = store.store.search(store.key("t", 0), 0, ReadLimits(1, 1, lent=lent))
+    with BorrowedViews() as borrowed:
+        found, _ = store.store.search(store.key("t", 0), 0, ReadLimits(1, 1, borrowed=borrowed))
         wait_until(lambda: store.store.saved_position >= store.store.end, what="the state is saved")
         while store.store.log.remove_first(store.store.saved_position):
             pass
@@ -94,8 +94,8 @@ def test_any_number_of_reads_takes_one_transaction_of_a_segment(stores: Stores) 
     store.create_topic("t")
     for number in range(300):
         store.append("t", 0, b"%d" % number)
-    with Lent() as lent:
+    with BorrowedViews() as borrowed:
         for offset in range(300):
-            found, _ = store.store.search(store.key("t", 0), offset, ReadLimits(1, 1, lent=lent))
+            found, _ = store.store.search(store.key("t", 0), offset, ReadLimits(1, 1, borrowed=borrowed))
             assert found[0].base_offset == offset
         assert store.bodies("t", 0)[-1] == b"299"

@@ -26,7 +26,7 @@ from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import Lent, ReadLimits
+from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.old_segments import OldSegments
@@ -282,8 +282,8 @@ async def one(request: broker_pb2.PullRequest) -> AsyncIterator[broker_pb2.PullR
 
 
 def read(reader: PopReader, delivered: DeliveredRuns) -> broker_pb2.PopResult:
-    with Lent() as lent:
-        return broker_pb2.PopResult.FromString(b"".join(reader.encode(delivered, lent)))
+    with BorrowedViews() as borrowed:
+        return broker_pb2.PopResult.FromString(b"".join(reader.encode(delivered, borrowed)))
 
 
 def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(tmp_path: Path) -> None:

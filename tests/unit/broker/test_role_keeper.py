@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.in_sync import Patience
+from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.clock import lease_clock
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
@@ -73,7 +73,7 @@ class ToldController:
 async def keeper(path: Path, own: ReplicaReport) -> AsyncIterator[tuple[RoleKeeper, ToldController]]:
     async with replica_engine(path) as engine:
         controller = ToldController()
-        roles = RoleKeeper(engine, own, cast("Any", controller), Patience(), lambda: None)
+        roles = RoleKeeper(engine, own, cast("Any", controller), InSyncLimits(), lambda: None)
         engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
         roles.start()
         await until(lambda: controller.reports)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minimq_common.wire import unsent
-from minimq_common.wire.unsent import SMALL_BYTES, Unsent
+from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
 from support.waiting import wait_until
 
 LIMIT = 400_000
@@ -36,7 +36,7 @@ async def settled() -> None:
 
 def test_a_large_message_waits_while_a_small_one_has_room() -> None:
     async def test() -> None:
-        room = Unsent(LIMIT, lambda _: None)
+        room = UnsentBudget(LIMIT, lambda _: None)
         written = room.begin(PEER, 300_000)
         assert room.is_tight
         waiting = asyncio.create_task(room.room(LARGE))
@@ -53,7 +53,7 @@ def test_those_who_wait_come_one_after_the_other() -> None:
     """No more of them than there is room for, whoever leaves meanwhile."""
 
     async def test() -> None:
-        room = Unsent(LIMIT, lambda _: None)
+        room = UnsentBudget(LIMIT, lambda _: None)
         written = room.begin(PEER, LIMIT)
         done = []
 
@@ -91,7 +91,7 @@ def test_who_does_not_read_is_ended_once_somebody_waits(
 
         ended: list[set[str]] = []
         loop = asyncio.get_running_loop()
-        room = Unsent(LIMIT, shut_down)
+        room = UnsentBudget(LIMIT, shut_down)
         stuck = room.begin(PEER, LIMIT)
         await asyncio.sleep(0.1)
         assert not ended  # nobody needs the room

@@ -17,12 +17,12 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.pull import batch_parts, fill_batch
 from minimq_broker.services.stream_writer import AnswerStream
 from minimq_broker.store.message_store import StoredBatch
-from minimq_broker.store.rows import Lent, ReadLimits
+from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
-from minimq_common.wire.unsent import Unsent
+from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import broker_pb2
 
 #: Results that may wait for a client that does not read. Beyond this, the broker stops receiving from it.
@@ -39,7 +39,7 @@ class PopAnswers(AnswerStream):
         context: Any,
         reader: PopReader,
         soon: Callable[[Callable[[], None]], object],
-        unsent: Unsent,
+        unsent: UnsentBudget,
         rate: ByteRate | None,
     ) -> None:
         super().__init__(context, bytes, soon, unsent, rate)
@@ -78,12 +78,12 @@ class PopAnswers(AnswerStream):
         """Return the encoded results, up to the size of a response."""
         parts: list[bytes] = []
         size = taken = 0
-        with Lent() as lent:  # copies batches only once, from the file into the response
+        with BorrowedViews() as borrowed:  # copies batches only once, from the file into the response
             for answer in self._answers:
                 if size >= _RESPONSE_BYTES:
                     break
                 if isinstance(answer, DeliveredRuns):
-                    result = self._reader.encode(answer, lent)
+                    result = self._reader.encode(answer, borrowed)
                 else:
                     result = [answer.SerializeToString()]
                 result_size = sum(map(len, result))
@@ -131,12 +131,12 @@ class PopReader:
         #: The batch of each queue that was delivered last, without its bytes.
         self._places: dict[QueueKey, StoredBatch] = {}
 
-    def encode(self, delivered: DeliveredRuns, lent: Lent) -> list[bytes]:
-        """Encode the result of a take. The parts are valid until `lent` closes, because large batches are views."""
+    def encode(self, delivered: DeliveredRuns, borrowed: BorrowedViews) -> list[bytes]:
+        """Encode the result of a take. The parts are valid until `borrowed` closes, because large batches are views."""
         key, result = delivered.key, broker_pb2.PopResult(id=delivered.take_id)
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
-            read, batches = self._read(queue, delivered, lent)
+            read, batches = self._read(queue, delivered, borrowed)
         except MiniMQError as error:
             result.failure.CopyFrom(to_failure(error))
             return [result.SerializeToString()]
@@ -168,7 +168,9 @@ class PopReader:
         if spans:
             self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
 
-    def _read(self, queue: QueueKey, delivered: DeliveredRuns, lent: Lent) -> tuple[list[Run], list[StoredBatch]]:
+    def _read(
+        self, queue: QueueKey, delivered: DeliveredRuns, borrowed: BorrowedViews
+    ) -> tuple[list[Run], list[StoredBatch]]:
         room = min(delivered.max_bytes, _MOST_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
@@ -180,7 +182,7 @@ class PopReader:
                 at = min(run.end, _end(batches[-1]))
             while at < run.end and room > 0 and failure is None:
                 try:
-                    found = self._found(queue, at, ReadLimits(run.end - at, room, lent=lent), delivered.have)
+                    found = self._found(queue, at, ReadLimits(run.end - at, room, borrowed=borrowed), delivered.have)
                 except MiniMQError as error:
                     stored_from = self._engine.store.bounds(queue)[0]
                     if at >= stored_from:

@@ -17,7 +17,7 @@ from minimq.receiving.listening.retries import Failed, RetryRule
 from minimq.receiving.listening.source import Delivery, Source
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement
-from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
+from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
 from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start
 from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
@@ -216,7 +216,7 @@ class PoppedSource(Source[PoppedDelivery]):
         if most <= 0:
             await self.host.wait_changed()
             return
-        asked_at, messages = time.monotonic(), Reception()
+        asked_at, messages = time.monotonic(), TakenMessages()
         await self._reader.receive(most, None, self._options.wait_s, messages)
         held: Sequence[PoppedMessage] = messages
         if messages and self._stood_still_since(asked_at):

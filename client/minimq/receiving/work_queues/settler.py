@@ -34,7 +34,7 @@ _MAX_WAITING_ACKS = 16
 _GATHER_S = 0.02
 
 #: Called with the error of a settle, or None.
-Told = Callable[[BaseException | None], object]
+OnSettled = Callable[[BaseException | None], object]
 
 
 class Settlement(NamedTuple):
@@ -315,7 +315,7 @@ class Settler:
         self._timer = None
         self.send_acks()
 
-    def _begin(self, receipts: Receipts, how: Settlement, told: Told) -> None:
+    def _begin(self, receipts: Receipts, how: Settlement, told: OnSettled) -> None:
         if self._has_ended:
             told(Closed(CLOSED))
             return
@@ -323,7 +323,7 @@ class Settler:
         self._unsettled.add(task)
         task.add_done_callback(partial(self._over, told))
 
-    async def _settle_and_tell(self, receipts: Receipts, how: Settlement, told: Told) -> None:
+    async def _settle_and_tell(self, receipts: Receipts, how: Settlement, told: OnSettled) -> None:
         try:
             await self._settle(receipts, how)
         except Exception as error:  # noqa: BLE001 - a caller waits for the outcome
@@ -331,7 +331,7 @@ class Settler:
         else:
             told(None)
 
-    def _over(self, told: Told, task: asyncio.Task[None]) -> None:
+    def _over(self, told: OnSettled, task: asyncio.Task[None]) -> None:
         self._unsettled.discard(task)
         if task.cancelled():  # perhaps before it has run at all
             told(Closed(CLOSED))

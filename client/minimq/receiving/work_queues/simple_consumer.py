@@ -16,7 +16,7 @@ from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
-from minimq.receiving.work_queues.simple_reader import Reception, SimpleReader
+from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq.transport.start_position import Start
@@ -132,7 +132,7 @@ class SimpleConsumer(SimpleFace):
             InvalidArgument: there is no subscription, or a number is invalid.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """
-        found = Reception()
+        found = TakenMessages()
         try:
             if self._interceptors:
                 with self._interceptors.receive() as call:
@@ -145,7 +145,7 @@ class SimpleConsumer(SimpleFace):
             self._reader.abandon(found)
             raise
 
-    def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: Reception) -> None:
+    def _receive(self, max_messages: int, invisible_s: float | None, timeout: float, found: TakenMessages) -> None:
         if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
             self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 

@@ -46,7 +46,7 @@ _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 _CLOSED = "the consumer is closed"
 
 
-class Reception(list[PoppedMessage]):
+class TakenMessages(list[PoppedMessage]):
     """The messages of one `receive`, on their way to its caller."""
 
     #: The caller was interrupted: return messages that still arrive to the broker. Belongs to the event loop.
@@ -121,13 +121,17 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
-    async def receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
+    async def receive(
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
+    ) -> None:
         """Append received messages to `into`; see `SimpleConsumer.receive`."""
         await self._receive(max_messages, invisible_s, timeout_s, into)
         if into.is_abandoned:
             self._give_back_soon(into)
 
-    async def _receive(self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception) -> None:
+    async def _receive(
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
+    ) -> None:
         self.check()
         check_count("max_messages", max_messages)
         if not self._filters:
@@ -167,7 +171,7 @@ class SimpleReader:
         return open_ones or [*self._filters]
 
     def receive_prefetched(
-        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: Reception
+        self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
     ) -> bool:
         """Append prefetched messages to `into`, on any thread; return False if `receive` has to be called."""
         self.check_open()
@@ -183,11 +187,11 @@ class SimpleReader:
         now = asyncio.get_running_loop().time()
         return (await self._takes.first(self._wanted(), TakeRequest(count, duration_ms, ahead=True), now))[0]
 
-    def abandon(self, messages: Reception) -> None:
+    def abandon(self, messages: TakenMessages) -> None:
         """Return the messages of an interrupted `receive` to the broker, now and when they arrive. On any thread."""
         self.client.connection.call_soon(self._abandon, messages)
 
-    def _abandon(self, messages: Reception) -> None:
+    def _abandon(self, messages: TakenMessages) -> None:
         messages.is_abandoned = True
         self._give_back_soon([*messages])
 

@@ -18,7 +18,7 @@ from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOW
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, Take, Turn, answer_of
+from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
@@ -180,7 +180,7 @@ class CheckThreads:
         """Return the result of the check for a message. Raises what it raises."""
         loop = asyncio.get_running_loop()
 
-        def call(take: Take[Future[Any]]) -> None:
+        def call(take: OnResult[Future[Any]]) -> None:
             outcome: Future[Any] = Future()
             try:
                 outcome.set_result(self._check(message))
@@ -311,7 +311,7 @@ class TransactionalCore:
             for message in messages:
                 items.append(intake.take(message, queue, selector))
                 if not len(items) % PER_TURN:
-                    await Turn()
+                    await YieldToLoop()
             placed = await self._place(transaction, items)
         except BaseException as error:
             intake.not_sent(items, error)
@@ -396,18 +396,18 @@ class TransactionalCore:
         route = self._client.routes.known(queue.topic)
         key_queues = route.key_queues if route else 0
 
-        def ask(address: str, take: Take[broker_pb2.AppendResult]) -> None:
+        def ask(address: str, take: OnResult[broker_pb2.AppendResult]) -> None:
             self._streams[address].append(queue, each.data, take, half, key_queues=key_queues)
 
         await self._answer(queue.topic, queue.broker_name, ask)
 
     async def _end(self, topic: str, broker_name: str, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
-        def ask(address: str, take: Take[broker_pb2.AtomicAppendResult]) -> None:
+        def ask(address: str, take: OnResult[broker_pb2.AtomicAppendResult]) -> None:
             self._transactor.streams[address].append(broker_pb2.AtomicAppend(end=end), (), take)
 
         return (await self._answer(topic, broker_name, ask)).outcome
 
-    async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, Take[T]], object]) -> T:
+    async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, OnResult[T]], object]) -> T:
         return await at_master(
             RoutedMaster(self._client, topic, broker_name),
             lambda address, limit_s: LoopRequest(self._client, partial(ask, address), limit_s),

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import PER_TURN, LoopStep, Turn, answer_of
+from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop, answer_of
 from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
@@ -75,7 +75,7 @@ class Batcher:
         filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
         for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
             if index and not index % PER_TURN:
-                await Turn()
+                await YieldToLoop()
             group = item.message.message_group
             part, size = filling.get((queue, group), (None, 0))
             if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
@@ -199,7 +199,7 @@ class Transactor:
         for number, item in enumerate(messages, 1):
             made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
             if not number % PER_TURN:
-                await Turn()
+                await YieldToLoop()
         made |= {topic: made.get(topic, True) for topic in others}
         routes = {topic: await self._route(topic, make=make) for topic, make in made.items()}
         topics = {topic: queues_at(route) for topic, route in routes.items()}
@@ -207,7 +207,7 @@ class Transactor:
         for item in messages:
             fixed.append(self._fixed(routes[item.message.topic], item))
             if not len(fixed) % PER_TURN:
-                await Turn()
+                await YieldToLoop()
         bound = bound_queue(fixed)
         try:
             names = brokers_of(topics, bound, at)
@@ -267,7 +267,7 @@ class Transactor:
                 size += _BATCH_BYTES + sum(messages[index].size for index in part.indices)
                 if size > _LARGE_BYTES:
                     size = 0
-                    await Turn()
+                    await YieldToLoop()
             return encoded
         except BaseException:
             self._forget(first)
