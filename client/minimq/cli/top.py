@@ -31,8 +31,8 @@ from minimq_common.errors import MiniMQError
 if TYPE_CHECKING:
     from minimq.operations.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
 
-#: Timeout of each call in seconds: a server that hangs delays a refresh by this.
-_TIMEOUT_S = 2.0
+#: Timeout of each call in seconds; on a screen, a server that hangs delays a refresh by it.
+_TIMEOUT_S, _SCREEN_TIMEOUT_S = 5.0, 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
 #: Seconds to wait for a key, and for the rest of an escape sequence.
@@ -59,9 +59,9 @@ def top(
 ) -> None:
     """Show brokers, topics and groups with their rates, problems first, and refresh them until q or Ctrl-C.
 
-    The busiest topics are refreshed each time, the others in turn. Each call to a server times out after 2 s. Keys: q
-    quits, p pauses, r and n sort by rate or name, the arrows scroll. Without a terminal, it prints each refresh below
-    the last.
+    The busiest topics are refreshed each time, the others in turn. On a screen, each call to a server times out after
+    2 s. Keys: q quits, p pauses, r and n sort by rate or name, the arrows scroll. Without a terminal, it prints each
+    refresh below the last.
 
     \b
     Examples:
@@ -71,9 +71,10 @@ def top(
     from minimq.admin import Admin
     from minimq.operations.activity import ActivityReader
 
-    with Admin(nameserver, timeout_s=_TIMEOUT_S) as admin:
+    is_live = output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty()
+    with Admin(nameserver, timeout_s=_SCREEN_TIMEOUT_S if is_live else _TIMEOUT_S) as admin:
         reader = ActivityReader(admin)
-        if output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty():
+        if is_live:
             _show(nameserver, reader, interval)
             return
         reader.read()  # rates are known from the second read on
