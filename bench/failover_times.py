@@ -85,7 +85,7 @@ def failover(plan: Plan, folder: Path) -> list[FailoverLine]:
 
 
 def failover_etcd(plan: Plan, folder: Path) -> list[FailoverLine]:
-    """Measure with an etcd of three members, one of which is killed at the same moment."""
+    """Measure with an etcd of three members; kill one of them at the same moment."""
     sys.path.append(str(Path(__file__).parents[1] / "tests"))
     from support.etcd_cluster import MEMBERS, etcd_cluster
 

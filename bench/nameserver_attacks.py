@@ -339,7 +339,7 @@ async def _report_all(address: str, at_once: int, make: Callable[[int], controll
 
 
 async def reports(address: str) -> None:
-    """Reports of ever new brokers, each of which founds a replica set."""
+    """Reports of ever new brokers, which each found a replica set."""
     await _report_all(address, 100, lambda number: _report(f"founder-{number}", founds=True))
 
 

@@ -7,7 +7,7 @@ should be used: see `cores_busy`, the average number of cores that Spark uses. `
 runs.
 
 The first line is the fixed cost of a query: planning, and a task for each of eight queues with one message. The other
-queries have so many rows that it hardly matters.
+queries have too many rows for it to matter.
 
 Everything runs on this machine, so the brokers share its cores with Spark, and the log is in its page cache. On a busy
 machine, compare `cpu_s_per_million`.

@@ -105,7 +105,7 @@ class Broker:
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
-        #: Stops what was started, in reverse order. `_until` is the loop time by which that must be done.
+        #: Stops what was started, in reverse order. `_until` is the deadline, in loop time.
         self._ends, self._until = AsyncExitStack(), math.inf
 
     @property

@@ -252,11 +252,10 @@ class SignInPages:
         return RedirectResponse(SIGN_IN_PATH, 303)
 
     def _form(self, request: Request, to: str, name: str = "", error: MiniMQError | None = None) -> Response:
-        problem = None if error is None else error.message
-        shown = {"title": "Sign in", "to": to, "name": name, "problem": problem}
-        bounds = {"most_name": _MOST_NAME, "most_key": _MOST_KEY}
+        shown: dict[str, object] = {"title": "Sign in", "to": to, "name": name}
+        shown |= {"problem": None if error is None else error.message, "most_name": _MOST_NAME, "most_key": _MOST_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
-        return html_answer(self._console, request, "sign_in.html", {**shown, **bounds}, status)
+        return html_answer(self._console, request, "sign_in.html", shown, status)
 
 
 def _place(text: str) -> str:

@@ -76,7 +76,7 @@ def with_table_columns(schema: StructType) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Convert a schema to Arrow, by the same call by which Spark checks the batches that it gets."""
+    """Convert a schema to Arrow, with the call that Spark uses to check the batches it gets."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")

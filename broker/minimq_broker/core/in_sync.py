@@ -102,7 +102,7 @@ class InSync:
         replica.joins_until = -math.inf
 
     def told(self, replica_id: int, end: int, now: float) -> None:
-        """Note that a replica is told where the log ends."""
+        """Record that a replica learned where the log ends."""
         replica = self._replicas[replica_id]
         if replica.position >= end:
             self._caught_up(replica_id, replica, now, now)

@@ -143,7 +143,7 @@ class State:
         return {*self.index.names(), *self.agreements.copy()}
 
     def known_groups(self) -> set[str]:
-        """Return `groups()`, plus those of which only the time of last use is known. Any thread may call this."""
+        """Return `groups()`, plus groups with nothing but a time of last use. Any thread may call this."""
         return self.groups().union(self.used.copy())
 
     def knows_group(self, group: str) -> bool:

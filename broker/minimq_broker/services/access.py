@@ -42,7 +42,7 @@ class AccessService:
 
     @property
     def only_reports(self) -> bool:
-        """True in report mode, which refuses nobody; see `SharedAccess`."""
+        """True in report mode: rules are evaluated, not enforced; see `SharedAccess`."""
         return self._shared is not None and self._shared.only_reports
 
     def start(self) -> None:

@@ -50,7 +50,7 @@ _SAVE_INTERVAL_S = 60.0
 
 
 class DeletionClock:
-    """The time by which old data is deleted. Protects data from a system clock that jumps ahead. Thread-safe.
+    """The clock of retention. Protects data from a system clock that jumps ahead. Thread-safe.
 
     Starts at the time in the file, or else at that of the newest message, and advances with the monotonic clock.
     Follows the system clock unless that is ahead by more than the allowed jump.
@@ -71,7 +71,7 @@ class DeletionClock:
         self._time_ms: int | None = None
         self._read_at_s = self._save_at_s = 0.0
         self._has_warned_of_stamps = False
-        #: Seconds by which the system clock has jumped ahead; 0 while this clock follows it.
+        #: Seconds that the system clock has jumped ahead; 0 while this clock follows it.
         self.ahead_s = 0.0
 
     def now_ms(self) -> int:

@@ -177,7 +177,7 @@ class CommitLog(LogReader):
         """Replace adjacent sealed segments by one file that was made from them. Any thread may call this.
 
         Returns False if one of them was removed, replaced or marked as damaged meanwhile. Crash-safe: the next start
-        finds either all former segments, or the new one, and deletes what is left of the former.
+        finds either all former segments, or the new one, and deletes the remains of the former ones.
         """
         first, *others = former
         with self.kept:

@@ -161,7 +161,7 @@ class Writer:
                         self._do(group)
                     else:
                         self._write(group)
-            except Exception as error:  # noqa: BLE001 - the thread goes on: it has to answer later jobs
+            except Exception as error:  # noqa: BLE001 - the thread continues: it has to answer later jobs
                 self._fail(error)
             if time.monotonic() >= save_at:
                 wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_RETRY_INTERVAL_S)
@@ -355,7 +355,7 @@ class Writer:
             self.figures.saved_at = time.monotonic()
         except lmdb.Error as error:
             log.error("store: checkpoint not saved, recovery will take longer error=%s", error)
-        except Exception as error:  # noqa: BLE001 - the thread goes on: it has to answer later jobs
+        except Exception as error:  # noqa: BLE001 - the thread continues: it has to answer later jobs
             self._fail(error)
         return True
 

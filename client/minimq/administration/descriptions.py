@@ -102,9 +102,9 @@ class BrokerReport:
     permission: Permission
     #: Its disk has failed: it stores nothing until it is restarted.
     store_failed: bool
-    #: Seconds by which its clock has jumped ahead; unless 0, nothing is deleted by age.
+    #: Seconds that its clock has jumped ahead; unless 0, nothing is deleted by age.
     clock_ahead_s: float
-    #: Seconds by which its newest message is ahead of its clock, because a clock was wrong; or 0.
+    #: Seconds that its newest message is ahead of its clock, because a clock was wrong; or 0.
     stamps_ahead_s: float
     #: Used share of the disk with the data, by all files, from 0 to 1.
     disk_used: float

@@ -65,7 +65,7 @@ class ClusterClient:
             raise
 
     async def result(self, make: Callable[[], Coroutine[Any, Any, T]], *, cancels: bool = False) -> T:
-        """Like `wait`, for a task of another loop. If that is cancelled, the call goes on unless `cancels` is set."""
+        """Like `wait`, for a task of another loop. If that is cancelled, the call continues unless `cancels` is set."""
         self.check_open()
         call = LoopCall(self, make)
         try:

@@ -172,7 +172,7 @@ class DeadLetter:
 
 
 class Chosen(TypedDict, total=False):
-    """A user's selection of dead letters: arguments of `Admin.dead_letters` and others, all of which have to match.
+    """A user's selection of dead letters: arguments of `Admin.dead_letters` and others; all must match.
 
     Attributes:
         since: only dead letters that failed at or after this time. A time is 2026-01-31T08:00Z, with a time zone, or

@@ -56,7 +56,7 @@ _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
 _MOST_BYTES = 32 << 20
-#: Attempts, each of which fails if a concurrent command has settled some of the dead letters first.
+#: Maximum attempts. One fails if a concurrent command has settled some of the dead letters first.
 _TRIES = 50
 #: Errors for which reading an original is not retried.
 _CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)

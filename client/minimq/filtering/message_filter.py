@@ -31,7 +31,7 @@ T = TypeVar("T", bound=Filterable)
 
 
 class MessageFilter:
-    """A tag expression and a where-expression, both of which must hold. Immutable; thread-safe.
+    """A tag expression and a where-expression; both must hold. Immutable; thread-safe.
 
     Args:
         expression: which tags: "*", or for example "paid || refunded" or ["paid", "refunded"].
@@ -39,7 +39,7 @@ class MessageFilter:
 
     Attributes:
         text: both expressions in a canonical form: blanks, case of keywords and order of tags make no difference.
-        tag_hashes: hashes of the tags, by which brokers filter, sorted; empty when all tags are wanted.
+        tag_hashes: sorted hashes of the tags, for the filter of brokers; empty when all tags are wanted.
         reads_texts: whether the filter needs keys or properties.
 
     Raises:

@@ -254,7 +254,7 @@ def check_retention_bytes(size: int) -> int:
 
 
 def topic_settings(topic: broker_pb2.Topic) -> tuple[object, ...]:
-    """Return the settings by which the topics of two brokers are compared."""
+    """Return the settings in which the topics of two brokers must agree."""
     rules = topic.compaction.SerializeToString(deterministic=True) if topic.HasField("compaction") else None
     kept = topic.retention_ms, topic.retention_bytes
     return topic.read_queues, topic.write_queues, topic.permission, topic.fifo, rules, *kept

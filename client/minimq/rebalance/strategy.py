@@ -119,7 +119,7 @@ def uses_owners(strategy: AllocationStrategy) -> bool:
 
 
 def name_of(strategy: AllocationStrategy) -> str:
-    """Return the name by which members compare strategies; by default that of its class."""
+    """Return the name that members compare; by default that of the strategy's class."""
     return str(getattr(strategy, "name", "") or type(strategy).__name__)
 
 

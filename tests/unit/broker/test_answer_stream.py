@@ -27,12 +27,16 @@ class FailingCall:
         raise ValueError("no memory")
 
 
+async def never() -> None:
+    await asyncio.Event().wait()
+
+
 @pytest.mark.parametrize("at_once", [True, False])
 def test_a_write_that_fails_ends_the_stream_with_its_error(at_once: bool) -> None:
     async def serve() -> None:
         soon = asyncio.get_running_loop().call_soon
         answers = AnswerStream(FailingCall(at_once=at_once), b"".join, soon, UnsentBudget(1 << 20))
-        receiver = asyncio.create_task(asyncio.sleep(3600))
+        receiver = asyncio.create_task(never())
         answers.expected = 2
         answers.add(b"one")
         soon(answers.add, b"two")

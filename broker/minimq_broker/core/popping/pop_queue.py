@@ -34,9 +34,9 @@ from minimq_broker.core.popping.pop_runs import (
 from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: After its first failure a message is redelivered in a batch that is smaller by the divisor. After this many tries it
-#: is redelivered alone, so that a message that kills every consumer affects no others.
+#: From this many tries on, a message is redelivered alone, so that one that kills every consumer affects no others.
 _ALONE_FROM_TRIES = 2
+#: Before that, failed messages are redelivered in smaller batches: of `most` divided by this.
 _RETRY_DIVISOR = 8
 _end_of, _tries_of = attrgetter("end"), attrgetter("tries")
 

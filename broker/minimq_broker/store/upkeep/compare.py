@@ -21,7 +21,7 @@ class LogComparison:
 
     start: int
     end: int
-    #: Bytes by which the first log is longer than the second; negative if it is shorter.
+    #: Length of the first log minus that of the second, in bytes.
     ahead: int
     entries: int
     #: One line about the first different entry; None if there is none.

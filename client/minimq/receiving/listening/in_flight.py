@@ -23,7 +23,7 @@ class InFlightLimits(NamedTuple):
 
 
 class Suspects(NamedTuple):
-    """Messages that members had in flight when they died, one of which may be the cause: they are delivered alone."""
+    """Messages that members had in flight when they died. One may be the cause, so they are delivered alone."""
 
     #: Offset from which the queue was granted.
     first: int
