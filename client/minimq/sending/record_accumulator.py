@@ -249,12 +249,11 @@ class RecordAccumulator:
         options: ProducerOptions,
         outlet: Outlet,
         number: Callable[[PendingBatch], None],
-        close_number: Callable[[PendingBatch], None],
     ) -> None:
         self._selector = selector
         self._options = options
         self._outlet = outlet
-        self._number, self._close_number = number, close_number
+        self._number = number
         self._waiting = DestinationQueues(selector, options)
         #: Not empty if a batch could be sent as soon as a window has room.
         self.waiting = self._waiting.ready
@@ -448,7 +447,6 @@ class RecordAccumulator:
 
     def _finish(self, batch: PendingBatch) -> None:
         batch.done = True
-        self._close_number(batch)
         if batch.queue is not None:
             self._waiting.completed(batch)
 

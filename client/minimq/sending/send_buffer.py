@@ -90,8 +90,15 @@ class SendBuffer:
             settled = self._settled
         batch.number = BatchNumber(sequence, sequence - settled)
 
-    def close_number(self, batch: PendingBatch) -> None:
-        """Record that a batch is stored or failed, and will not be sent again. On the loop only. Idempotent."""
+    def finish(self, batch: PendingBatch) -> None:
+        """Free the bytes and the number of a batch that will not be sent again. On the loop only. Idempotent.
+
+        Its messages count until `release`.
+        """
+        share = batch.share
+        with self._lock:
+            self.bytes -= share.size
+            share.size = 0
         if batch.sequence < self._settled:  # already closed, or never numbered
             return
         self._closed_numbers.add(batch.sequence)

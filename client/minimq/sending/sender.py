@@ -70,7 +70,6 @@ class Sender:
             options,
             self,
             self.buffer.number,
-            self.buffer.close_number,
         )
         self._waiting = self._accumulator.waiting
         self._streams = StreamsByAddress(client.connection, AppendStream)
@@ -118,7 +117,7 @@ class Sender:
         if batch.is_handed_over:  # Ctrl-C came after `hand_over`, before the loop was woken
             self._call_soon(self._take_in)
             return False
-        self._call_soon(self.buffer.close_number, batch)
+        self._call_soon(self.buffer.finish, batch)
         self.buffer.release(batch.share)
         return True
 
@@ -247,7 +246,7 @@ class Sender:
         """Deliver the outcome of a batch to its senders, and release its share of the buffer."""
         share = batch.share
         size = share.size
-        self.buffer.grow(share, -size)  # before the receipts: a sender may send its next message at once
+        self.buffer.finish(batch)  # before the receipts: a sender may send its next message at once
         calls: Sequence[UserCall] = ()
         try:
             calls = batch.complete(receipt, error)

@@ -177,7 +177,10 @@ def flags_of(data: bytes | memoryview) -> int:
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Return the header of a batch. Verify the checksum first, so that damage is not mistaken for a newer format."""
+    """Return the header of a batch. Raises `CorruptBatch` if a number in it is out of range.
+
+    Verify the checksum first, so that damage is not mistaken for a newer format.
+    """
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
@@ -185,8 +188,15 @@ def read_header(data: bytes | memoryview) -> Header:
         raise InvalidArgument(
             f"batch format {version} is not known here (this is {COMPACTED_VERSION}): upgrade this side"
         )
-    if count == 0:
-        raise CorruptBatch("a batch without records")
+    if not 0 < count <= MAX_RECORDS:
+        raise CorruptBatch(f"a batch says that it has {count} records: it can have 1 to {MAX_RECORDS}")
+    if codec not in (CODEC_NONE, CODEC_ZSTD):
+        raise CorruptBatch(f"codec {codec} of a batch is not known here: upgrade this side, if it is not damaged")
+    if not 0 <= first <= last <= _MAX_BORN_MS:
+        raise CorruptBatch(
+            f"the records of a batch were born from {first} to {last} ms after 1970, "
+            f"which is not a range within 0 to {_MAX_BORN_MS}"
+        )
     lane, removed, at = 0, 0, HEADER_BYTES
     if version == COMPACTED_VERSION:
         remaining, at = remaining_in(data), HEADER_BYTES + _REMAINING.size
@@ -199,6 +209,8 @@ def read_header(data: bytes | memoryview) -> Header:
             raise CorruptBatch("a batch for a FIFO topic without a message group")
     tags = None
     if hashes != TOO_MANY_TAGS:
+        if hashes > MAX_TAG_HASHES:
+            raise CorruptBatch(f"a batch lists {hashes} hashes of tags, the limit is {MAX_TAG_HASHES}")
         if len(data) < at + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, at)
@@ -216,7 +228,6 @@ def check_header(header: Header, data: bytes) -> None:
 
     A broker calls this before it stores a batch, because it assigns offsets by the count in the header.
     """
-    check_ranges(header)
     size = header.size
     content = len(data) - size - CRC_BYTES
     if header.codec == CODEC_ZSTD:
@@ -226,23 +237,6 @@ def check_header(header: Header, data: bytes) -> None:
         raise CorruptBatch(
             f"a batch says that it has {header.remaining} records, the largest of {header.largest_body} bytes, "
             f"but it has {content} bytes of content"
-        )
-
-
-def check_ranges(header: Header) -> None:
-    """Raise `CorruptBatch` if a number of the header is out of range."""
-    if header.codec not in (CODEC_NONE, CODEC_ZSTD):
-        raise CorruptBatch(
-            f"codec {header.codec} of a batch is not known here: upgrade this side, if it is not damaged"
-        )
-    if header.count > MAX_RECORDS:
-        raise CorruptBatch(f"a batch says that it has {header.count} records, the limit is {MAX_RECORDS}")
-    if header.tag_hashes is not None and len(header.tag_hashes) > MAX_TAG_HASHES:
-        raise CorruptBatch(f"a batch lists {len(header.tag_hashes)} hashes of tags, the limit is {MAX_TAG_HASHES}")
-    if not 0 <= header.born_first_ms <= header.born_last_ms <= _MAX_BORN_MS:
-        raise CorruptBatch(
-            f"the records of a batch were born from {header.born_first_ms} to {header.born_last_ms} ms after 1970, "
-            f"which is not a range within 0 to {_MAX_BORN_MS}"
         )
 
 

@@ -19,7 +19,6 @@ from minimq_common.batch.header import (
     MAX_TAGS,
     SEPARATOR,
     Section,
-    check_ranges,
     flags_of,
     read_header,
     verify,
@@ -67,7 +66,6 @@ class RecordBatch:
     def __init__(self, data: bytes) -> None:
         verify(data)
         header = read_header(data)
-        check_ranges(header)
         #: The batch itself, or the content of its frame. Both are `bytes`, so the first section is aligned.
         self._content, start, end = data, header.size, len(data) - CRC_BYTES
         if header.codec == CODEC_ZSTD:

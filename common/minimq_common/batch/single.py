@@ -29,11 +29,13 @@ _KEY_OFFSETS = struct.Struct("<2i")
 def encode_single(
     message: Message, max_body_bytes: int, born_ms: int, producer_id: int, sequence: int, unsettled: int
 ) -> bytes | None:
-    """Encode a plain message to the same bytes as `BatchBuilder` without compression, in a fifth of the time.
+    """Encode a message that `check_message` accepted to the same bytes as `BatchBuilder`, in a fifth of the time.
 
-    Returns None if the message is not plain; use a `BatchBuilder` then.
+    Returns None if it has properties, or a list of keys that may have changed since: use a `BatchBuilder` then.
     """
-    if plain_size(message, max_body_bytes) is None:
+    if message.properties is not NO_PROPERTIES:
+        return None
+    if type(message.keys) is not tuple and plain_size(message, max_body_bytes) is None:
         return None
     body = message.body
     size = len(body)

@@ -84,7 +84,6 @@ class Play:
             self.options,
             self,
             self.numbers.number,
-            self.numbers.close_number,
         )
         self.now = 100.0
         self.under_way: list[Try] = []
@@ -133,6 +132,7 @@ class Play:
         queue, status = self.store(one)
         receipt = BatchReceipt(queue, 0, 0, one.batch.count, 1, one.sequence, status)
         if self.accumulator.acknowledged(one.batch, one.attempt, receipt, self.now):
+            self.numbers.finish(one.batch)
             one.batch.complete(receipt, None)
         self.drain()
 
@@ -182,6 +182,7 @@ class Play:
             pass
 
     def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError) -> None:
+        self.numbers.finish(batch)
         batch.complete(receipt, error)
 
     def find_route(self, topic: str, *, is_gone: bool) -> None:
@@ -336,7 +337,7 @@ def test_what_may_be_sent_again_is_never_forgotten(steps: list[int | None]) -> N
             begun.append(batch)
             open_.add(sequence)
         elif step < len(begun):
-            numbers.close_number(begun[step])
+            numbers.finish(begun[step])
             open_.discard(step)
 
 
