@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import grpc.aio
 
@@ -54,9 +54,12 @@ class Stream(Generic[Request, Response]):
         self._on_end = on_end
         self._join = join
         self._requests: deque[Request | None] = deque()  # None: end of requests
-        #: Set while the writer waits for a request.
-        self._more: asyncio.Future[None] | None = None
         self._is_over = False
+        #: Accepts requests; None before it is connected, and after a write has failed.
+        self._call: grpc.aio.StreamStreamCall[Request, Response] | None = None
+        #: gRPC's coroutine of the last write, and the future that it awaits.
+        self._writing: Coroutine[Any, Any, None] | None = None
+        self._written: asyncio.Future[Any] | None = None
         self._running: asyncio.Task[MiniMQError | None] | None = None
         connection.check_open()
         if not connection.call_soon(self._begin):
@@ -101,13 +104,18 @@ class Stream(Generic[Request, Response]):
         if self._is_over:
             return
         self._requests.append(request)
-        if self._more is not None and not self._more.done():
-            self._more.set_result(None)
+        if self._written is None or self._written.done():
+            self._write()
+        elif len(self._requests) == 1:
+            self._written.add_done_callback(self._write)
 
     async def _run(self) -> MiniMQError | None:
         stub = self._connection.broker_stub(self.address)
-        call = self._method(stub)(self._outgoing())
+        call = self._method(stub)()
         try:
+            await call.wait_for_connection()
+            self._call = call
+            self._write()
             async for response in call:
                 check_answer(response, self._peer)
                 self._on_response(response)
@@ -122,20 +130,43 @@ class Stream(Generic[Request, Response]):
             return false_answer
         finally:
             self._requests.clear()
-            self.add(None)  # ends the writer: gRPC leaves it waiting after the end of a call
+            self._call = None
+            if self._written is not None:
+                self._written.add_done_callback(_drop_error)
             call.cancel()
         return None
 
-    async def _outgoing(self) -> AsyncIterator[Request]:
-        loop = asyncio.get_running_loop()
-        while True:
-            while self._requests:
-                request = self._requests.popleft()
-                if request is None:
-                    return
-                yield self._join(request, self._requests) if self._join is not None and self._requests else request
-            self._more = loop.create_future()
-            await self._more
+    def _write(self, _: object = None) -> None:
+        """Write the queued requests, each as soon as gRPC has taken the one before.
+
+        Drives gRPC's coroutines by hand: a task would cost an iteration of the loop per request. With no request
+        waiting, the end of a write is handled only when the next one comes.
+        """
+        written, requests = self._written, self._requests
+        if written is not None:
+            if not written.done():
+                return
+            if written.cancelled() or written.exception() is not None:
+                self._call = None  # the call has ended, and its reader gets the reason
+        while (call := self._call) is not None and (requests or self._writing is not None):
+            try:
+                if self._writing is None:
+                    self._writing = self._next_write(call)
+                self._written = self._writing.send(None)
+            except StopIteration:
+                self._writing = self._written = None
+            except (asyncio.CancelledError, asyncio.InvalidStateError, grpc.RpcError):
+                self._call = None
+            else:
+                if requests:
+                    self._written.add_done_callback(self._write)
+                return
+
+    def _next_write(self, call: grpc.aio.StreamStreamCall[Request, Response]) -> Coroutine[Any, Any, None]:
+        request = self._requests.popleft()
+        if request is None:
+            return call.done_writing()
+        return call.write(self._join(request, self._requests) if self._join is not None and self._requests else request)
 
     def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
         error: MiniMQError | None
@@ -152,6 +183,11 @@ class Stream(Generic[Request, Response]):
             self._on_end(error)
         except Exception:
             log.exception("processing the end of a stream failed peer=%s", self._peer)
+
+
+def _drop_error(write: asyncio.Future[Any]) -> None:
+    if not write.cancelled():
+        write.exception()  # else asyncio logs it
 
 
 class Part(NamedTuple, Generic[Answer]):

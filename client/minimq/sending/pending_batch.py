@@ -22,7 +22,7 @@ from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_B
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
 from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed
-from minimq_common.model import Message, MessageQueue
+from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
 from minimq_common.properties import recorded_parent
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
@@ -161,9 +161,10 @@ class PendingBatch(msgspec.Struct, eq=False):
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
             self.due = latest(item.due for item in messages if item.due is not None)
-        with suppress(Exception):  # a user's mapping may raise anything; encoding reports it
-            properties = messages[0].message.properties
-            self.traceparent = recorded_parent(properties) if properties else ""
+        properties = messages[0].message.properties
+        if properties is not NO_PROPERTIES:
+            with suppress(Exception):  # a user's mapping may raise anything; encoding reports it
+                self.traceparent = recorded_parent(properties)
 
     @property
     def avoid(self) -> str | None:
