@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
@@ -21,12 +21,13 @@ from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, To
 from minimq_common.model import AwayBroker
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
+from minimq_common.words import count_of
 from minimq_proto.v1 import find_pb2, halves_pb2
 
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
-#: Maximum number of half messages that one broker lists.
-_MOST_HALVES = 1_000
+#: Maximum number of open transactions that one broker lists.
+_MOST_HALVES = 10_000
 #: Maximum number of copies of a message that are examined in one topic.
 _MOST_COPIES = 1_000
 
@@ -94,6 +95,8 @@ class MessageTrace:
     recalled: DelayedMessages | None = None
     #: Its open transaction; None if it has none.
     half: HalfTrace | None = None
+    #: Why open transactions of a broker were not examined, by broker name.
+    unread_halves: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[UnreadOffsets, ...] = ()
     #: Brokers that are away, and may store it.
     away: tuple[AwayBroker, ...] = ()
@@ -113,7 +116,7 @@ class MessageTrace:
     @property
     def is_complete(self) -> bool:
         """True if nothing that is stored was left out."""
-        return not (self.unread or self.away or self.from_slaves)
+        return not (self.unread_halves or self.unread or self.away or self.from_slaves)
 
 
 _STATES = {
@@ -135,6 +138,7 @@ class Tracer:
         self._bounds = bounds
         self._progress = progress
         self._unread: list[UnreadOffsets] = []
+        self._unread_halves: dict[str, str] = {}
         self._away: dict[str, AwayBroker] = {}
         self._from_slaves: set[str] = set()
 
@@ -169,7 +173,13 @@ class Tracer:
 
     def _with_gaps(self, trace: MessageTrace) -> MessageTrace:
         away = tuple(self._away[name] for name in sorted(self._away))
-        return replace(trace, unread=tuple(self._unread), away=away, from_slaves=tuple(sorted(self._from_slaves)))
+        return replace(
+            trace,
+            unread_halves={} if trace.is_known else self._unread_halves,
+            unread=tuple(self._unread),
+            away=away,
+            from_slaves=tuple(sorted(self._from_slaves)),
+        )
 
     def _all_topics(self) -> list[str]:
         return sorted(self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s)))
@@ -253,15 +263,19 @@ class Tracer:
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
         request = halves_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
-        answers, _ = self._client.call_all(self._masters.find(need="readable"), lambda stub: stub.ListHalves, request)
-        return next(filter(None, (_half_of(answer.halves, criterion) for answer in answers.values())), None)
-
-
-def _half_of(halves: Iterable[halves_pb2.OpenHalf], criterion: Criterion) -> HalfTrace | None:
-    for half in halves:
-        if _has_number(half.batch, criterion):
-            return HalfTrace(half.producer_group, half.number, half.checks, half.is_undecided)
-    return None
+        answers, failures = self._client.call_all(
+            self._masters.find(need="readable"), lambda stub: stub.ListHalves, request
+        )
+        self._unread_halves = {broker: error.message for broker, error in failures.items()}
+        for broker, answer in answers.items():
+            for half in answer.halves:
+                if _has_number(half.batch, criterion):
+                    return HalfTrace(half.producer_group, half.number, half.checks, half.is_undecided)
+            # Brokers list the first batch of a transaction only, and none that is large.
+            left_out = answer.count - sum(half.batches == 1 and bool(half.batch) for half in answer.halves)
+            if left_out:
+                self._unread_halves[broker] = f"it lists {count_of(left_out, 'transaction')} in part"
+        return None
 
 
 def _has_number(batch: bytes, criterion: Criterion) -> bool:

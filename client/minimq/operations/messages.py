@@ -189,7 +189,10 @@ def _view_found(_admin: Admin, _given: Given, found: FoundMessages, _plan: Plan 
 
 
 def _view_trace(_admin: Admin, given: Given, found: MessageTrace, _plan: Plan | None) -> View:
-    notes = _not_looked_at(found)
+    notes = [
+        f"{broker}: open transactions not searched: {reason}" for broker, reason in sorted(found.unread_halves.items())
+    ]
+    notes += _not_looked_at(found)
     if not found.is_known:
         where = f"in no queue since {given.since}, neither delayed nor half, nor was it recalled"
         notes.insert(0, f"message {found.message_id} is {where}")
