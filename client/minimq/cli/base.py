@@ -71,8 +71,15 @@ class Group(click.Group):
 
 def confirm(question: str, *, yes: bool) -> None:
     """Ask for confirmation on a terminal, never in scripts; stdout is for results. Raises `click.Abort`."""
-    if not yes and sys.stdin.isatty():
+    if yes or not sys.stdin.isatty():
+        return
+    try:
         click.confirm(question, abort=True, err=True)
+    except click.Abort as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # click aborts alike on Ctrl-C and on "no"
+            click.echo(err=True)
+            raise KeyboardInterrupt from None
+        raise
 
 
 def tell(sentences: Iterable[str]) -> None:

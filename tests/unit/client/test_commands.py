@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import click
 import pytest
 from click.testing import CliRunner
 
+from minimq.cli.base import confirm
 from minimq.cli.console import console
 from minimq.cli.consume import _last_commit
 from minimq.cli.local import Restarts
@@ -34,6 +38,18 @@ def _groups(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, ..
         command = group.get_command(context, name)
         if isinstance(command, click.Group):
             yield from _groups(command, (*path, name))
+
+
+@pytest.mark.parametrize(
+    ("typed", "error"), [(KeyboardInterrupt(), KeyboardInterrupt), (EOFError(), click.Abort), (["n"], click.Abort)]
+)
+def test_ctrl_c_at_a_question_is_an_interrupt_and_no_refusal(
+    monkeypatch: pytest.MonkeyPatch, typed: Any, error: type[BaseException]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(click.termui, "visible_prompt_func", Mock(side_effect=typed))
+    with pytest.raises(error):
+        confirm("Delete it?", yes=False)
 
 
 @pytest.mark.parametrize(("value", "port"), [("tcp://10.0.0.1:8080", 8088), ("8090", 8090)])
