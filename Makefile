@@ -109,7 +109,7 @@ bench-rebalances: setup ## Count what a group loses or reads twice while members
 bench-replication: setup ## Kill replicas and cut them off (as root), time fail-overs, measure what a slave costs; half an hour
 	$(VENV)/bin/python bench/replication_faults.py $(ARGS)
 
-bench-routes: setup ## Measure a name server with 10,000 topics on 100 brokers
+bench-routes: setup ## Measure a name server with 20,000 topics, on 4 and on 20 of 100 brokers each
 	$(VENV)/bin/python bench/routes.py $(ARGS)
 
 bench-spark: setup ## Measure what Spark reads and writes, in batches and as a stream; --check only sees that all runs
