@@ -133,9 +133,10 @@ class Guard:
         if not is_of_this_site(request.headers):
             return PlainTextResponse("This request comes from a page of another site, which may change nothing.", 403)
         length = request.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > MOST_FORM_BYTES:
-            return PlainTextResponse(f"A request needs a Content-Length of at most {MOST_FORM_BYTES:,} bytes.", 413)
-        return None
+        if length.isdecimal() and int(length) <= MOST_FORM_BYTES:
+            return None
+        text = f"A request needs a Content-Length of at most {MOST_FORM_BYTES:,} bytes."
+        return PlainTextResponse(text, 413 if length.isdecimal() else 411)
 
 
 def begin_session(request: Request, browser: str = "") -> None:

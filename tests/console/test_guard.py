@@ -80,6 +80,9 @@ def test_an_answer_about_an_error_of_the_console_forbids_it_too(
 
 def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_refused(visitor: ConsoleVisitor) -> None:
     assert visitor.post("/sign-out", {"x": "y" * (2 << 20)}).status == 413
+    with connected(visitor.address) as chunked:
+        chunked.sendall(b"POST /sign-out HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
+        assert b" 411 " in chunked.recv(1 << 16)
 
 
 def test_cookies_of_other_servers_that_are_none_by_the_rules_hide_none_of_ours(visitor: ConsoleVisitor) -> None:

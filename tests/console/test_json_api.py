@@ -70,6 +70,7 @@ def test_a_topic_from_its_creation_to_its_end(
     assert name not in admin.list_topics()
     made = call(visitor, "topic/create", name=name, queues=2, retention_s="7d")
     assert made == {"result": {"topic": name, "created": True, "away": []}, "notes": [], "complete": True}
+    assert call(visitor, "topic/create", 409, name=name, queues=3)["error"] == "TOPIC_EXISTS"
     compacted = call(visitor, "topic/create", name=new_name(), compaction={"min_lag_s": 5.0}, dry_run=True)
     assert "compacted" in compacted["changes"][0]
     producer.send(Message(name, b"x"))
@@ -394,7 +395,7 @@ def test_the_document_is_one_of_openapi() -> None:
         functools.reduce(operator.getitem, place.split("/"), document)
     described = {path: each["post"] for path, each in document["paths"].items()}
     assert len({each["operationId"] for each in described.values()}) == len(described)
-    failures = {"400", "401", "403", "404", "500", "502", "503", "504"}
+    failures = {"400", "401", "403", "404", "409", "500", "502", "503", "504"}
     assert failures >= {str(status) for status in answers._STATUS.values()}
     for status in failures:
         failure = document["components"]["responses"][status]

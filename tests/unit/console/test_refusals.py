@@ -1,0 +1,50 @@
+"""The status of requests that are refused, by the console itself or by the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from minimq_common.errors import (
+    AccessConflict,
+    GroupConflict,
+    MiniMQError,
+    NotInSync,
+    TopicExists,
+    TopicNotFound,
+    TransactionEnded,
+)
+from minimq_console.answers import failure_of
+from minimq_console.console_options import host_of
+from minimq_console.guard import MOST_FORM_BYTES, Guard
+from support.cases import for_each
+
+HOST = "127.0.0.1:8088"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (TopicNotFound, 404),
+        (TopicExists, 409),
+        (GroupConflict, 409),
+        (AccessConflict, 409),
+        (TransactionEnded, 409),
+        (NotInSync, 502),
+    ],
+)
+def test_a_conflict_with_what_is_there_is_told_from_other_refusals(kind: type[MiniMQError], status: int) -> None:
+    assert failure_of(kind("no")).status == status
+
+
+@for_each(
+    ("length", "status"), [(None, 411), ("many", 411), (str(MOST_FORM_BYTES + 1), 413), (str(MOST_FORM_BYTES), None)]
+)
+def test_a_form_says_how_long_it_is(length: str | None, status: int | None) -> None:
+    headers = [(b"host", HOST.encode()), *([(b"content-length", length.encode())] if length else [])]
+    app: Any = None
+    guard = Guard(app, app, [host_of(HOST) or ""])
+    refusal = guard._refusal(Request({"type": "http", "method": "POST", "path": "/sign-out", "headers": headers}))
+    assert (None if refusal is None else refusal.status_code) == status
