@@ -24,6 +24,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq.administration.descriptions import TopicDescription
     from minimq.administration.group_descriptions import PoppedQueueDescription
 
 #: Tables show an expiry that is nearer than this; JSON always has the time.
@@ -195,9 +196,9 @@ def _view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _p
     return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=notes)
 
 
-def say_readers(admin: Admin, topic: str) -> str:
+def say_readers(admin: Admin, found: TopicDescription) -> str:
     """Return a sentence about the groups that read a topic."""
-    groups = [each for each in admin.describe_groups() if any(queue.queue.topic == topic for queue in each.queues)]
+    topic, groups = found.topic, admin._readers(found)
     if not groups:
         return "No group reads it, as far as you may see."
     unread = sum(queue.lag for group in groups for queue in group.queues if queue.queue.topic == topic)
@@ -335,6 +336,15 @@ class GroupOperations(GroupChanges):
         return dict(sorted(offsets.items()))
 
     # ---- Calls ----------------------------------------------------------------------------------
+
+    def _readers(self, topic: TopicDescription) -> list[GroupDescription]:
+        """Return the groups that read a topic, by the brokers that carry it."""
+        carrying = {each.broker_name for each in topic.settings}
+        masters = {name: at for name, at in self._masters.find(need="readable").items() if name in carrying}
+        now = datetime.now(UTC)
+        asked = self._ask(self._names(masters)[0], masters)
+        found = (answers.description(group, now, lambda _: ()) for group, answers in asked.items())
+        return [each for each in found if any(queue.queue.topic == topic.topic for queue in each.queues)]
 
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
         request = broker_pb2.ListGroupsRequest()

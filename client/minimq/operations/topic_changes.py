@@ -62,7 +62,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
             sentences.append(f"That is so already on {listing([each.broker_name for each in settings])}.")
         sentences += say_permission(given.permission, f"topic {given.name}", ": their sends fail after all tries")
         if not given.permission & Permission.READ:
-            sentences.append(say_readers(admin, given.name))
+            sentences.append(say_readers(admin, described))
     if given.retention_s is not None or given.retention_bytes is not None:
         sentences += [f"Changes topic {given.name}.", *say_retention(given.retention_s, given.retention_bytes)]
         sentences += [
@@ -129,7 +129,7 @@ def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: i
             "later and from replays. More queues show them again."
         )
     names = {each.queue for each in described.queues if each.queue.queue_id >= queues}
-    for group in admin.describe_groups() if names else ():
+    for group in admin._readers(described) if names else ():
         if unread := sum(queue.lag for queue in group.queues if queue.queue in names):
             said.append(f"Group {group.group} has {count_of(unread, 'unread message')} there.")
     return said

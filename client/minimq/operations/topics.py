@@ -133,11 +133,12 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     if not chosen:
         return Plan(sentences=[f"There is no topic {name} to delete."], is_harmless=True)
     away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
-    messages = sum(each.messages for each in admin.describe_topic(name).queues if each.queue.broker_name in chosen)
+    described = admin.describe_topic(name)
+    messages = sum(each.messages for each in described.queues if each.queue.broker_name in chosen)
     return Plan(
         sentences=[
             f"Deletes topic {name} with {count_of(messages, 'message')} on {listing(sorted(chosen))}.",
-            say_readers(admin, name),
+            say_readers(admin, described),
             "Its messages are lost, also those that were not read. This cannot be undone.",
         ],
         warnings=left_out(away, "brings the topic back when it starts: then delete it again"),
