@@ -6,6 +6,7 @@ import pickle
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -23,7 +24,8 @@ from minimq.sending.transactions.decisions import (
     Transaction,
     staged_parts,
 )
-from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
+from minimq.sending.transactions.transactions import _Attempt
+from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired, Unavailable
 from support.chance import SEED
 
 NAME = "row"
@@ -447,3 +449,17 @@ def test_so_is_the_first_when_a_writer_goes_on_that_sees_more_brokers(until: int
     world.brokers |= {name: Broker() for name in appear}
     world.finish(world.begin(0))
     world.check(1)
+
+
+# ---- what an error says -------------------------------------------------------------------------
+
+
+def test_a_decision_that_no_broker_knows_is_not_called_unknown() -> None:
+    masters: Any = None
+    attempt = _Attempt(protocol_of(0, decided=True), (), masters)
+    said = attempt.timeout_error(0.5).message
+    assert said.endswith("it is decided, as a broker reported, and no broker that answers knows the decision")
+    attempt = _Attempt(protocol_of(0), (), masters)
+    attempt._wait_for("a", Unavailable("nobody listens"))
+    said = attempt.timeout_error(0.5).message
+    assert "(broker a: nobody listens): it is not known whether it is decided, as only these know; make sure" in said

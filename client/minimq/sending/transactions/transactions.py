@@ -185,16 +185,17 @@ class _Attempt:
             name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
         }
         waited_for = [reason for name, reason in reasons.items() if not name or name in protocol.needed]
-        if protocol.decided and not waited_for:
-            waited_for = ["it is decided, as a broker said, but no broker knows the decision", *reasons.values()]
-        why = "; ".join(waited_for)
-        if protocol.decision is None:
-            left = "it is not known whether it is decided, as only these know"
-        else:
+        if protocol.decision is not None:
             left = "it is decided, and not published there yet"
-        return Unavailable(
-            f"transaction {protocol.transaction} was not ended {waited} ({why}): {left}; make sure that they run"
-        )
+        elif protocol.decided:
+            left = "it is decided, as a broker reported, and no broker that answers knows the decision"
+            waited_for = waited_for or list(reasons.values())
+        else:
+            left = "it is not known whether it is decided, as only these know"
+        text = f"transaction {protocol.transaction} was not ended {waited}"
+        if not waited_for:
+            return Unavailable(f"{text}: {left}")
+        return Unavailable(f"{text} ({'; '.join(waited_for)}): {left}; make sure that they run")
 
     def _look(self) -> dict[str, str]:
         undecided = self.protocol.decision is None
