@@ -9,10 +9,11 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from minimq.local.server_process import free_port
 
 _READY_S = 120.0
 _STOP_S = 30.0
@@ -47,7 +48,7 @@ class KafkaServer:
     def __init__(self, jars: Path, folder: Path, partitions: int) -> None:
         self._classes = f"{jars}/*"
         self._folder = folder
-        port, controller = _free_ports(2)
+        port, controller = free_port(), free_port()
         self.address = f"127.0.0.1:{port}"
         self._file = folder / "server.properties"
         self._file.write_text(
@@ -112,13 +113,3 @@ class KafkaServer:
         except OSError:
             return False
         return True
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        found = []
-        for _ in range(count):
-            listener = stack.enter_context(socket.socket())
-            listener.bind(("127.0.0.1", 0))
-            found.append(listener.getsockname()[1])
-        return found

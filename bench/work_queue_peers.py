@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import time
 from importlib import import_module
@@ -15,15 +14,9 @@ from typing import Any, ClassVar, Self
 
 from process_tree import adopt_orphans, descendants, kill_all, reap
 
+from minimq.local.server_process import free_port
+
 START_S = 60.0
-
-
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def program(*names: str) -> str | None:

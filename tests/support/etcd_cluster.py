@@ -6,13 +6,13 @@ import contextlib
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from minimq.local.server_process import free_port
 from support.waiting import wait_until
 
 MEMBERS = 3
@@ -26,7 +26,7 @@ class EtcdCluster:
         assert program, "the tests need etcd: `make setup` installs it"
         self._program = program
         self._directory = directory
-        ports = _free_ports(2 * MEMBERS)
+        ports = [free_port() for _ in range(2 * MEMBERS)]
         self.endpoints = [f"127.0.0.1:{port}" for port in ports[:MEMBERS]]
         self._peers = [f"http://127.0.0.1:{port}" for port in ports[MEMBERS:]]
         self._members: dict[int, subprocess.Popen[bytes]] = {}
@@ -94,11 +94,3 @@ def etcd_cluster(directory: Path) -> Iterator[EtcdCluster]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
