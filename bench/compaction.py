@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import statistics
 import tempfile
 import time
@@ -17,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from pop import cpu_s
+from processes import cpu_seconds
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer
 from minimq.connectors import RangeReader
@@ -39,11 +38,6 @@ def shown(cluster: LocalCluster) -> str:
     return cluster.brokers[0].log_path.read_text()
 
 
-def client_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
 def latencies(cluster: LocalCluster, seconds: float) -> dict[str, float]:
     """Send one message after the other; return their latencies in ms."""
     found = []
@@ -61,20 +55,20 @@ def read_range(cluster: LocalCluster, topic: str) -> tuple[int, float]:
     """Read a topic; return the number of messages, and the CPU seconds of client and broker."""
     pid = cluster.brokers[0].pid
     assert pid is not None
-    before = client_cpu_s() + sum(cpu_s(pid))
+    before = time.process_time() + cpu_seconds(pid)
     count = 0
     with Admin(cluster.nameserver) as admin, closing(RangeReader(cluster.nameserver)) as reader:
         for each in admin.describe_topic(topic).queues * READS:
             for batch in reader.read(each.queue, each.min_offset, each.max_offset):
                 count += len(batch.messages(each.min_offset))
-    return count, client_cpu_s() + sum(cpu_s(pid)) - before
+    return count, time.process_time() + cpu_seconds(pid) - before
 
 
 def read_group(cluster: LocalCluster, topic: str, count: int, number: int) -> tuple[int, float]:
     """Consume `count` messages, `READS` times; return their number, and the CPU seconds of client and broker."""
     pid = cluster.brokers[0].pid
     assert pid is not None
-    before, found = client_cpu_s() + sum(cpu_s(pid)), 0
+    before, found = time.process_time() + cpu_seconds(pid), 0
     with PullConsumer(cluster.nameserver, group=f"{topic}-{number}", start="earliest") as consumer:
         consumer.subscribe(topic)
         for again in range(1, READS + 1):
@@ -82,7 +76,7 @@ def read_group(cluster: LocalCluster, topic: str, count: int, number: int) -> tu
                 found += len(messages)
             for queue in consumer.assignment:
                 consumer.seek(queue, "earliest")
-    return found, client_cpu_s() + sum(cpu_s(pid)) - before
+    return found, time.process_time() + cpu_seconds(pid) - before
 
 
 def main() -> None:
@@ -108,7 +102,7 @@ def main() -> None:
         with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "compaction_check_s": 0.1}) as cluster:
             pid = cluster.brokers[0].pid
             assert pid is not None
-            began, before = time.monotonic(), sum(cpu_s(pid))
+            began, before = time.monotonic(), cpu_seconds(pid)
             while "compaction: done" not in shown(cluster):
                 time.sleep(0.05)
             print(
@@ -117,7 +111,7 @@ def main() -> None:
                         "compaction": {
                             "messages": given.messages,
                             "seconds": round(time.monotonic() - began, 1),
-                            "cpu_s_per_million": round((sum(cpu_s(pid)) - before) * 1e6 / given.messages, 2),
+                            "cpu_s_per_million": round((cpu_seconds(pid) - before) * 1e6 / given.messages, 2),
                         }
                     }
                 )

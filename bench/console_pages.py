@@ -21,6 +21,8 @@ from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from processes import cpu_seconds
+
 from minimq import Admin, LocalCluster, Message, Producer
 
 #: Pages; {topic} and {group} are placeholders.
@@ -96,12 +98,6 @@ def measure(
     return found
 
 
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
-
-
 def share(values: Sequence[float], part: float) -> float:
     """Return the quantile of `values` at `part`."""
     return sorted(values)[min(int(len(values) * part), len(values) - 1)]
@@ -123,9 +119,9 @@ def main() -> None:
         print(f"made in {time.monotonic() - began:.0f} s", flush=True)
         with console_of(cluster.nameserver) as (address, pid):
             ask(address, "/")
-            before, began = cpu_s(pid), time.monotonic()
+            before, began = cpu_seconds(pid), time.monotonic()
             time.sleep(arguments.idle)
-            idle = (cpu_s(pid) - before) / (time.monotonic() - began)
+            idle = (cpu_seconds(pid) - before) / (time.monotonic() - began)
             found = measure(address, topics, groups, arguments.rounds)
             peak = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if "VmHWM" in line)
     print(f"{'page':28}{'median ms':>10}{'95 % ms':>10}{'most ms':>10}{'not whole':>11}")

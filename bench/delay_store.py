@@ -7,6 +7,7 @@ delay_store.py --waiting 10000000   memory and start-up time with this number of
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import shutil
 import tempfile
@@ -15,6 +16,8 @@ from collections.abc import Callable, Set
 from pathlib import Path
 from random import Random
 from threading import Semaphore
+
+from processes import anonymous_bytes
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.held.delays import Delay, DueKey
@@ -153,10 +156,7 @@ def waiting(path: Path, count: int) -> None:
         bench = Bench(path)
         next_ms = bench.store.next_due_ms
         took = time.perf_counter() - began
-        kib = int(
-            next(line for line in Path("/proc/self/status").read_text().splitlines() if "RssAnon" in line).split()[1]
-        )
-        print(f"{so_far:>12,} {int(kib) >> 10:>6} MiB {took:>9.3f} s   next due {next_ms}")
+        print(f"{so_far:>12,} {anonymous_bytes(os.getpid()) >> 20:>6} MiB {took:>9.3f} s   next due {next_ms}")
     bench.store.close()
 
 

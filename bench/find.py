@@ -14,7 +14,8 @@ import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+
+from processes import cpu_seconds
 
 from minimq import Admin, LocalCluster, Message, Producer
 
@@ -22,12 +23,6 @@ TOPIC = "found"
 HOUR_MESSAGES = 18_000_000
 ROUNDS = 7
 _BODY = b"0123456789" * 10
-
-
-def cpu_s(pid: int) -> float:
-    """Return the CPU seconds that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def messages(count: int) -> Iterator[Message]:
@@ -64,12 +59,12 @@ class SendLatencies:
 
 def measure(name: str, scale: float, pid: int, search: Callable[[], int], expected: int) -> None:
     """Search `ROUNDS` times, and print the median."""
-    times, began_cpu = [], cpu_s(pid)
+    times, began_cpu = [], cpu_seconds(pid)
     for _ in range(ROUNDS):
         began = time.perf_counter()
         assert search() == expected, name
         times.append(time.perf_counter() - began)
-    median, cpu = statistics.median(times), (cpu_s(pid) - began_cpu) / ROUNDS
+    median, cpu = statistics.median(times), (cpu_seconds(pid) - began_cpu) / ROUNDS
     print(f"{name:<34}{median * 1e3:>10.1f} ms{cpu * 1e3:>10.1f} ms{median * scale * 1e3:>12.0f} ms", flush=True)
 
 

@@ -11,21 +11,15 @@ import argparse
 import asyncio
 import json
 import time
-from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
+from processes import cpu_times
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 TOPIC = "pop"
-
-
-def cpu_s(pid: int) -> tuple[float, float]:
-    """Return the CPU seconds that a process has used, in user mode and in the kernel."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return int(fields[11]) / 100, int(fields[12]) / 100
 
 
 async def consume(address: str, name: str, most: int, until: float) -> tuple[int, int]:
@@ -95,10 +89,10 @@ def main() -> None:
         with Producer(cluster.nameserver) as producer:
             producer.send_many(Message(TOPIC, bytes(100)) for _ in range(arguments.messages))
         assert broker.pid
-        before, began = cpu_s(broker.pid), time.monotonic()
+        before, began = cpu_times(broker.pid), time.monotonic()
         takes, messages = asyncio.run(measure(broker.address, arguments))
         took = time.monotonic() - began
-        user, system = (after - before for before, after in zip(before, cpu_s(broker.pid), strict=True))
+        user, system = (after - before for before, after in zip(before, cpu_times(broker.pid), strict=True))
     print(
         json.dumps(
             {

@@ -26,7 +26,7 @@ class Descendant:
     @property
     def lives(self) -> bool:
         """True while it runs; False for a zombie, or if its pid was reused."""
-        fields = _fields(self.pid)
+        fields = stat_fields(self.pid)
         return fields is not None and fields[0] != "Z" and int(fields[19]) == self.started
 
     def send(self, number: signal.Signals) -> None:
@@ -41,7 +41,7 @@ def descendants(root: int) -> list[Descendant]:
     children: dict[int, list[Descendant]] = defaultdict(list)
     for folder in Path("/proc").glob("[0-9]*"):
         pid = int(folder.name)
-        fields = _fields(pid)
+        fields = stat_fields(pid)
         if fields is not None and fields[0] != "Z":
             children[int(fields[1])].append(Descendant(pid, int(fields[1]), int(fields[19]), _command(pid)))
     found = list(children[root])
@@ -70,7 +70,7 @@ def reap(processes: Iterable[Descendant]) -> None:
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _fields(pid: int) -> list[str] | None:
+def stat_fields(pid: int) -> list[str] | None:
     """Return the fields of /proc/PID/stat from the state on; None if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

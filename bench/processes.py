@@ -11,14 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from process_tree import stat_fields
+
 _TICKS = os.sysconf("SC_CLK_TCK")
 _HERE = Path(__file__).parent
 
 
+def cpu_times(pid: int) -> tuple[float, float]:
+    """Return the CPU seconds of a process, in user mode and in the kernel."""
+    fields = stat_fields(pid)
+    assert fields is not None, f"process {pid} has ended"
+    return int(fields[11]) / _TICKS, int(fields[12]) / _TICKS
+
+
 def cpu_seconds(pid: int) -> float:
-    """Return the user and system time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+    """Return the CPU seconds of a process."""
+    return sum(cpu_times(pid))
+
+
+def cpu_seconds_with_children(pid: int) -> float:
+    """Return the CPU seconds of a process and its ended children; 0 if there is no such process."""
+    return sum(map(int, (stat_fields(pid) or [])[11:15])) / _TICKS
 
 
 def anonymous_bytes(pid: int) -> int:

@@ -13,17 +13,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from statistics import median, quantiles
 
 import click
+from processes import cpu_seconds
 
 from minimq import Admin, LocalCluster, Message, Producer, PushConsumer, ReceivedMessage, Reply, aio
 
 BODY = bytes(100)
 UNDER_WAY = 1_000
 TIMEOUT_S = 60.0
-TICKS_PER_S = 100
 
 
 def serve(nameserver: str, topic: str, balance: str) -> None:
@@ -48,11 +47,6 @@ def service(*arguments: str) -> Iterator[int]:
         assert process.stdout.readline() == "ready\n"
         yield process.pid
         process.communicate()
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def one_by_one(producer: Producer, topic: str, count: int) -> list[float]:
@@ -91,9 +85,11 @@ async def gathered(nameserver: str, topic: str, count: int) -> float:
 
 def measured(name: str, count: int, pids: tuple[int, int], work: Callable[[], float | None]) -> dict[str, object]:
     """Measure one way of making requests."""
-    own, others, began = time.process_time(), [cpu_s(pid) for pid in pids], time.perf_counter()
+    own, others, began = time.process_time(), [cpu_seconds(pid) for pid in pids], time.perf_counter()
     seconds = work() or time.perf_counter() - began
-    broker, served = (round((cpu_s(pid) - before) * 1e6 / count) for pid, before in zip(pids, others, strict=True))
+    broker, served = (
+        round((cpu_seconds(pid) - before) * 1e6 / count) for pid, before in zip(pids, others, strict=True)
+    )
     requester = round((time.process_time() - own) * 1e6 / count)
     cpu = {"requester": requester, "broker": broker, "service": served}
     return {"way": name, "per_second": round(count / seconds), "cpu_us": cpu}

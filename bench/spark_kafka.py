@@ -31,6 +31,7 @@ from pathlib import Path
 
 from kafka_server import KafkaServer
 from process_tree import descendants
+from processes import cpu_seconds_with_children
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -104,24 +105,20 @@ class Stopwatch:
             if process.pid in servers or process.parent in servers:
                 servers.add(process.pid)
             elif process.command.split(" ", 1)[0].endswith("java"):
-                java += _cpu_s(process.pid)
+                java += cpu_seconds_with_children(process.pid)
             else:
-                python += _cpu_s(process.pid)
-        return Cost(time.monotonic(), java, python + _cpu_s(os.getpid()), sum(map(_cpu_s, servers)))
+                python += cpu_seconds_with_children(process.pid)
+        return Cost(
+            time.monotonic(),
+            java,
+            python + cpu_seconds_with_children(os.getpid()),
+            sum(map(cpu_seconds_with_children, servers)),
+        )
 
     def measure(self, work: Callable[[], object]) -> Cost:
         before = self.now()
         work()
         return self.now().since(before)
-
-
-def _cpu_s(pid: int) -> float:
-    """Return the CPU seconds of a process and its ended children; 0 if there is no such process."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 class Sides:

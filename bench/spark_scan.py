@@ -21,12 +21,12 @@ import os
 import statistics
 import sys
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
+from process_tree import descendants
+from processes import cpu_seconds_with_children
 from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
@@ -181,20 +181,10 @@ def _measure(
 
 def cpu_seconds(cluster: LocalCluster) -> tuple[float, float]:
     """Return the CPU seconds of this process and its descendants without the cluster, and those of the cluster."""
-    children: dict[int, list[int]] = defaultdict(list)
-    spent: dict[int, float] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # ended a moment ago
-            continue
-        pid = int(stat.parent.name)
-        children[int(fields[1])].append(pid)
-        # Its own time, and that of its ended children.
-        spent[pid] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
     def total(pids: Iterable[int]) -> float:
-        return sum(spent.get(pid, 0.0) + total(children[pid]) for pid in pids)
+        found = {pid for root in pids for pid in (root, *(each.pid for each in descendants(root)))}
+        return sum(map(cpu_seconds_with_children, found))
 
     servers = total(server.pid for server in (*cluster.brokers, *cluster.nameservers) if server.pid)
     return total([os.getpid()]) - servers, servers
