@@ -39,6 +39,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.console import Console
 from rich.table import Table
 from spark_scan import QUEUES, discard, fill
+from spark_stream import wait_for
 
 from minimq import Admin, LocalCluster, Producer
 
@@ -50,7 +51,7 @@ FILES = 4
 WARM = 15
 #: Prefixes of the jars that Spark lacks.
 _JARS = ("spark-sql-kafka", "spark-token-provider", "kafka-clients", "commons-pool2")
-_GIVE_UP_S = 300.0
+_GIVE_UP_S, _PAUSE_S = 300.0, 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,15 +185,6 @@ def _chosen(frame: DataFrame, columns: str | None) -> DataFrame:
     return frame.select("offset", "value") if columns else frame
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until a condition is true. Raises `TimeoutError`."""
-    give_up = time.monotonic() + _GIVE_UP_S
-    while not condition():
-        if time.monotonic() >= give_up:
-            raise TimeoutError(f"not within {_GIVE_UP_S:.0f} s")
-        time.sleep(0.02)
-
-
 class Cases:
     """All cases.
 
@@ -260,9 +252,9 @@ class Cases:
             frame = frame.select("body")
         query = self._sides.start((kafka if side else minimq)(frame), number, ends=False)
         try:
-            wait_for(lambda: _done(query) >= WARM)
+            wait_for(lambda: _done(query) >= WARM, _GIVE_UP_S, _PAUSE_S)
             before, first = self._watch.now(), _done(query)
-            wait_for(lambda: _done(query) >= first + self._batches)
+            wait_for(lambda: _done(query) >= first + self._batches, _GIVE_UP_S, _PAUSE_S)
             return self._watch.now().since(before).per(_done(query) - first)
         finally:
             query.stop()

@@ -25,8 +25,6 @@ from spark_scan import QUEUES, TOPIC, cpu_seconds, fill, rounded, spark_on
 
 from minimq import Admin, LocalCluster, Message, Producer
 
-_GIVE_UP_S = 120.0
-
 
 def follow(spark: SparkSession, cluster: LocalCluster, **options: object) -> DataFrame:
     source = spark.readStream.format("minimq").option("nameserver", cluster.nameserver).option("topic", TOPIC)
@@ -106,13 +104,13 @@ def latency(spark: SparkSession, cluster: LocalCluster, folder: Path, messages: 
     return {"scenario": "latency", "p50_ms": statistics.median(waits[1:]), "max_ms": max(waits[1:])}
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
+def wait_for(condition: Callable[[], bool], timeout_s: float = 120.0, pause_s: float = 0.002) -> None:
     """Wait until a condition is true. Raises `TimeoutError`."""
-    give_up = time.monotonic() + _GIVE_UP_S
+    give_up = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= give_up:
-            raise TimeoutError(f"not within {_GIVE_UP_S:.0f} s")
-        time.sleep(0.002)
+            raise TimeoutError(f"not within {timeout_s:.0f} s")
+        time.sleep(pause_s)
 
 
 def main() -> None:
