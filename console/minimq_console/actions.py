@@ -10,6 +10,7 @@ from starlette.requests import Request
 
 from minimq import Admin
 from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of, read
+from minimq.operations.texts import quoted
 from minimq.operations.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
@@ -157,7 +158,7 @@ def _check(text: str, parameter: Parameter, label: str, most: int) -> None:
     if parameter.is_required and not text:
         raise InvalidArgument(f"{label} is empty: fill it in")
     if _is_switch(parameter) and text not in ("", "0", "1"):
-        raise InvalidArgument(f"{label} is {text[:60]!r}: it must be 0 or 1")
+        raise InvalidArgument(f"{label} is {quoted(text)}: it must be 0 or 1")
 
 
 def _is_switch(parameter: Parameter) -> bool:

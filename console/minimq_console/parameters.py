@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
+from minimq.operations.texts import quoted
 from minimq_common.errors import InvalidArgument
 
 Row = TypeVar("Row")
@@ -40,7 +41,7 @@ class Parameters:
         if len(self._values) != len(query):
             names = [name for name, _ in query]
             twice = next(name for name in names if names.count(name) > 1)
-            raise InvalidArgument(f"the parameter {_shown(twice)} is given twice: give it once")
+            raise InvalidArgument(f"the parameter {quoted(twice)} is given twice: give it once")
 
     @property
     def query(self) -> Mapping[str, str]:
@@ -80,7 +81,7 @@ class Parameters:
         if not value:
             return default
         if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", value):
-            raise WrongParameter(name, f"the parameter {name} is {_shown(value)}: it must be a whole number")
+            raise WrongParameter(name, f"the parameter {name} is {quoted(value)}: it must be a whole number")
         found = int(value)
         if not low <= found <= high:
             raise WrongParameter(name, f"the parameter {name} is {found}: it must be {low} to {high}")
@@ -90,7 +91,7 @@ class Parameters:
         """Return one of the choices. Raises `InvalidArgument`."""
         value = self._values.get(name, "").strip() or default
         if value not in choices:
-            text = f"the parameter {name} is {_shown(value)}: it must be one of {', '.join(choices)}"
+            text = f"the parameter {name} is {quoted(value)}: it must be one of {', '.join(choices)}"
             raise WrongParameter(name, text)
         return value
 
@@ -115,10 +116,6 @@ class Parameters:
         shown = found[:count]
         total = None if len(found) > count else skip + len(shown)
         return shown, {"skipped": skip, "shown": len(shown), "total": total, "rows": count}
-
-
-def _shown(text: str) -> str:
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 # ---- URLs -------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.operations.messages import store_order
 from minimq.operations.search_bounds import SearchBounds
+from minimq.operations.texts import quoted
 from minimq.operations.values import OnProgress
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
@@ -59,7 +60,7 @@ def by_key(key: object) -> Criterion:
 def by_id(message_id: object) -> Criterion:
     """Return the criterion for the message with this id. Raises `InvalidArgument` if it is no message id."""
     if not is_id(message_id):
-        raise InvalidArgument(f"{str(message_id)[:100]!r} is not the id of a message: ids have 40 hexadecimal digits")
+        raise InvalidArgument(f"{quoted(message_id)} is not the id of a message: ids have 40 hexadecimal digits")
     wanted, (first, second) = str(message_id).lower(), _ID_PARTS
     number = find_pb2.MessageNumber(producer_id=int(wanted[:first], 16), sequence=int(wanted[first:second], 16))
 

@@ -29,6 +29,7 @@ from typing import (
     overload,
 )
 
+from minimq.operations.texts import quoted
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_group, check_producer_group, check_topic
@@ -156,7 +157,7 @@ class Parameter:
             return about.read(what, text)
         if about.choices:
             if text not in about.choices:
-                raise InvalidArgument(f"{what} is {text[:60]!r}: it must be one of {', '.join(about.choices)}")
+                raise InvalidArgument(f"{what} is {quoted(text)}: it must be one of {', '.join(about.choices)}")
             return about.choices[text]
         if self.kind in (int, float):
             return self._number(what, text)
@@ -172,7 +173,7 @@ class Parameter:
                 raise ValueError
         except ValueError:
             wanted = "a whole number" if self.kind is int else "a number"
-            raise InvalidArgument(f"{what} is {text[:60]!r}: it must be {wanted}") from None
+            raise InvalidArgument(f"{what} is {quoted(text)}: it must be {wanted}") from None
         if not low <= value <= high:
             bounds = f"{low} to {high}"
             if self.about.high is None:

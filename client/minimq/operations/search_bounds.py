@@ -8,6 +8,7 @@ from typing import TypedDict
 
 import msgspec
 
+from minimq.operations.texts import quoted
 from minimq.options import refuse_unknown
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -52,9 +53,9 @@ def _is_number(text: str, most: int) -> bool:
 
 
 def _wrong(text: object) -> InvalidArgument:
-    shown = repr(text)[:100]
     return InvalidArgument(
-        f"{shown} is not the address of a message: write TOPIC/BROKER/QUEUE@OFFSET, for example orders/broker-a/3@10423"
+        f"{quoted(text)} is not the address of a message: write TOPIC/BROKER/QUEUE@OFFSET, for example "
+        "orders/broker-a/3@10423"
     )
 
 

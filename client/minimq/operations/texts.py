@@ -11,6 +11,12 @@ from minimq_common.model import AwayBroker, Permission
 SHOWN_BODY_BYTES = 200
 
 
+def quoted(value: object) -> str:
+    """Return a value in quotes, for an error; at most 60 characters of it."""
+    text = str(value)
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
 def size_of(size: float) -> str:
     """Return a number of bytes in the most readable unit: "1.2 GB"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
@@ -45,15 +51,11 @@ def missing(away: Iterable[AwayBroker], unanswered: Mapping[str, str], lacking: 
     """Return a line for each broker whose queues are missing: it is away, or does not answer."""
     from minimq.connection.away import describe_away  # as above
 
-    return [*describe_away(away, lacking), *describe_unanswered(unanswered, lacking)]
-
-
-def describe_unanswered(unanswered: Mapping[str, str], lacking: str) -> list[str]:
-    """Return a line for each broker in `unanswered`, which has the reasons; `lacking` is such as "not counted"."""
-    return [
+    silent = (
         f"{broker}: does not answer, its queues are {lacking} ({reason})"
         for broker, reason in sorted(unanswered.items())
-    ]
+    )
+    return [*describe_away(away, lacking), *silent]
 
 
 def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:
