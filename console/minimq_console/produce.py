@@ -11,6 +11,7 @@ from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.administration.descriptions import TopicDescription
 from minimq.operations.operation import Form, Given, Operation, Param, right
 from minimq.operations.texts import duration_of, listing
+from minimq.operations.values import properties_of
 from minimq.operations.views import Plan, View
 from minimq.sending.due_times import MAX_DELAY_S
 from minimq_common.batch.single import check_message
@@ -76,13 +77,8 @@ def _bytes_of(digits: str) -> bytes:
 
 
 def _properties_of(lines: str) -> Mapping[str, str]:
-    found: dict[str, str] = {}
-    for line in filter(None, map(str.strip, lines.splitlines())):
-        name, equals, value = line.partition("=")
-        if not equals or not name.strip() or name.strip() in found:
-            raise InvalidArgument(f"Properties has the line {line[:60]!r}: write NAME=VALUE, each name once")
-        found[name.strip()] = value.strip()
-    return found
+    found = filter(None, map(str.strip, lines.splitlines()))
+    return properties_of("Properties: line", ("=".join(map(str.strip, line.split("=", 1))) for line in found))
 
 
 def _plan(admin: Admin, given: Given) -> Plan:

@@ -5,18 +5,17 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
+from minimq.operations.values import any_moment
 from minimq.sending.due_times import due_time
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.moments import moment, timestamp_ms
 
 #: Maximum number of JSON bytes for one byte of a body: a control character takes six.
 LONGEST_ESCAPE: Final = 6
@@ -109,7 +108,7 @@ class LineFormat:
         if after_s is None and found.deliver_at is None and not found.recallable:
             return {}
         try:
-            at = moment_of(found.deliver_at, "deliver_at") if isinstance(found.deliver_at, str) else found.deliver_at
+            at = any_moment("deliver_at", found.deliver_at) if isinstance(found.deliver_at, str) else found.deliver_at
             if after_s is None and at is None:
                 after_s, at = common.deliver_after_s, common.deliver_at
             is_recallable = found.recallable or common.recallable
@@ -118,24 +117,6 @@ class LineFormat:
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay
-
-
-def moment_of(text: str, name: str) -> datetime:
-    """Return the time in a text such as 2026-12-24T18:00Z. Raises `InvalidArgument`."""
-    return moment(timestamp_ms(text, time.time(), name))
-
-
-def properties_of(texts: Iterable[str]) -> dict[str, str]:
-    """Return the properties in texts such as "region=eu". Raises `InvalidArgument`."""
-    properties = {}
-    for text in texts:
-        name, sign, value = text.partition("=")
-        if not (name and sign):
-            raise InvalidArgument(f"--property {text!r} is not a property: write NAME=VALUE, for example region=eu")
-        if name in properties:
-            raise InvalidArgument(f"--property {name} is given twice: a message has each property once")
-        properties[name] = value
-    return properties
 
 
 def _decoded(line: bytes, number: int, kind: Any) -> Any:

@@ -17,7 +17,7 @@ import click
 
 from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq.cli.commands import declared, progress_bar
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, properties_of
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat
 from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.texts import size_of
@@ -127,7 +127,9 @@ def produce(  # noqa: PLR0913 - the options of the command
     source = _opened(file)
     if after is not None and at is not None:
         raise click.UsageError("--after and --at exclude each other")
-    common = Message(topic, b"x", tag, (), properties_of(properties), message_group, after, at, recallable)
+    common = Message(
+        topic, b"x", tag, (), values.properties_of("--property", properties), message_group, after, at, recallable
+    )
     lines = _check(
         LineFormat(
             common, key_field=key_field, tag_field=tag_field, group_field=message_group_field, is_json=shape == "json"

@@ -8,10 +8,9 @@ from typing import Annotated
 
 from minimq.cli.base import show_json
 from minimq.cli.commands import declared
-from minimq.cli.line_format import properties_of
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
-from minimq.operations.values import TopicName
+from minimq.operations.values import TopicName, properties_of
 
 _TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
 _KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
@@ -50,7 +49,7 @@ def request(
 
     data = sys.stdin.buffer.read() if body == "-" else body.encode()
     with Producer(nameserver) as producer:
-        message = Message(topic, data, tag, keys, properties_of(properties))
+        message = Message(topic, data, tag, keys, properties_of("--property", properties))
         reply = producer.request(message, timeout=timeout)
     if output == "json":
         show_json({**body_fields(reply.body), "properties": dict(reply.properties)})

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from minimq.operations import values
 from minimq.operations.access import AccessChange, AccessEdit, edited, said
 from minimq.operations.issuers import NO_ISSUER, IssuerOperations
 from minimq.operations.operation import Given, Param, method, text_option
@@ -21,7 +22,7 @@ from minimq_common.security.access_policy import Policy, check_decides, denied_b
 from minimq_common.security.access_rule import parse_rule
 from minimq_common.security.issuer import is_token_user, issuer_of
 from minimq_common.security.user_key import UserKey
-from minimq_common.words import bytes_of, seconds_of
+from minimq_common.words import bytes_of
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -59,12 +60,6 @@ _RIGHTS = Param(options=_RIGHT_OPTIONS, made=_rights)
 _RULES = Param(options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given)))
 
 
-def _lifetime(what: str, text: str) -> float:
-    if seconds := seconds_of(text):
-        return seconds
-    raise InvalidArgument(f"{what} is {text!r}: write a time with a unit, such as 90d")
-
-
 def _rate(what: str, text: str) -> int:
     size = bytes_of(text)
     if size is None:
@@ -74,7 +69,7 @@ def _rate(what: str, text: str) -> int:
 
 UserName = Annotated[str, Param(complete="users", help="name of the user")]
 Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE")]
-Lifetime = Annotated[float | None, Param(flag="--expires", read=_lifetime, metavar="TIME")]
+Lifetime = Annotated[float | None, Param(flag="--expires", read=values.seconds, metavar="TIME")]
 Target = Annotated[str | Path | None, Param(flag="--to", metavar="FILE", is_local=True)]
 Late = Annotated[OnLate | None, Param(is_collected=True)]
 

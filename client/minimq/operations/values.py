@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
 from minimq.operations.operation import Param
+from minimq.operations.texts import quoted
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms
@@ -53,6 +54,19 @@ def retention_size(what: str, text: str) -> int:
     if found := bytes_of(text):
         return found
     raise InvalidArgument(f"{what} is {text!r}: give a size such as 10GiB, or default")
+
+
+def properties_of(what: str, texts: Iterable[str]) -> dict[str, str]:
+    """Return the properties in texts such as "region=eu"."""
+    properties = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        if not (name and sign):
+            raise InvalidArgument(f"{what} {quoted(text)} is not a property: write NAME=VALUE, for example region=eu")
+        if name in properties:
+            raise InvalidArgument(f"{what} {name} is given twice: a message has each property once")
+        properties[name] = value
+    return properties
 
 
 def moment_or_end(what: str, text: str, also: str = "'earliest', 'latest', ") -> Time:

@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from fuzz import mutation
 from fuzz.target import Target
-from minimq.cli.line_format import LineFormat, properties_of
+from minimq.cli.line_format import LineFormat
 from minimq.filtering.message_filter import MessageFilter
 from minimq.filtering.tag_filter import TagFilter
+from minimq.operations.values import properties_of
 from minimq.operations.values import queue as parse_queue
 from minimq.options import nameserver_addresses
 from minimq.transport.start_position import offset_or_start, start_position
@@ -304,7 +305,7 @@ TARGETS = (
             *(names.check_topic, names.check_group, names.is_group, names.check_transaction, names.check_broker),
             *(names.check_cluster, names.check_address, names.machine_room_of, nameserver_addresses, parse_controller),
             lambda text: parse_queue("--queue", text, "t"),
-            lambda text: properties_of([text]),
+            lambda text: properties_of("--property", [text]),
             lambda text: names.check_topic(names.retry_topic(text)),
         ),
         (),

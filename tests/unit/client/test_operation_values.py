@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq.operations.values import moment_or_end, offset_or_moment
+from minimq.operations.values import moment_or_end, offset_or_moment, properties_of
 from minimq.operations.values import queue as parse_queue
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -63,3 +63,26 @@ def test_a_queue_is_a_broker_and_a_number() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a queue: write BROKER:ID"):
         parse_queue("--queue", text, "t")
+
+
+def test_properties_are_names_and_values() -> None:
+    assert properties_of("--property", ["region=eu", "rule=a=b", "empty="]) == {
+        "region": "eu",
+        "rule": "a=b",
+        "empty": "",
+    }
+
+
+@for_each(
+    ("texts", "said"),
+    [
+        (["region"], "--property 'region' is not a property: write NAME=VALUE"),
+        (["=eu"], "--property '=eu' is not a property"),
+        (["x" * 100], f"--property '{'x' * 60}...' is not a property"),
+        (["a=1", "a=2"], "--property a is given twice"),
+    ],
+)
+def test_what_is_no_property_is_refused(texts: list[str], said: str) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        properties_of("--property", texts)
+    assert refused.value.message.startswith(said)

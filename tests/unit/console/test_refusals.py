@@ -1,4 +1,4 @@
-"""The status of requests that are refused, by the console itself or by the cluster."""
+"""Requests and forms that are refused, by the console itself or by the cluster."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from starlette.requests import Request
 from minimq_common.errors import (
     AccessConflict,
     GroupConflict,
+    InvalidArgument,
     MiniMQError,
     NotInSync,
     TopicExists,
@@ -19,6 +20,7 @@ from minimq_common.errors import (
 from minimq_console.answers import failure_of
 from minimq_console.console_options import host_of
 from minimq_console.guard import MOST_FORM_BYTES, Guard
+from minimq_console.produce import _properties_of
 from support.cases import for_each
 
 HOST = "127.0.0.1:8088"
@@ -48,3 +50,10 @@ def test_a_form_says_how_long_it_is(length: str | None, status: int | None) -> N
     guard = Guard(app, app, [host_of(HOST) or ""])
     refusal = guard._refusal(Request({"type": "http", "method": "POST", "path": "/sign-out", "headers": headers}))
     assert (None if refusal is None else refusal.status_code) == status
+
+
+def test_properties_in_a_form_are_lines_and_blanks_around_them_do_not_count() -> None:
+    assert _properties_of(" region = eu \n\nrule=a = b\n") == {"region": "eu", "rule": "a = b"}
+    for wrong in ("region", "= eu", "a=1\n a =2"):
+        with pytest.raises(InvalidArgument, match=r"^Properties: line "):
+            _properties_of(wrong)
