@@ -88,14 +88,6 @@ def tell(sentences: Iterable[str]) -> None:
         click.echo(sentence, err=True)
 
 
-def show(output: str, table: Table, rows: Sequence[Row], *, without: Collection[str] = ()) -> None:
-    """Print rows as a table without the columns in `without`, or as a JSON list with all."""
-    if output == "json":
-        show_json(rows)
-    else:
-        show_table(table, rows, without=without)
-
-
 def show_json(value: object) -> None:
     """Print a value as JSON; times in ISO 8601."""
     is_utf8 = codecs.lookup(sys.stdout.encoding or "utf-8").name == "utf-8"

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.cli.base import Group, show
-from minimq.cli.commands import Output, declared
+from minimq.cli.base import Group
+from minimq.cli.commands import Output, declared, show
 from minimq.operations.operation import Param
-from minimq.operations.views import Row, Table, columns
+from minimq.operations.views import Row, Rows, Table, View, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of
@@ -154,7 +154,7 @@ def bench_latency(
             _received(consumer, 1, f"{number:,} of {count:,}")
             delivered.append(time.perf_counter() - began)
     rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
-    show(output, _LATENCY, rows)
+    show(View(json=rows, lines=[Rows(_LATENCY, rows)]), output)
 
 
 bench = Group(
@@ -222,7 +222,7 @@ def _show_rate(output: str, what: str, count: int, size: float, seconds: float, 
         "mb_per_s": round(count * size / seconds / 1e6, 1),
         "cpu_s_per_million": round(cpu / max(count, 1) * 1e6, 3),
     }
-    show(output, _RATE, [row])
+    show(View(json=[row], lines=[Rows(_RATE, [row])]), output)
 
 
 def _percentiles(what: str, seconds: list[float]) -> Row:

@@ -10,13 +10,13 @@ from typing import Annotated
 
 import click
 
-from minimq.cli.base import Group, confirm, show
-from minimq.cli.commands import Output, declared
+from minimq.cli.base import Group, confirm
+from minimq.cli.commands import Output, declared, show
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.operations.access_folder import AccessFolder
 from minimq.operations.operation import Param
 from minimq.operations.texts import duration_of
-from minimq.operations.views import Row, Table, columns
+from minimq.operations.views import Row, Rows, Table, View, columns
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.security.access_document import AccessDocument
@@ -194,7 +194,7 @@ def _show_certificates(_nameserver: str, directory: Directory, *, output: Output
         }
         for name, certificate in found.items()
     ]
-    show(output, _CERTIFICATES, rows)
+    show(View(json=rows, lines=[Rows(_CERTIFICATES, rows)]), output)
     document = _access_document(directory)
     if output == "table" and document is not None:
         click.echo(f"\n{ACCESS} has version {document.version} and the users {', '.join(sorted(document.users))}")

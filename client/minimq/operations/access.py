@@ -79,16 +79,12 @@ def _has_administrator(document: AccessDocument) -> bool:
     return any(not issuer_of(name) and policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
 
 
-def _needs(_given: Given) -> Sequence[Need]:
-    return (MANAGE_ACCESS,)
-
-
 @dataclass(frozen=True)
 class AccessChange(Operation):
     """A change of the document; its plan comes from a rehearsal on a copy."""
 
     has_folder: bool = True
-    needs: Callable[[Given], Sequence[Need]] | None = _needs
+    needs: Callable[[Given], Sequence[Need]] | None = lambda _given: (MANAGE_ACCESS,)
     plan: Callable[[Admin, Given], Plan] | None = lambda *_: Plan(sentences=())
     #: Returns whether users lose a right or a key; ignored without `asks`.
     loses: Callable[[Given], bool] = lambda _given: True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.administration.masters import raise_failures
@@ -59,7 +59,8 @@ def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | R
     chosen = found.queues if all_queues else _worst(found)
     if chosen:
         lines.append("")
-        lines += _queues((*chosen, *filter(_has_unread, found.retry_queues if all_queues else ())), numbers)
+        retried = [queue for queue in found.retry_queues if all_queues and queue.lag > 0]
+        lines += _queues((*chosen, *retried), numbers)
     if len(chosen) < len(found.queues):
         lines.append(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
     return lines
@@ -83,10 +84,6 @@ def _summary(found: GroupDescription) -> str:
     unseen = sum(away.queues for away in found.away)
     away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
     return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{away}"
-
-
-def _has_unread(queue: GroupQueueDescription) -> bool:
-    return queue.lag > 0
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
@@ -225,8 +222,8 @@ def _view_description(_admin: Admin, given: Given, found: GroupDescription, _pla
             {**row_of(each, "lag", "lag_s", keep=("client_id", "topics", "seen_by")), "queues": len(each.queues)}
             for each in found.members
         ],
-        queues=[_queue_row(each) for each in found.queues],
-        retry_queues=[_queue_row(each) for each in found.retry_queues],
+        queues=[row_of(each, "lag") for each in found.queues],
+        retry_queues=[row_of(each, "lag") for each in found.retry_queues],
     )
     notes = [
         *missing((), found.unanswered, "not counted"),
@@ -235,10 +232,6 @@ def _view_description(_admin: Admin, given: Given, found: GroupDescription, _pla
         *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
     return View(json=row, lines=describe_lines(found, all_queues=given.all_queues), notes=notes)
-
-
-def _queue_row(queue: GroupQueueDescription) -> dict[str, Any]:
-    return row_of(queue, "lag")
 
 
 # ---- Operations -------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def test_ctrl_c_at_a_question_is_an_interrupt_and_no_refusal(
     monkeypatch: pytest.MonkeyPatch, typed: Any, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(click.termui, "visible_prompt_func", Mock(side_effect=typed))
+    monkeypatch.setattr("click.termui.visible_prompt_func", Mock(side_effect=typed))
     with pytest.raises(error):
         confirm("Delete it?", yes=False)
 
