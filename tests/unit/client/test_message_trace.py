@@ -22,7 +22,8 @@ WANTED = message_id(PRODUCER_ID, WANTED_SEQUENCE, 0)
 
 def half(sequence: int, **fields: Any) -> OpenHalf:
     batch = builder.encode([one()], NOW_MS, PRODUCER_ID, sequence, LIMIT)
-    return OpenHalf(**{"producer_group": "shop", "number": 1, "batches": 1, "batch": batch} | fields)
+    given: dict[str, Any] = {"producer_group": "shop", "number": 1, "batches": 1, "batch": batch}
+    return OpenHalf(**(given | fields))
 
 
 OTHER = half(WANTED_SEQUENCE - 1)
