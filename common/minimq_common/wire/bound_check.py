@@ -8,13 +8,12 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
 from minimq_common.errors import InternalError, InvalidArgument
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
 from minimq_proto.v1 import options_pb2
 
-Answer = TypeVar("Answer", bound=Message)
+Answer = TypeVar("Answer")
 
 #: An error quotes this many characters of a value.
 _SHOWN = 40
@@ -112,9 +111,10 @@ def check_bounds(message: Any) -> None:
 
 def check_answer(answer: Answer, peer: str) -> Answer:
     """Check and return the answer of a peer. Raises `InternalError` if a value is out of bounds."""
-    if _checks[answer.DESCRIPTOR] is not None:
+    message: Any = answer
+    if _checks[message.DESCRIPTOR] is not None:
         try:
-            check_bounds(answer)
+            check_bounds(message)
         except InvalidArgument as error:
             raise InternalError(f"{peer} sent an invalid message: {error.message}") from None
     return answer
