@@ -21,7 +21,7 @@ from minimq.receiving.commits import BrokerOffsets, Commits
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Grant
 from minimq.receiving.pulls import Pulls
-from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset, QueueEvent, ReaderState
+from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset, QueueEvent
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
@@ -356,7 +356,7 @@ class Fetcher:
 
     def leaving(self) -> dict[MessageQueue, int]:
         """Return the positions of the revoked queues that are still to be committed and stopped."""
-        return {reader.queue: reader.position for reader in self._leaving if reader.state is ReaderState.LEAVING}
+        return {reader.queue: reader.position for reader in self._leaving if reader.is_leaving}
 
     def want(self, topic: str, wanted: MessageFilter) -> None:
         """Set the filter of a topic, before its queues are read. Brokers then send only batches that may match."""

@@ -1,11 +1,11 @@
-"""The values of a `QueueReader`: options, states, frames, decisions, and the state of its commits: pure."""
+"""The values of a `QueueReader`: options, frames, decisions, and the state of its commits: pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, StrEnum, auto
+from enum import Enum
 from typing import Literal, NamedTuple
 
 from minimq.receiving.member_state import Grant
@@ -73,32 +73,6 @@ class FetchOptions:
     offset_reset: Literal["earliest", "latest", "error"] = "error"
     slaves: bool = False
     recommit_s: float = math.inf
-
-
-class ReaderState(StrEnum):
-    """The state of a `QueueReader`."""
-
-    IDLE = auto()  # the buffer is full, or the whole range was fetched
-    PULLING = auto()  # a pull is in flight
-    WAITING = auto()  # the latest pull failed; the retry begins at `wake_at`
-    FAILED = auto()  # `error` has stopped fetching and delivery
-    LEAVING = auto()  # fetching and delivery have stopped, because the queue was revoked
-
-    def after(self, event: str) -> ReaderState:
-        """Return the state after an event of `_NEXT`; without an entry there, it stays the same."""
-        return _NEXT[event].get(self, self)
-
-
-_IDLE, _PULLING, _WAITING, _FAILED, _LEAVING = ReaderState
-_NEXT: Mapping[str, Mapping[ReaderState, ReaderState]] = {
-    "begin": {_IDLE: _PULLING, _WAITING: _PULLING},
-    "end": {_PULLING: _IDLE},  # the pull is complete, has failed, or was cancelled
-    "wait": {_IDLE: _WAITING},
-    "fail": {_IDLE: _FAILED, _WAITING: _FAILED},  # a pull in flight ends first
-    "seek": {_WAITING: _IDLE, _FAILED: _IDLE},
-    "renew": {_WAITING: _IDLE, _FAILED: _IDLE, _LEAVING: _IDLE},  # the lease was granted again
-    "leave": dict.fromkeys(ReaderState, _LEAVING),
-}
 
 
 class Frame(NamedTuple):

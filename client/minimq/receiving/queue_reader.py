@@ -28,7 +28,6 @@ from minimq.receiving.queue_decisions import (
     LeaseOver,
     OffsetReset,
     Pull,
-    ReaderState,
 )
 from minimq.receiving.read_ahead import HandOver, ReadAhead
 from minimq.receiving.received import EncodedBatch
@@ -37,7 +36,6 @@ from minimq_common.model import MessageQueue, TopicId, granter
 
 #: The reader ignores its master's advice for this long after an advised slave failed.
 _SLAVE_BACKOFF_S = 10.0
-_IDLE, _PULLING, _WAITING, _, _LEAVING = ReaderState
 
 
 class QueueReader:
@@ -57,8 +55,9 @@ class QueueReader:
         self.queue = queue
         self.lease = lease
         self.topic_id = topic_id
-        self.state: ReaderState = _IDLE
-        #: The permanent error that stopped fetching, until a seek or a new lease.
+        #: Fetching and delivery have stopped, because the queue was revoked.
+        self.is_leaving = False
+        #: The permanent error that stopped fetching and delivery, until a seek or a new lease.
         self.error: MiniMQError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
         self.failure: MiniMQError | None = None
@@ -81,11 +80,13 @@ class QueueReader:
         self._queue_end: int | None = None
         self._is_error_reported = True
         self._is_paused = False
-        # Pulls.
+        #: Number of the latest pull, and whether it is in flight.
         self._number = 0
+        self._is_in_flight = False
         #: Pull even with a full buffer, to verify that the log of the new broker or term was not cut.
         self._must_verify = False
-        self._retry_at = 0.0
+        #: Time of the next retry; infinite if none is pending.
+        self.wake_at = math.inf
         self._pause_s = 0.0
         self._no_advice_until = 0.0
         self._commits = CommitState(options.recommit_s, lease.offset)
@@ -124,12 +125,7 @@ class QueueReader:
 
     def is_pulling(self, number: int) -> bool:
         """Return whether this pull is in flight; frames of any other are dropped."""
-        return self.state is _PULLING and number == self._number
-
-    @property
-    def wake_at(self) -> float:
-        """Time of the next retry; infinite if none is pending."""
-        return self._retry_at if self.state is _WAITING else math.inf
+        return self._is_in_flight and number == self._number
 
     def is_current(self, handed: HandOver) -> bool:
         """Return whether this is the latest hand-over, not used up, and no jump has made it stale."""
@@ -141,8 +137,7 @@ class QueueReader:
 
     def may_go_on(self, now: float) -> bool:
         """Return whether messages may be delivered: the lease holds, and no pause, error or revocation forbids it."""
-        is_held_back = self._is_paused or self.error is not None or self.state is _LEAVING
-        return not is_held_back and self.is_trusted(now)
+        return not (self._is_paused or self.is_leaving) and self.error is None and self.is_trusted(now)
 
     def may_hand_over(self, now: float) -> bool:
         """Return whether `hand_over` may be called: batches are due and may be delivered."""
@@ -160,18 +155,16 @@ class QueueReader:
 
     # ---- commands of the driver, the user and the group member -----------------------------------
 
-    def should_pull(self, now: float) -> bool:
-        """Return whether `tick` would begin a pull."""
-        is_free = self.state is _IDLE or (self.state is _WAITING and now >= self._retry_at)
-        return is_free and self._room()[0] > 0
-
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is due and the buffer has room."""
-        if not self.should_pull(now):
+        is_waiting = now < self.wake_at < math.inf
+        if self._is_in_flight or self.is_leaving or self.error is not None or is_waiting:
             return []
         max_messages, max_bytes = self._room()
+        if max_messages <= 0:
+            return []
         self._number += 1
-        self.state = self.state.after("begin")
+        self._is_in_flight, self.wake_at = True, math.inf
         if self._end is not None:
             if self._must_verify:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
@@ -218,35 +211,33 @@ class QueueReader:
         if is_other and lease.offset > self.position:
             return None
         cancelled = self.cancel()
-        self.state = self.state.after("renew")
         self.lease = lease
         self._must_verify = is_other
         self.slave = 0
-        self.error = None
+        self.is_leaving, self.error, self.wake_at = False, None, math.inf
         self._commits.renewed(lease.offset)
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
         """Stop fetching and delivering: the queue was revoked for another member."""
-        cancelled = self.cancel()
-        self.state = self.state.after("leave")
-        return cancelled
+        self.is_leaving = True
+        return self.cancel()
 
     def cancel(self) -> list[Decision]:
         """Cancel the pull in flight, if any; late frames of it are dropped."""
-        if self.state is not _PULLING:
+        if not self._is_in_flight:
             return []
-        self._end_pull()
+        self._is_in_flight = False
         return [Cancel(self._number)]
 
     # ---- answers of brokers ---------------------------------------------------------------------
 
     def frame_arrived(self, number: int, frame: Frame, now: float) -> list[Decision]:
         """Buffer the batches of a frame, or handle its failure."""
-        if self.state is not _PULLING or number != self._number:
+        if not self.is_pulling(number):
             return []
         if frame.is_last:
-            self._end_pull()
+            self._is_in_flight = False
         if frame.failure is not None:
             return self._refused(frame, frame.failure, now)
         self.failure = None
@@ -257,7 +248,7 @@ class QueueReader:
         """Handle a pull that could not begin or whose stream ended; no error: its slave is gone, or a normal end."""
         if not self.is_pulling(number):
             return []
-        self._end_pull()
+        self._is_in_flight = False
         return self._failed(error, now)
 
     def _take_in(self, frame: Frame, now: float) -> list[Decision]:
@@ -331,11 +322,9 @@ class QueueReader:
         if error is None or error.retriable:
             self.failure = error or Unavailable("the broker ended the stream")
             self._pause_s = longer(self._pause_s)
-            self._retry_at = now + max(self._pause_s, self.failure.retry_after_s)
-            self.state = self.state.after("wait")
+            self.wake_at = now + max(self._pause_s, self.failure.retry_after_s)
             return []
         self.error = error
-        self.state = self.state.after("fail")
         is_lost = self.lease.epoch and isinstance(error, Fenced | TopicNotFound | QueueNotFound)
         if is_lost or (self._end is None and isinstance(error, TopicNotFound)):
             # Not an error for the user: the lease or the topic is gone, and the owner asks for the queue again.
@@ -363,7 +352,6 @@ class QueueReader:
         """Stop before a hand-over that cannot be decoded, until a seek."""
         self.put_back(handed)
         self.error = error
-        self.state = self.state.after("fail")
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """See `ReadAhead.take_batch`; do not mix with `hand_over`."""
@@ -409,11 +397,6 @@ class QueueReader:
         self._note_given()
         return bool(self.lease.epoch) and (self._commits.is_unsaved or self._commits.is_sought) and not self.is_deleted
 
-    def _end_pull(self) -> None:
-        self.state = self.state.after("end")
-        if self.error is not None:  # `damaged` was called during the pull
-            self.state = self.state.after("fail")
-
     def _room(self) -> tuple[int, int]:
         ahead, options = self._ahead, self._options
         messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
@@ -425,7 +408,6 @@ class QueueReader:
 
     def _go_to(self, offset: int) -> None:
         self._ahead.go_to(offset)
-        self.error = None
-        self.state = self.state.after("seek")
+        self.error, self.wake_at = None, math.inf
         self._queue_end = None
         self.moves += 1
