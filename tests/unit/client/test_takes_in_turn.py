@@ -50,7 +50,7 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
 
     client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
     takes = TakesInTurn(client, take, lambda _: None, asyncio.create_task)
-    monkeypatch.setattr(takes.places, "find", find)
+    monkeypatch.setattr(takes, "find", find)
     loop = asyncio.get_running_loop()
     found = list[PoppedMessage]()
     for _ in range(30):  # a machine that stands still makes any broker slow
@@ -58,6 +58,6 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
         if len(found) == 3:
             break
     assert len(found) == 3
-    assert takes_in_turn._SLOW_S >= takes.places.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
-    takes.places.answered(PLACES[3], 0.0)
-    assert takes.places.patience_s(PLACES[3]) == takes_in_turn.QUICK_S
+    assert takes_in_turn._SLOW_S >= takes.patience_s(PLACES[3]) > 2.5 * takes_in_turn.QUICK_S
+    takes.answered(PLACES[3], 0.0)
+    assert takes.patience_s(PLACES[3]) == takes_in_turn.QUICK_S

@@ -43,7 +43,6 @@ _LONGEST_WAIT_S = 20.0
 _CLOSE_S = 5.0
 _UNLIMITED_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
-_CLOSED = "the consumer is closed"
 
 
 class TakenMessages(list[PoppedMessage]):
@@ -72,7 +71,6 @@ class SimpleReader:
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
         self.client = ClusterClient(nameserver, credentials=options.credentials)
-        self._process = self.client.connection.process
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise, one each.
         self._errors: list[MiniMQError] = []
@@ -80,7 +78,7 @@ class SimpleReader:
         #: Background tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
         self.filtered_messages = 0
-        self._is_closed = False
+        self.is_closed = False
         self._closing = Closing()
         self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
         self._prefetch = Prefetch(
@@ -96,25 +94,14 @@ class SimpleReader:
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, also of the `Cluster`, and in a fork."""
+        if self.is_closed:
+            raise Closed("the consumer is closed")
         self.client.check_open()
-        if self._is_closed:
-            raise Closed(_CLOSED)
 
     @property
     def topics(self) -> list[str]:
         """The subscribed topics."""
         return [*self._filters]
-
-    def check(self) -> None:
-        """Raise `Closed` after `close`, and in a fork."""
-        self._process.check()
-        if self._is_closed:
-            raise Closed(_CLOSED)
-
-    @property
-    def is_closed(self) -> bool:
-        """True after `close`."""
-        return self._is_closed
 
     def _duration_ms(self, invisible_s: float | None) -> int:
         return self._invisible_ms if invisible_s is None else invisible_ms(invisible_s)
@@ -132,7 +119,7 @@ class SimpleReader:
     async def _receive(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
     ) -> None:
-        self.check()
+        self.check_open()
         check_count("max_messages", max_messages)
         if not self._filters:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
@@ -162,11 +149,11 @@ class SimpleReader:
 
     def refused_s(self) -> float:
         """Return for how many seconds all topics are still refused; at most 0 if one may be asked for."""
-        return min(map(self._takes.places.refused_s, self._filters))
+        return min(map(self._takes.refused_s, self._filters))
 
     def _wanted(self) -> list[str]:
         # A listener (`_before_take` is set) sees no errors, so its consumer goes on without refused topics.
-        refused_s = self._takes.places.refused_s
+        refused_s = self._takes.refused_s
         open_ones = [topic for topic in self._filters if self._before_take is None or refused_s(topic) <= 0]
         return open_ones or [*self._filters]
 
@@ -200,7 +187,7 @@ class SimpleReader:
         self.client.connection.call_soon(self._give_back_soon, messages)
 
     def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
-        if messages and not self._is_closed:
+        if messages and not self.is_closed:
             self._run(self.give_back(messages))
 
     async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
@@ -356,7 +343,7 @@ class SimpleReader:
 
     async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, then acknowledge them."""
-        self.check()
+        self.check_open()
         why = check_reason(reason)
         chosen = [messages] if isinstance(messages, PoppedMessage) else list(messages)
         for message in chosen:
@@ -391,12 +378,12 @@ class SimpleReader:
                 await self.settler.wait_all()
                 if prefetched := await self._prefetch.close(timeout_s):
                     await self.give_back(prefetched)
-        self._is_closed = True
+        self.is_closed = True
         await self.settler.close(timeout_s)
 
     def end(self) -> None:
         """Close and wait, on any thread but that of the loop; see `SimpleConsumer.close`."""
-        if not self._process.is_forked:
+        if not self.client.connection.is_forked:
             self._closing.run(self._end)
 
     def _end(self) -> None:
@@ -409,7 +396,7 @@ class SimpleReader:
 
     def drop(self) -> None:
         """Close everything at once. On any thread but that of the loop."""
-        self._is_closed = True
+        self.is_closed = True
         self.dead_letters.close()
         self.settler.drop()
         self.client.close()

@@ -11,12 +11,16 @@ from typing import Any, NamedTuple
 from minimq.connection.client import ClusterClient
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
-from minimq_common.model import TopicRoute
+from minimq_common.model import Permission
 
 #: A slow broker is asked last for this long; also the maximum time to wait for one broker alone.
 _SLOW_S = 2.0
 #: Initial time to wait for one broker alone, while others may have messages.
 QUICK_S = 0.25
+#: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
+_LOOK_UP_S = 2.0
+#: While a broker is away, maximum time of one wait at the other brokers.
+_LOOK_S = 2.0
 
 
 class PopPlace(NamedTuple):
@@ -25,93 +29,6 @@ class PopPlace(NamedTuple):
     topic: str
     broker_name: str
     address: str
-
-
-class BrokerRotation:
-    """Decides the order in which brokers are asked, and how long for each. Lives on the connection's event loop."""
-
-    def __init__(self, client: ClusterClient) -> None:
-        self._client = client
-        self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
-        #: Cache of the latest route only: the masters of its queues.
-        self._route: TopicRoute | None = None
-        self._of_route: list[tuple[str, str | None]] = []
-        #: By broker address, until when it is asked last, in time of the event loop.
-        self._slow_until: dict[str, float] = {}
-        #: By address of a broker that was slow, how long to wait for it alone.
-        self._patience_s: dict[str, float] = {}
-        #: By topic, until when it is refused, in time of the event loop.
-        self._refused_until: dict[str, float] = {}
-
-    def in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
-        """Return places in the order to ask them: round-robin, slow brokers last."""
-        self._turn += 1
-        turn = self._turn % max(1, len(places))
-        now = asyncio.get_running_loop().time()
-        return sorted(
-            [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
-        )
-
-    def patience_s(self, place: PopPlace) -> float:
-        """Return for how many seconds to wait for a broker alone."""
-        return self._patience_s.get(place.address, QUICK_S)
-
-    def timed_out(self, place: PopPlace) -> None:
-        """Ask a broker last for a while, and wait longer for it next time.
-
-        Late messages are returned, which adds load to an overloaded broker. With a fixed timeout, consumers could keep
-        it busy with returns alone and never get a message.
-        """
-        self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
-        self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
-
-    def answered(self, place: PopPlace, took_s: float) -> None:
-        """Record that a broker has answered after `took_s` seconds."""
-        if took_s < QUICK_S:
-            self._patience_s.pop(place.address, None)
-
-    def refused(self, topic: str, error: MiniMQError) -> None:
-        """Record that a server refuses a topic, until the `retry_after_s` of its error is over."""
-        self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
-
-    def refused_s(self, topic: str) -> float:
-        """Return for how many seconds a topic is still refused; at most 0 if it may be asked for."""
-        return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
-
-    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
-        """Return the places of topics, and the error if some may be missing. Raises permanent errors."""
-        found, failure = list[PopPlace](), None
-        routes = self._client.connection.routes
-        for topic in topics:
-            route = self._client.routes.known(topic)
-            if route is None:
-                left_s = min(max(until - asyncio.get_running_loop().time(), _LOOK_UP_S), self._client.timeout_s)
-                try:
-                    route = await routes.route(topic, left_s)
-                except MiniMQError as error:
-                    if not error.retriable:
-                        self.refused(topic, error)
-                        raise
-                    failure = error
-                    continue
-                self._client.routes.known(topic)  # starts watching it
-            if route is not self._route:
-                names = dict.fromkeys(queue.broker_name for queue in route.read_queues())
-                self._route, self._of_route = route, [(name, route.master_of(name)) for name in names]
-            for name, address in self._of_route:
-                if address is None:
-                    failure = Unavailable(f"broker {name} of topic {topic!r} has no master now")
-                else:
-                    found.append(PopPlace(topic, name, address))
-        if not found and failure is None:
-            failure = Unavailable(f"no broker has queues of {', '.join(topics)} that may be read")
-        return found, failure
-
-
-#: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
-_LOOK_UP_S = 2.0
-#: While a broker is away, maximum time of one wait at the other brokers.
-_LOOK_S = 2.0
 
 
 class TakeRequest(NamedTuple):
@@ -142,15 +59,84 @@ class TakesInTurn:
         give_back: Callable[[Sequence[PoppedMessage]], None],
         run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
-        self._routes = client.connection.routes
-        self.places = BrokerRotation(client)
+        self._client = client
         self._take, self._give_back, self._run = take, give_back, run
+        self._turn = random.randrange(1 << 16)  # consumers do not all begin at the same broker
+        #: By broker address, until when it is asked last, in time of the event loop.
+        self._slow_until: dict[str, float] = {}
+        #: By address of a broker that was slow, how long to wait for it alone.
+        self._patience_s: dict[str, float] = {}
+        #: By topic, until when it is refused, in time of the event loop.
+        self._refused_until: dict[str, float] = {}
+
+    def _in_turn(self, places: Sequence[PopPlace]) -> list[PopPlace]:
+        """Return places in the order to ask them: round-robin, slow brokers last."""
+        self._turn += 1
+        turn = self._turn % max(1, len(places))
+        now = asyncio.get_running_loop().time()
+        return sorted(
+            [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
+        )
+
+    def patience_s(self, place: PopPlace) -> float:
+        """Return for how many seconds to wait for a broker alone."""
+        return self._patience_s.get(place.address, QUICK_S)
+
+    def _timed_out(self, place: PopPlace) -> None:
+        """Ask a broker last for a while, and wait longer for it next time.
+
+        Late messages are returned, which adds load to an overloaded broker. With a fixed timeout, consumers could keep
+        it busy with returns alone and never get a message.
+        """
+        self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
+        self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
+
+    def answered(self, place: PopPlace, took_s: float) -> None:
+        """Record that a broker has answered after `took_s` seconds."""
+        if took_s < QUICK_S:
+            self._patience_s.pop(place.address, None)
+
+    def _refused(self, topic: str, error: MiniMQError) -> None:
+        self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
+
+    def refused_s(self, topic: str) -> float:
+        """Return for how many seconds a topic is still refused; at most 0 if it may be asked for."""
+        return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
+
+    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
+        """Return the places of topics, and the error if some may be missing. Raises permanent errors."""
+        found, failure = list[PopPlace](), None
+        routes = self._client.connection.routes
+        for topic in topics:
+            route = self._client.routes.known(topic)
+            if route is None:
+                left_s = min(max(until - asyncio.get_running_loop().time(), _LOOK_UP_S), self._client.timeout_s)
+                try:
+                    route = await routes.route(topic, left_s)
+                except MiniMQError as error:
+                    if not error.retriable:
+                        self._refused(topic, error)
+                        raise
+                    failure = error
+                    continue
+                self._client.routes.known(topic)  # starts watching it
+            for data in route.queues:
+                if not (data.read_queues and data.permission & Permission.READ):
+                    continue
+                address = route.master_of(data.broker_name)
+                if address is None:
+                    failure = Unavailable(f"broker {data.broker_name} of topic {topic!r} has no master now")
+                else:
+                    found.append(PopPlace(topic, data.broker_name, address))
+        if not found and failure is None:
+            failure = Unavailable(f"no broker has queues of {', '.join(topics)} that may be read")
+        return found, failure
 
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
     ) -> tuple[TakeResult, MiniMQError | None]:
         """Return messages from the first broker that has some, and the error that may be why there are none."""
-        places, failure = await self.places.find(topics, until)
+        places, failure = await self.find(topics, until)
         loop = asyncio.get_running_loop()
         if len(places) == 1:
             try:
@@ -160,18 +146,18 @@ class TakesInTurn:
         taken = TakeResult([])
         answered = False
         silent = set[str]()  # a slow broker with many topics delays the others only once
-        for place in self.places.in_turn(places):
+        for place in self._in_turn(places):
             began = loop.time()
             try:
-                async with asyncio.timeout(QUICK_S if place.address in silent else self.places.patience_s(place)):
+                async with asyncio.timeout(QUICK_S if place.address in silent else self.patience_s(place)):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
-                self.places.answered(place, loop.time() - began)
+                self.answered(place, loop.time() - began)
             except MiniMQError as error:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # below, all brokers are asked at once
                 if place.address not in silent:
-                    self.places.timed_out(place)
+                    self._timed_out(place)
                 silent.add(place.address)
             if taken.messages:
                 return taken, None
@@ -221,8 +207,8 @@ class TakesInTurn:
 
     def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
         if error.refresh_route:
-            self._routes.refresh_soon(place.topic)
+            self._client.connection.routes.refresh_soon(place.topic)
         if not (error.retriable or isinstance(error, TopicNotFound)):
-            self.places.refused(place.topic, error)
+            self._refused(place.topic, error)
             raise error
         return error
