@@ -17,7 +17,6 @@ from minimq.receiving.listening.push_consumer import PushFace
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.pull_consumer import PullFace
 from minimq.receiving.received import ReceivedMessage
-from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
@@ -243,15 +242,6 @@ class SimpleConsumer(SimpleFace):
         with self._interceptors.settle("reject", given):
             await self._run(lambda: self._reader.reject(given, reason))
 
-    def transaction_input(self) -> PoppedInput:
-        """Return the input of one transaction; see `Producer.transaction`."""
-        self._reader.check_open()
-
-        def receive(timeout: float, max_messages: int) -> Coroutine[Any, Any, list[PoppedMessage]]:
-            return self.receive(max_messages, timeout=timeout)
-
-        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
-
     async def close(self) -> None:
         """Leave the group and close; see `minimq.SimpleConsumer.close`. Idempotent."""
         self._when_dropped.closed()
@@ -259,11 +249,11 @@ class SimpleConsumer(SimpleFace):
 
     async def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            await self._reader.settler.settle_elsewhere(messages, how)
+            await self._reader.settler.settling(messages, how).result()
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            await self._reader.settler.settle_elsewhere(given, how)
+            await self._reader.settler.settling(given, how).result()
 
     async def _run(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._reader.client.check_open()

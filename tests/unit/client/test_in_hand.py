@@ -39,7 +39,7 @@ def test_what_was_forgotten_is_in_hand_no_more() -> None:
         assert hand.add(A, 1, 2, 0.0, suspect=True)
         await hand.turn(LONG_S + asyncio.get_running_loop().time())
         assert hand.add(A, 2, 2, LONG_S, suspect=True)
-        hand.extended({(A, 2): [(0, 2)]}, 2 * LONG_S)
+        hand.extended(A, 2, 2 * LONG_S)
         await hand.turn(asyncio.get_running_loop().time())
 
     asyncio.run(run())

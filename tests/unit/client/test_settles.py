@@ -151,6 +151,31 @@ def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
     assert added.result(PATIENCE_S) == is_free
 
 
+def test_messages_are_extended_although_the_handles_of_others_have_expired(
+    connection: Connection, brokers: Brokers
+) -> None:
+    settler = made_settler(connection, brokers)
+    brokers.expired = {0, 2, 3}
+    brokers.may_answer("a")
+    queue = MessageQueue("t", "a", 0)
+
+    async def extend() -> list[bool]:
+        for epoch in range(3):
+            settler.in_hand.add(queue, epoch, 2, 1.0, suspect=False)
+        extended = Settlement(broker_pb2.POP_OUTCOME_EXTEND, 3_600_000)
+        receipts = {(queue, epoch): [(2 * epoch, 2 * epoch + 2)] for epoch in range(3)}
+        with pytest.raises(HandleExpired):
+            await settler.settle_receipts(receipts, extended)
+        later = asyncio.get_running_loop().time() + 60
+        return [settler.in_hand._delivered[queue, epoch].until > later for epoch in range(3)]
+
+    extended: Future[list[bool]] = Future()
+    connection.call_soon(
+        lambda: asyncio.ensure_future(extend()).add_done_callback(lambda t: extended.set_result(t.result()))
+    )
+    assert extended.result(PATIENCE_S) == [True, False, True]
+
+
 def test_who_waits_hears_that_the_connection_was_closed(
     connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
 ) -> None:

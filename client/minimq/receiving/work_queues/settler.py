@@ -117,13 +117,11 @@ class InHand:
                     del self._delivered[queue, epoch]
                     self._changed.set()
 
-    def extended(self, receipts: Receipts, invisible_s: float) -> None:
-        """Record that the invisible duration of messages begins anew."""
-        until = asyncio.get_running_loop().time() + invisible_s
-        for key in receipts:
-            if (found := self._delivered.get(key)) is not None:
-                found.until = max(found.until, until)
-                self._delivered.move_to_end(key)
+    def extended(self, queue: MessageQueue, epoch: int, invisible_s: float) -> None:
+        """Record that the invisible duration of messages of one delivery begins anew."""
+        if (found := self._delivered.get((queue, epoch))) is not None:
+            found.until = max(found.until, asyncio.get_running_loop().time() + invisible_s)
+            self._delivered.move_to_end((queue, epoch))
 
     async def turn(self, until: float) -> None:
         """Wait until more may be received, or until a time of the loop."""
@@ -174,15 +172,8 @@ class Settler:
 
     # ---- on any thread -----------------------------------------------------------------------------
 
-    def settle_and_wait(self, messages: Receivables, how: Settlement) -> None:
-        """Settle messages; block until that is on disk."""
-        self._settling(messages, how).wait()
-
-    async def settle_elsewhere(self, messages: Receivables, how: Settlement) -> None:
-        """Do as `settle_and_wait`, in a task of another event loop."""
-        await self._settling(messages, how).result()
-
-    def _settling(self, messages: Receivables, how: Settlement) -> LoopRequest[None]:
+    def settling(self, messages: Receivables, how: Settlement) -> LoopRequest[None]:
+        """Return the request that settles messages; it is answered once that is on disk."""
         self._check_open()
         receipts = receipts_of(messages, self.group)
         return LoopRequest(self._client, lambda take: self._begin(receipts, how, partial(take, None)))
@@ -224,27 +215,14 @@ class Settler:
         await self._settle(receipts, how)
 
     async def _settle(self, receipts: Receipts, how: Settlement) -> None:
-        parts = []
-        for (queue, epoch), spans in receipts.items():
-            key = SettleKey(queue.topic, queue.queue_id, epoch, *how)
-            once = partial(self._try, queue, key, merged(spans) if len(spans) > 1 else spans)
-            parts.append(tried(once, self.timeout_s))
+        parts = [self._settle_part(queue, epoch, spans, how) for (queue, epoch), spans in receipts.items()]
+        # A single part needs no task.
+        outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
         expired: list[str] = []
-        try:
-            # A single part needs no task.
-            outcomes = [await parts[0]] if len(parts) == 1 else await asyncio.gather(*parts, return_exceptions=True)
-        except asyncio.CancelledError:
-            if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:  # the caller is done with them, whatever the outcome
-                self.in_hand.settled(receipts)
-            raise
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
             expired += outcome
-        if how.outcome != broker_pb2.POP_OUTCOME_EXTEND:
-            self.in_hand.settled(receipts)
-        elif not expired:
-            self.in_hand.extended(receipts, how.duration_ms / 1000)
         if expired:
             shown = ", ".join(expired[:_SHOWN]) + (" ..." if len(expired) > _SHOWN else "")
             raise HandleExpired(
@@ -252,6 +230,22 @@ class Settler:
                 f"so these handles have expired: {shown}",
                 expired,
             )
+
+    async def _settle_part(self, queue: MessageQueue, epoch: int, spans: list[Span], how: Settlement) -> list[str]:
+        spans = merged(spans) if len(spans) > 1 else spans
+        once = partial(self._try, queue, SettleKey(queue.topic, queue.queue_id, epoch, *how), spans)
+        is_extended = how.outcome == broker_pb2.POP_OUTCOME_EXTEND
+        try:
+            expired = await tried(once, self.timeout_s)
+        except asyncio.CancelledError:
+            if not is_extended:  # the caller is done with them, whatever the outcome
+                self.in_hand.settled({(queue, epoch): spans})
+            raise
+        if not is_extended:
+            self.in_hand.settled({(queue, epoch): spans})
+        elif len(expired) < sum(end - first for first, end in spans):
+            self.in_hand.extended(queue, epoch, how.duration_ms / 1000)
+        return expired
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
         until = true_time() + left_s

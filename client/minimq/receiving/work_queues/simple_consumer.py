@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.tag_filter import TagExpression
@@ -25,6 +25,8 @@ from minimq_common.security.credentials import CredentialsArgument
 
 class SimpleFace:
     """The part of a simple consumer that is the same for threads and asyncio: all that does not wait."""
+
+    receive: Callable[..., Any]
 
     def __init__(  # noqa: PLR0913 - by name
         self,
@@ -74,6 +76,15 @@ class SimpleFace:
             InvalidArgument: the name or an expression is wrong.
         """
         self._reader.subscribe(topic, expression, where)
+
+    def transaction_input(self) -> PoppedInput:
+        """Return the input of one transaction, for `Producer.transaction`."""
+        self._reader.check_open()
+
+        def receive(timeout: float, max_messages: int) -> Any:
+            return self.receive(max_messages, timeout=timeout)
+
+        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
 
 
 class SimpleConsumer(SimpleFace):
@@ -226,20 +237,11 @@ class SimpleConsumer(SimpleFace):
 
     def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:
-            self._reader.settler.settle_and_wait(messages, how)
+            self._reader.settler.settling(messages, how).wait()
             return
         given = [*each_of(messages)]
         with self._interceptors.settle(operation, given):
-            self._reader.settler.settle_and_wait(given, how)
-
-    def transaction_input(self) -> PoppedInput:
-        """Return the input of one transaction, for `Producer.transaction`."""
-        self._reader.check_open()
-
-        def receive(timeout: float, max_messages: int) -> list[PoppedMessage]:
-            return self.receive(max_messages, timeout=timeout)
-
-        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
+            self._reader.settler.settling(given, how).wait()
 
     def close(self) -> None:
         """Leave the group, and end. Idempotent. A `receive` in another thread raises `Closed`.
