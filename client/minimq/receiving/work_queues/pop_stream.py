@@ -53,8 +53,8 @@ class PopStream:
         self._on_end = on_end
         self.is_known = False
         self._ids = itertools.count(1)
-        self._takes: dict[int, asyncio.Future[broker_pb2.PoppedMessages]] = {}
-        self._topics: dict[int, str] = {}
+        #: By id, the topic and the answer.
+        self._takes: dict[int, tuple[str, asyncio.Future[broker_pb2.PoppedMessages]]] = {}
         self._waiting: dict[SettleKey, list[_Waiter]] = {}
         #: Halves of merged settles that the broker refused: repeated halving isolates the faulty one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
@@ -74,12 +74,12 @@ class PopStream:
 
     async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
         """Take messages. After a cancellation, messages that still arrive are returned to the broker."""
-        self._check()
+        if self._error is not None:
+            raise self._error
         self.is_known = True
         take.id = next(self._ids)
         answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
-        self._takes[take.id] = answer
-        self._topics[take.id] = take.topic
+        self._takes[take.id] = take.topic, answer
         self._send(self._next_settles(), [take])
         try:
             return await answer
@@ -115,7 +115,7 @@ class PopStream:
         """
         if self.ended:
             return
-        for number, answer in self._takes.items():
+        for number, (_, answer) in self._takes.items():
             if not answer.done():
                 answer.set_exception(Closed("the consumer is closed"))
                 self._cancel_take(number)
@@ -136,10 +136,6 @@ class PopStream:
         self._stream.cancel()
 
     # ---- requests ------------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._error is not None:
-            raise self._error
 
     def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
         request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
@@ -197,7 +193,7 @@ class PopStream:
         self._answered.set()
 
     def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
-        answer, topic = self._takes.pop(result.id), self._topics.pop(result.id)
+        topic, answer = self._takes.pop(result.id)
         if answer.done():  # the take was cancelled
             self.give_back(topic, result.popped)
         elif failure is not None:
@@ -226,9 +222,9 @@ class PopStream:
         waiters += [waiter for _, part in self._settling.values() for waiter in part]
         waiters += [waiter for _, part in self._suspects for waiter in part]
         takes = [*self._takes.values()]
-        self._waiting, self._settling, self._takes, self._topics = {}, {}, {}, {}
+        self._waiting, self._settling, self._takes = {}, {}, {}
         self._suspects.clear()
-        for answer in takes:
+        for _, answer in takes:
             if not answer.done():
                 answer.set_exception(self._error)
                 answer.exception()  # retrieved, in case no caller waits
