@@ -11,13 +11,11 @@ the same result, since a member knows all topics that are divided together with 
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq_common.errors import InvalidArgument
 from minimq_common.model import MemberList, MessageQueue, deciders
 
 
@@ -51,28 +49,6 @@ def shared_topics(
         SharedTopics(min(counting[topic] for topic in topics), tuple(sorted(topics)), members)
         for members, topics in sorted(found.items())
     ]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupView:
-    """Topics of a group with the same subscribers, as one of these sees them."""
-
-    group: str
-    client_id: str
-    queues: Mapping[str, Sequence[MessageQueue]]
-    members: Sequence[str]
-    owners: Mapping[MessageQueue, str]
-    version: int
-    decider: str
-
-
-def own_share(strategy: AllocationStrategy, view: GroupView) -> Sequence[MessageQueue]:
-    """Compute the queues of a member. Every member computes the same division, since the input is the same."""
-    queues = [queue for items in view.queues.values() for queue in items]
-    try:
-        return allocate_group(strategy, view.group, view.client_id, queues, view.members, view.owners)
-    except Exception as error:  # the strategy may be the user's own
-        raise InvalidArgument(f"allocation strategy {strategy.name!r} failed: {error!r}") from error
 
 
 class RebalanceSchedule:
@@ -129,7 +105,6 @@ class InitialOffsets:
         self._reported: dict[str, float] = {}
         #: By topic, until when to wait for brokers that have not reported.
         self._wait_until: dict[str, float] = {}
-        self._unknown: set[str] = set()
 
     def reported(self, broker: str, begun: Mapping[str, float], ahead_s: float = 0.0) -> None:
         """Record since when a group has read topics at a broker, and how far that broker's clock is ahead."""
@@ -140,7 +115,6 @@ class InitialOffsets:
     def began(self, topic: str, since: float) -> None:
         """Record that the group has read a topic since `since` or longer."""
         self._since[topic] = min(since, self._since.get(topic, since))
-        self._unknown.discard(topic)
 
     def undecided(self, carriers: Mapping[str, Collection[str]], now: float) -> set[str]:
         """Return the topics whose queues must not be asked for yet."""
@@ -148,11 +122,8 @@ class InitialOffsets:
         for topic, brokers in carriers.items():
             if topic in self._since or self._reported.keys() >= {*brokers}:
                 self._wait_until.pop(topic, None)
-                self._unknown.discard(topic)
             elif now < self._wait_until.setdefault(topic, now + AWAY_TIMEOUT_S):
                 waiting.add(topic)
-            else:
-                self._unknown.add(topic)
         return waiting
 
     def has_reported(self, broker: str) -> bool:
@@ -165,7 +136,6 @@ class InitialOffsets:
 
     def ago_ms(self, topic: str, now: float) -> int | None:
         """Return for how many ms the group has read a topic; None if it has not begun."""
-        if topic in self._unknown:
-            return EVER_MS
-        since = self._since.get(topic)
-        return None if since is None else max(round((now - since) * 1000), 0)
+        if (since := self._since.get(topic)) is not None:
+            return max(round((now - since) * 1000), 0)
+        return EVER_MS if now >= self._wait_until.get(topic, math.inf) else None

@@ -19,24 +19,16 @@ from itertools import groupby
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.rebalance.strategy import AllocationStrategy
+from minimq.rebalance import AllocationStrategy, allocate_group
 from minimq.receiving import broker_sessions
-from minimq.receiving.assignment import (
-    GroupView,
-    InitialOffsets,
-    RebalanceSchedule,
-    SharedTopics,
-    carriers_of,
-    own_share,
-    shared_topics,
-)
+from minimq.receiving.assignment import InitialOffsets, RebalanceSchedule, SharedTopics, carriers_of, shared_topics
 from minimq.receiving.broker_sessions import BrokerSessions, Membership, member_list_of, owners_of
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step
+from minimq.receiving.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import InternalError, MiniMQError, TopicNotFound, UsageError
+from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
@@ -96,7 +88,8 @@ class GroupMember:
         )
         #: The latest member list of each broker.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
-        self._topics_of_others: frozenset[str] = frozenset()
+        #: The topics that only other members of the group subscribe to. Replaced as a whole: any thread may read it.
+        self.topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
         self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
@@ -106,11 +99,6 @@ class GroupMember:
         self._ticked_at = now
         self._sent_changes = 0
         self._send_holding_at = now
-
-    @property
-    def topics_of_others(self) -> frozenset[str]:
-        """The topics that only other members of the group subscribe to. On any thread: the set is never changed."""
-        return self._topics_of_others
 
     @property
     def was_taken(self) -> bool:
@@ -289,13 +277,7 @@ class GroupMember:
         if found is None:
             return  # a member list is still to come, and requests the next round
         self._look_at_topics()
-        target: list[MessageQueue] = []
-        for shared in found:
-            share = await self._share(self._view(shared, queues))
-            if share is None:
-                self._rounds.want(now + PAUSE_S)
-                return
-            target += share
+        target = [queue for shared in found for queue in await self._share(shared, queues)]
         undecided = self._undecided(queues, now)
         if undecided:
             self._rounds.want(now + PAUSE_S)
@@ -309,7 +291,7 @@ class GroupMember:
     def _look_at_topics(self) -> None:
         lists = [self._lists[name] for name in self._sessions.open_names() if name in self._lists]
         subscribed = {topic for members in lists for item in members.topics for topic in item.topics}
-        self._topics_of_others = frozenset(subscribed.difference(self._about.topics))
+        self.topics_of_others = frozenset(subscribed.difference(self._about.topics))
 
     def _shared(self, queues: Mapping[str, Sequence[MessageQueue]]) -> list[SharedTopics] | None:
         places = {item.broker_name for items in queues.values() for item in items}
@@ -319,22 +301,19 @@ class GroupMember:
         lists = {name: member_list_of(members) for name, members in self._lists.items()}
         return shared_topics(self._about.client_id, carriers_of(queues, places), lists)
 
-    async def _share(self, view: GroupView) -> Sequence[MessageQueue] | None:
-        if self._is_own_strategy or len(view.members) + sum(map(len, view.queues.values())) > _LARGE_GROUP:
-            return await asyncio.to_thread(own_share, self._strategy, view)
-        return own_share(self._strategy, view)
-
-    def _view(self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]) -> GroupView:
-        members = self._lists[shared.decider]
-        return GroupView(
-            group=self._about.group,
-            client_id=self._about.client_id,
-            queues={topic: queues[topic] for topic in shared.topics},
-            members=shared.members,
-            owners=owners_of(members),
-            version=members.version,
-            decider=self._master_of(shared.decider) or "",
-        )
+    async def _share(
+        self, shared: SharedTopics, queues: Mapping[str, Sequence[MessageQueue]]
+    ) -> Sequence[MessageQueue]:
+        """Compute the queues of this member. Every member computes the same division, since the input is the same."""
+        about, owners = self._about, owners_of(self._lists[shared.decider])
+        every = [queue for topic in shared.topics for queue in queues[topic]]
+        divide = partial(allocate_group, self._strategy, about.group, about.client_id, every, shared.members, owners)
+        try:
+            if self._is_own_strategy or len(shared.members) + len(every) > _LARGE_GROUP:
+                return await asyncio.to_thread(divide)
+            return divide()
+        except Exception as error:  # the strategy may be the user's own
+            raise InvalidArgument(f"allocation strategy {self._strategy.name!r} failed: {error!r}") from error
 
     def _undecided(self, queues: Mapping[str, Sequence[MessageQueue]], now: float) -> set[str]:
         if self._about.start.at == broker_pb2.START_AT_EARLIEST:
@@ -374,32 +353,23 @@ class GroupMember:
                 self._sessions.send(name, request)
 
     def _do(self, steps: Sequence[Step]) -> None:
-        for _, alike in groupby(steps, type):
-            self._do_alike([*alike])
+        for kind, group in groupby(steps, type):
+            alike = [*group]
+            if kind is Revoke:
+                self._fetcher.revoked([step.queue for step in alike])
+            elif kind is Lose:
+                self._lose([step.queue for step in alike])
+            elif isinstance(alike[0], Begin):  # there is never more than one
+                self._fetcher.granted(*alike[0])
+            else:
+                now = time.monotonic()
+                for name, request in broker_sessions.of_queues(self._about.group, alike, self._initial_offsets, now):
+                    self._sessions.send(name, request)
 
-    def _do_alike(self, steps: Sequence[Step]) -> None:
-        match steps[0]:
-            case Begin():
-                for step in steps:
-                    if isinstance(step, Begin):
-                        self._fetcher.granted(step.queue, step.grant)
-            case Revoke():
-                self._fetcher.revoked([step.queue for step in steps])
-            case Lose():
-                lost = [step.queue for step in steps]
-                # For a deleted topic, the user gets one error from `DeletedTopics` instead.
-                gone = [queue for queue in lost if self._deleted.may_be(queue.topic)]
-                self._fetcher.lost(gone, deleted=True)
-                self._lost([queue for queue in lost if queue not in gone])
-            case Ask() | GiveBack() | Saved():
-                self._send_requests(steps)
-
-    def _lost(self, queues: Sequence[MessageQueue]) -> None:
-        if queues:
-            log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, queues)))
-            self._fetcher.lost(queues)
-
-    def _send_requests(self, steps: Sequence[Step]) -> None:
-        now = time.monotonic()
-        for name, request in broker_sessions.of_queues(self._about.group, steps, self._initial_offsets, now):
-            self._sessions.send(name, request)
+    def _lose(self, queues: Sequence[MessageQueue]) -> None:
+        # For a deleted topic, the user gets one error from `DeletedTopics` instead.
+        gone = [queue for queue in queues if self._deleted.may_be(queue.topic)]
+        self._fetcher.lost(gone, deleted=True)
+        if lost := [queue for queue in queues if queue not in gone]:
+            log.warning("group: queues are lost group=%s queues=%s", self._about.group, ", ".join(map(str, lost)))
+            self._fetcher.lost(lost)
