@@ -14,7 +14,7 @@ from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
-from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, passed_on, tried_again
+from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender
 from minimq.receiving.listening.source import Source
 from minimq.receiving.member_state import Grant
@@ -214,7 +214,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         """Send a retried message back to the retry topic, for a member that knows its topic; counts no try."""
         if delivery.queue.topic == self._retry_topic and delivery.messages[0].topic in topics_of_others:
             log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
-            delivery.messages = [passed_on(message) for message in delivery.messages]
+            delivery.messages = [tried_again(message, -1) for message in delivery.messages]
             delivery.verdict = Verdict(range(len(delivery.messages)), _PASS_ON_LEVEL)
 
     async def _are_alone(self) -> bool:

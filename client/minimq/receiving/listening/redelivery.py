@@ -125,12 +125,6 @@ def tried_again(message: ReceivedMessage, tries: int = 1) -> RedeliveredMessage:
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
 
 
-def passed_on(message: ReceivedMessage) -> RedeliveredMessage:
-    """Return a message from the retry topic with one try less, so that its next copy has the same count."""
-    times = message.reconsume_times - 1
-    return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
-
-
 def copy_of(message: ReceivedMessage, topic: str) -> Message:
     """Return the copy of a failed message for the retry topic of the group."""
     return _copy(message, topic, {RECONSUME_TIMES: str(message.reconsume_times + 1)})
