@@ -47,10 +47,9 @@ class MessageFilter:
     """
 
     def __init__(self, expression: TagExpression = "*", where: str | None = None) -> None:
-        self._tags = TagFilter(expression)
+        tags = self._tags = TagFilter(expression).tags
         self._where = None if where is None else compile_filter(where)
         self.reads_texts = self._where is not None and bool(self._where.reads_keys or self._where.names)
-        tags = self._tags.tags
         self.text = "*" if tags is None else " || ".join(sorted(tags))
         if where is not None:
             self.text += f" where {_canonical(where)}"
@@ -58,8 +57,8 @@ class MessageFilter:
 
     def apply(self, messages: list[T]) -> list[T]:
         """Return the messages that are wanted."""
-        wanted = self._tags.apply(messages)
-        where = self._where
+        tags, where = self._tags, self._where
+        wanted = messages if tags is None else [message for message in messages if message.tag in tags]
         if where is None:
             return wanted
         # Properties and keys are decoded from the batch only if the expression needs them.

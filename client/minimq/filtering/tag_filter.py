@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from minimq_common.batch.header import MAX_TAG
 from minimq_common.errors import InvalidArgument
@@ -27,17 +27,6 @@ class Spelling(NamedTuple):
 
 
 IN_PYTHON = Spelling()
-
-
-class Tagged(Protocol):
-    """A message, or anything else with a tag."""
-
-    @property
-    def tag(self) -> str | None:
-        """The tag, None when there is none."""
-
-
-T = TypeVar("T", bound=Tagged)
 
 
 class TagFilter:
@@ -66,12 +55,6 @@ class TagFilter:
                 f"a subscription names a tag of {len(longest)} characters, and the tag of a message has {MAX_TAG} at "
                 f"most: {longest[:40]!r}..."
             )
-
-    def apply(self, messages: list[T]) -> list[T]:
-        """Return the messages that are wanted."""
-        if self.tags is None:
-            return messages
-        return [message for message in messages if message.tag in self.tags]
 
 
 def _of_text(expression: str, spelling: Spelling) -> list[str]:

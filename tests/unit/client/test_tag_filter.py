@@ -42,7 +42,7 @@ def messages() -> list[ReceivedMessage]:
     ],
 )
 def test_what_passes(messages: list[ReceivedMessage], expression: str | list[str], offsets: list[int]) -> None:
-    assert [message.queue_offset for message in TagFilter(expression).apply(messages)] == offsets
+    assert [message.queue_offset for message in MessageFilter(expression).apply(messages)] == offsets
 
 
 @for_each("expression", ["", " ", "||", "a ||", "|| a", "a || || b"])
