@@ -90,9 +90,9 @@ class PullConsumer(PullFace):
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
     ) -> pa.Table:
         """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.receiving.arrow.columns import PolledColumns  # needs pyarrow
+        from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
-        made = PolledColumns(columns)
+        made = ArrowColumns(chosen_columns(columns))
         return made.table(await self.poll(timeout, max_messages))
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:

@@ -231,9 +231,9 @@ class PullConsumer(PullFace):
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
             MiniMQError: what `poll` raises.
         """
-        from minimq.receiving.arrow.columns import PolledColumns  # needs pyarrow
+        from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
-        made = PolledColumns(columns)
+        made = ArrowColumns(chosen_columns(columns))
         return made.table(self.poll(timeout, max_messages))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:

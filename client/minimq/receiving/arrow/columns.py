@@ -11,12 +11,12 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.receiving.arrow.schema import MERGED_BYTES, MERGED_RECORDS, chosen_columns, gathered
 from minimq.receiving.received import ReceivedBatch, ReceivedMessage
 from minimq.sending.arrow.sections import fixed_array, variable_array
 from minimq_common.batch.header import MAX_METADATA_BYTES, SEPARATOR, Section
@@ -27,6 +27,12 @@ from minimq_common.model import MessageQueue
 
 #: Batches with fewer records are merged: converting one alone costs as much as one of hundreds of records.
 SMALL_BATCH: Final = 32
+#: Limits of a merged batch.
+_MERGED_RECORDS: Final = 4096
+_MERGED_BYTES: Final = 1 << 20
+#: Arrow batches below both limits are merged; for larger ones, the copy costs as much as it saves.
+_ENOUGH_ROWS: Final = 1024
+_ENOUGH_BYTES: Final = 256 << 10
 #: Maximum rows of an Arrow batch; a stored batch of many tiny records is split.
 MOST_ROWS: Final = 1 << 16
 
@@ -82,11 +88,10 @@ class ArrowColumns:
         """Yield a row for each offset of a range, without reading batches; requires `are_known`."""
         for first in range(start, end, MOST_ROWS):
             offsets = range(first, min(first + MOST_ROWS, end))
-            values = {"topic": queue.topic, "broker_name": queue.broker_name, "queue_id": queue.queue_id}
             arrays = [
                 pa.array(offsets, field.type)
                 if field.name.lower() == "offset"
-                else pa.repeat(pa.scalar(values[field.name.lower()], field.type), len(offsets))
+                else pa.repeat(pa.scalar(getattr(queue, field.name.lower()), field.type), len(offsets))
                 for field in self.schema
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=self.schema)
@@ -97,7 +102,28 @@ class ArrowColumns:
 
     def gathered(self, pieces: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield all rows of Arrow batches in order, with small batches merged."""
-        return gathered(pieces, self.schema)
+        waiting: list[pa.RecordBatch] = []
+        rows = size = 0
+        for piece in pieces:
+            is_enough = piece.num_rows >= _ENOUGH_ROWS or piece.nbytes >= _ENOUGH_BYTES
+            if not is_enough:
+                waiting.append(piece)
+                rows, size = rows + piece.num_rows, size + piece.nbytes
+                if rows < _MERGED_RECORDS and size < _MERGED_BYTES:
+                    continue
+            if waiting:
+                yield self._together(waiting)
+                waiting, rows, size = [], 0, 0
+            if is_enough:
+                yield piece
+        if waiting:
+            yield self._together(waiting)
+
+    def _together(self, parts: list[pa.RecordBatch]) -> pa.RecordBatch:
+        if len(parts) == 1:
+            return parts[0]
+        [whole] = pa.Table.from_batches(parts, self.schema).combine_chunks().to_batches()
+        return whole
 
     def pieces(self, batches: Iterable[ReceivedBatch], start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Do as `convert`, without merging Arrow batches. Raises `CorruptBatch`."""
@@ -107,7 +133,7 @@ class ArrowColumns:
             if batch.records.remaining < SMALL_BATCH:
                 small += [m for m in batch.messages(start) if m.queue_offset < end and self._wants(m)]
                 size += batch.records.size
-                if len(small) < MERGED_RECORDS and size < MERGED_BYTES:
+                if len(small) < _MERGED_RECORDS and size < _MERGED_BYTES:
                     continue
             if small:
                 yield self.from_messages(small)
@@ -134,8 +160,11 @@ class ArrowColumns:
         except _MALFORMED as error:
             raise _corrupt(messages[0].batch, error) from None
 
-    def of_messages(self, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
-        """Convert messages of one queue, in order; those of a batch may have gaps. Raises `CorruptBatch`."""
+    def table(self, messages: Sequence[ReceivedMessage]) -> pa.Table:
+        """Convert messages of one queue, in order; bodies are not copied. Raises `CorruptBatch`."""
+        return pa.Table.from_batches(self._of_messages(messages), self.schema)
+
+    def _of_messages(self, messages: Sequence[ReceivedMessage]) -> Iterator[pa.RecordBatch]:
         at = 0
         while at < len(messages):
             batch = messages[at].batch.whole
@@ -211,22 +240,15 @@ _ROW_VALUES: dict[str, Callable[[ReceivedMessage], object]] = {
 # ---- columns of batches --------------------------------------------------------------------------
 
 
-def _topic(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _repeated(part.batch.queue.topic, kind, _capacity(part))[: part.size]
-
-
-def _broker_name(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _repeated(part.batch.queue.broker_name, kind, _capacity(part))[: part.size]
-
-
-def _queue_id(part: _Part, kind: pa.DataType) -> pa.Array:
-    return _repeated(part.batch.queue.queue_id, kind, _capacity(part))[: part.size]
+def _of_queue(name: str) -> _Column:
+    value = attrgetter(name)
+    return lambda part, kind: _repeated(value(part.batch.queue), kind, _capacity(part))[: part.size]
 
 
 def _offset(part: _Part, _: pa.DataType) -> pa.Array:
     if part.records.origins is not None:
         return pc.add(pa.array(part.numbers, pa.int64()), _int64(part.batch.base_offset))
-    return pc.add(_counting(_capacity(part), 1)[: part.size], _int64(part.batch.base_offset + part.first))
+    return pc.add(_counting(_capacity(part))[: part.size], _int64(part.batch.base_offset + part.first))
 
 
 def _body(part: _Part, kind: pa.DataType) -> pa.Array:
@@ -256,7 +278,7 @@ def _keys(part: _Part, kind: pa.DataType) -> pa.Array:
         raise ValueError(f"a record has {longest} bytes of keys")
     present = pc.not_equal(pc.binary_length(joined), pa.scalar(0, pa.int32()))
     if bytes(records.section(Section.KEYS)).find(SEPARATOR.encode()) < 0 and pc.all(present).as_py():
-        return pa.ListArray.from_arrays(_counting(_capacity(part) + 1, 1).cast(pa.int32())[: count + 1], joined, kind)
+        return pa.ListArray.from_arrays(_counting(_capacity(part) + 1).cast(pa.int32())[: count + 1], joined, kind)
     split = pc.split_pattern(joined, SEPARATOR)  # makes one empty part of a record without keys
     lengths = pc.if_else(present, pc.list_value_length(split), pa.scalar(0, pa.int32()))
     parts = pc.list_flatten(split).filter(present.take(pc.list_parent_indices(split)))
@@ -322,9 +344,9 @@ def _runs(origins: RecordOrigins, part: _Part) -> Iterator[tuple[RecordOrigin, S
 
 
 _COLUMNS: dict[str, _Column] = {
-    "topic": _topic,
-    "broker_name": _broker_name,
-    "queue_id": _queue_id,
+    "topic": _of_queue("topic"),
+    "broker_name": _of_queue("broker_name"),
+    "queue_id": _of_queue("queue_id"),
     "offset": _offset,
     "body": _body,
     "tag": _tag,
@@ -374,21 +396,10 @@ def _empty(kind: pa.DataType, count: int) -> pa.Array:
 
 
 @lru_cache(maxsize=16)
-def _counting(count: int, step: int) -> pa.Array:
-    return pa.array(range(0, count * step, step), pa.int64())
+def _counting(count: int) -> pa.Array:
+    return pa.array(range(count), pa.int64())
 
 
 @lru_cache(maxsize=4)
 def _blank_ids(count: int) -> pa.Array:
     return pa.array([f"{index:0{_ID_LENGTH}x}" for index in range(count)], pa.string())
-
-
-class PolledColumns:
-    """Makes Arrow tables of polled messages."""
-
-    def __init__(self, columns: Iterable[str] | None) -> None:
-        self._columns = ArrowColumns(chosen_columns(columns))
-
-    def table(self, messages: Sequence[ReceivedMessage]) -> pa.Table:
-        """Convert messages of one queue, in order. Bodies are not copied."""
-        return pa.Table.from_batches(self._columns.of_messages(messages), self._columns.schema)

@@ -1,8 +1,8 @@
-"""The Arrow columns of messages, and the merging of small Arrow batches."""
+"""The Arrow columns of messages."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -44,38 +44,3 @@ def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
         if names.count(name) > 1:
             raise InvalidArgument(f"column {name!r} is chosen twice")
     return pa.schema([MESSAGE_SCHEMA.field(name) for name in names])
-
-
-#: Limits of a merged batch.
-MERGED_RECORDS: Final = 4096
-MERGED_BYTES: Final = 1 << 20
-#: Arrow batches below both limits are merged; for larger ones, the copy costs as much as it saves.
-ENOUGH_ROWS: Final = 1024
-ENOUGH_BYTES: Final = 256 << 10
-
-
-def gathered(pieces: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield all rows of Arrow batches in order, with small batches merged."""
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for piece in pieces:
-        is_enough = piece.num_rows >= ENOUGH_ROWS or piece.nbytes >= ENOUGH_BYTES
-        if not is_enough:
-            waiting.append(piece)
-            rows, size = rows + piece.num_rows, size + piece.nbytes
-            if rows < MERGED_RECORDS and size < MERGED_BYTES:
-                continue
-        if waiting:
-            yield _together(waiting, schema)
-            waiting, rows, size = [], 0, 0
-        if is_enough:
-            yield piece
-    if waiting:
-        yield _together(waiting, schema)
-
-
-def _together(parts: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(parts) == 1:
-        return parts[0]
-    [whole] = pa.Table.from_batches(parts, schema).combine_chunks().to_batches()
-    return whole
