@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq import Message, MessageQueue, ReceivedMessage
+from minimq import ConsumerOptions, Message, MessageQueue, ReceivedMessage
 from minimq.dead_letters.dead_letter import DeadLetter
-from minimq.receiving.listening.redelivery import copy_of, dead_letter_of, delay_ms, from_copy, level_of, tried_again
+from minimq.receiving.listening.redelivery import copy_of, dead_letter_of, from_copy, tried_again
+from minimq.receiving.listening.retries import RetryRule
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.batch.builder import BatchBuilder
@@ -103,9 +104,11 @@ def test_tries_here_and_by_copies_add_up(copied: bool) -> None:
 
 
 def test_how_long_a_message_waits() -> None:
-    assert [level_of(times, None, 3) for times in range(5)] == [0, 1, 2, 2, 2]
-    assert [level_of(1, chosen, 3) for chosen in (0, 2, 9)] == [0, 2, 2]
-    assert [delay_ms((0.5, 60), queue_id) for queue_id in range(3)] == [500, 60_000, 60_000]
+    rule = RetryRule(ConsumerOptions(retry_delays_s=(0.5, 30, 60)))
+    message = received(Message("orders", b"body"))
+    assert [rule.level(tried_again(message, times), None) for times in range(5)] == [0, 1, 2, 2, 2]
+    assert [rule.level(tried_again(message), chosen) for chosen in (0, 2, 9)] == [0, 2, 2]
+    assert [rule.delay_ms(queue_id) for queue_id in range(4)] == [500, 30_000, 60_000, 60_000]
 
 
 @for_each("text", ["9" * 30, "9" * 5000, "-1", "", "1e3"])

@@ -14,8 +14,8 @@ from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
-from minimq.receiving.listening.redelivery import DIED, delay_ms, from_copy, tried_again
-from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender
+from minimq.receiving.listening.redelivery import DIED, from_copy, tried_again
+from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.receiving.listening.source import Source
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset
@@ -108,7 +108,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._in_flight.drop(queues)
 
     def delay_ms(self, queue: MessageQueue) -> int:  # noqa: D102
-        return delay_ms(self._rule.delays_s, queue.queue_id) if queue.topic == self._retry_topic else 0
+        return self._rule.delay_ms(queue.queue_id) if queue.topic == self._retry_topic else 0
 
     async def _hand_over(self) -> bool:
         """Release revoked queues; return whether some still have messages in flight."""
@@ -143,14 +143,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         options = self._options
         if not (options.on_assigned or options.on_lost or options.on_revoked or options.on_offset_reset):
             return call()
-        over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-
-        def tell(result: T) -> None:
-            if not over.done():
-                over.set_result(result)
-
-        self._callbacks.run(lambda: self._client.connection.call_soon(tell, call()))
-        return await over
+        return await result_of(self._callbacks, self._client, call)
 
     def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
         return not self._is_over and super()._tell_user(callback, queues)

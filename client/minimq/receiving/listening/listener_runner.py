@@ -115,18 +115,15 @@ class ListenerRunner(Generic[D]):
         self._check_may_start()
         self._starting = asyncio.current_task()
         try:
-            await self._source_begins()
+            until = time.monotonic() + self._start_timeout_s
+            for topic in self._source.topics:
+                await self._client.routes.find_within(topic, max(until - time.monotonic(), 0.0))
+            await self._source.begin()
         finally:
             self._starting = None
         self._calls = calls
         self._taking = self.run(self._take_all())
         self.run(self._watch())
-
-    async def _source_begins(self) -> None:
-        until = time.monotonic() + self._start_timeout_s
-        for topic in self._source.topics:
-            await self._client.routes.find_within(topic, max(until - time.monotonic(), 0.0))
-        await self._source.begin()
 
     def _drop_unused(self, calls: ListenerThreads[D]) -> None:
         if self._calls is not calls:
@@ -286,13 +283,10 @@ class ListenerRunner(Generic[D]):
         finally:
             self._notify_below = self._most_calls + 1
 
-    async def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until all deliveries are settled, except those that hang; return whether that happened in time."""
-        return await self._wait_until(timeout_s, hang_too=True)
-
-    async def _wait_until(self, timeout_s: float, *, hang_too: bool = False) -> bool:
+    async def wait_idle(self, timeout_s: float, *, may_hang: bool = True) -> bool:
+        """Wait until all deliveries are settled, or hang if they may; return whether that happened in time."""
         until = time.monotonic() + timeout_s
-        while not all(hang_too and delivery.hangs for delivery in self.in_hand):
+        while not all(may_hang and delivery.hangs for delivery in self.in_hand):
             if (left_s := until - time.monotonic()) <= 0:
                 return False
             await self.wait_changed(left_s)
@@ -345,12 +339,12 @@ class ListenerRunner(Generic[D]):
 
     async def _wait_for_calls(self, timeout_s: float) -> None:
         if timeout_s > _QUIET_CLOSE_S:
-            if await self._wait_until(_QUIET_CLOSE_S):
+            if await self.wait_idle(_QUIET_CLOSE_S, may_hang=False):
                 return
             timeout_s -= _QUIET_CLOSE_S
             text = "consumer: closes, and waits up to %.0f s for %s group=%s"
             log.warning(text, timeout_s, self._in_hand_text(), self._source.group)
-        if not await self._wait_until(timeout_s):
+        if not await self.wait_idle(timeout_s, may_hang=False):
             text = "consumer: closes, and waits no longer for %s group=%s"
             log.warning(text, self._in_hand_text(), self._source.group)
 

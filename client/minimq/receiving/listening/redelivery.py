@@ -6,7 +6,7 @@ copy stores it with the prefix `%`, which is removed again at redelivery.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
@@ -175,16 +175,6 @@ def origin_of(message: ReceivedMessage) -> tuple[str, str]:
         raw = message.batch.records.properties(message.index)
         return raw.get(ORIGIN_QUEUE, ""), raw.get(ORIGIN_OFFSET, "")
     return str(message.queue), str(message.queue_offset)
-
-
-def level_of(times: int, chosen: int | None, levels: int) -> int:
-    """Return the id of the retry topic's queue in which a message waits: the index of its delay."""
-    return min(times if chosen is None else chosen, levels - 1)
-
-
-def delay_ms(delays_s: Sequence[float], queue_id: int) -> int:
-    """Return how many ms messages wait in a queue of the retry topic."""
-    return round(delays_s[min(queue_id, len(delays_s) - 1)] * 1000)
 
 
 def _escaped(name: str) -> str:

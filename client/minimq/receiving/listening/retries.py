@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
+from minimq.connection.loop_calls import resolve
 from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
-from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, level_of, origin_of
+from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, origin_of
 from minimq.receiving.received import ReceivedMessage
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
@@ -25,6 +26,8 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.outage_log import OutageLog
 
 log = client_logger(__name__)
+
+T = TypeVar("T")
 
 #: After a failed send, a broker is tried last for this long.
 _AVOID_S = 10.0
@@ -46,8 +49,12 @@ class RetryRule:
         return is_final or (self.max_tries is not None and tries >= self.max_tries)
 
     def level(self, message: ReceivedMessage, chosen: int | None) -> int:
-        """Return the index of the delay of a message before its next try."""
-        return level_of(message.reconsume_times, chosen, len(self.delays_s))
+        """Return the index of the delay of a message before its next try: the id of its queue of the retry topic."""
+        return min(message.reconsume_times if chosen is None else chosen, len(self.delays_s) - 1)
+
+    def delay_ms(self, queue_id: int) -> int:
+        """Return how many ms messages wait in a queue of the retry topic."""
+        return round(self.delays_s[min(queue_id, len(self.delays_s) - 1)] * 1000)
 
 
 class Failed(NamedTuple):
@@ -66,6 +73,13 @@ class Failed(NamedTuple):
     def attempts(self) -> int:
         """Number of consumption attempts."""
         return self.message.reconsume_times + 1 if self.tries is None else self.tries
+
+
+async def result_of(thread: CallbackThread, client: ClusterClient, call: Callable[[], T]) -> T:
+    """Run a call, which may block, on a thread; return its result on the event loop of the client's connection."""
+    over: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    thread.run(lambda: client.connection.call_soon(resolve, over, call(), None))
+    return await over
 
 
 class RetrySender:
@@ -101,9 +115,8 @@ class RetrySender:
         try:
             while self._waiting:
                 waiting, self._waiting = self._waiting, []
-                over: asyncio.Future[list[bool]] = asyncio.get_running_loop().create_future()
-                self._thread.run(partial(self._send_round, [item for failed, _ in waiting for item in failed], over))
-                sent = await over
+                failures = [item for failed, _ in waiting for item in failed]
+                sent = await result_of(self._thread, self._client, partial(self._send_round, failures))
                 for failed, told in waiting:
                     if not told.done():
                         told.set_result(sent[: len(failed)])
@@ -122,14 +135,13 @@ class RetrySender:
 
     # ---- on the thread --------------------------------------------------------------------------
 
-    def _send_round(self, failed: Sequence[Failed], over: asyncio.Future[list[bool]]) -> None:
+    def _send_round(self, failed: Sequence[Failed]) -> list[bool]:
         sent = [False] * len(failed)
         try:
             self._send(failed, sent)
         except Exception:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: cannot send retries or dead letters")
-        finally:
-            self._client.connection.call_soon(_tell, over, sent)
+        return sent
 
     def _send(self, failed: Sequence[Failed], sent: list[bool]) -> None:
         by_level: dict[int | None, list[int]] = {}
@@ -216,11 +228,6 @@ class RetrySender:
         except TopicNotFound:  # deleted since
             self._complete.discard(topic)
             raise
-
-
-def _tell(over: asyncio.Future[list[bool]], sent: list[bool]) -> None:
-    if not over.done():  # cancelled if the loop is ending
-        over.set_result(sent)
 
 
 def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:
