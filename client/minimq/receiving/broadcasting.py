@@ -307,5 +307,5 @@ class BroadcastReader:
         if saved is not None:  # if its message was deleted, `on_offset_reset` reports that
             return Commit(queue, saved.offset, topic_id=topic_id, term=saved.term)
         # Queues added to a known topic are read from their first message.
-        offset = await self._starts.by_rule(queue, bounds) if is_new else bounds.first
+        offset = await self._starts.at(queue, bounds=bounds) if is_new else bounds.first
         return Commit(queue, offset, topic_id=topic_id, term=bounds.term)

@@ -28,6 +28,28 @@ class OffsetStore(Protocol):
         """Record offsets and wait until they are on disk. Returns the errors of queues that failed."""
 
 
+def commit_request(group: str, client_id: str, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
+    """Return the request that records offsets of one broker, all with or all without a lease, all sought or none."""
+    return broker_pb2.CommitOffsetsRequest(
+        group=group,
+        # With the client id, the broker checks the lease and rejects a former owner.
+        client_id=client_id if commits[0].epoch else "",
+        offsets=[
+            broker_pb2.QueueOffset(
+                topic=commit.queue.topic,
+                queue_id=commit.queue.queue_id,
+                offset=commit.offset,
+                epoch=commit.epoch,
+                term=commit.term,
+                tries=commit.tries,
+                in_hand_end=commit.in_hand_end,
+            )
+            for commit in commits
+        ],
+        force=commits[0].sought,
+    )
+
+
 class BrokerOffsets:
     """Stores the offsets of a group, each at the broker of its queue."""
 
@@ -80,25 +102,9 @@ class BrokerOffsets:
         return failures | await self._save_each(single) if single else failures
 
     def _request(self, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
-        return broker_pb2.CommitOffsetsRequest(
-            group=self._group,
-            # With the client id, the broker checks the lease and rejects a former owner.
-            client_id=self._client_id if commits[0].epoch else "",
-            offsets=[
-                broker_pb2.QueueOffset(
-                    topic=commit.queue.topic,
-                    queue_id=commit.queue.queue_id,
-                    offset=commit.offset,
-                    epoch=commit.epoch,
-                    term=commit.term,
-                    tries=commit.tries,
-                    in_hand_end=commit.in_hand_end,
-                )
-                for commit in commits
-            ],
-            force=commits[0].sought,
-            published=self._published,
-        )
+        request = commit_request(self._group, self._client_id, commits)
+        request.published = self._published
+        return request
 
 
 class QueueBounds(NamedTuple):
@@ -136,15 +142,11 @@ class OffsetLookup:
         except QueueNotFound as error:
             raise InvalidArgument(error.message) from None
 
-    async def by_rule(self, queue: MessageQueue, bounds: QueueBounds) -> int:
-        """Return the offset at which `start` begins. Raises as `bounds`."""
-        return await self._resolve(queue, self._start, bounds)
-
-    async def at(self, queue: MessageQueue, start: broker_pb2.StartPosition) -> int:
-        """Return the offset of a start position. Raises as `bounds`."""
-        return await self._resolve(queue, start, await self.bounds(queue))
-
-    async def _resolve(self, queue: MessageQueue, start: broker_pb2.StartPosition, bounds: QueueBounds) -> int:
+    async def at(
+        self, queue: MessageQueue, start: broker_pb2.StartPosition | None = None, bounds: QueueBounds | None = None
+    ) -> int:
+        """Return the offset at which a start position begins, by default that of the consumer. Raises as `bounds`."""
+        start, bounds = start or self._start, bounds or await self.bounds(queue)
         if start.at == broker_pb2.START_AT_EARLIEST:
             return bounds.first
         if start.at == broker_pb2.START_AT_LATEST:
@@ -167,11 +169,8 @@ class _Failure(NamedTuple):
     epoch: int
 
 
-class Progress(NamedTuple):
-    """Offsets to commit, with the terms of the logs that they belong to."""
-
-    offsets: Mapping[MessageQueue, int]
-    terms: Mapping[MessageQueue, int]
+#: Offsets to commit, each with the term of the log that it belongs to, which is 0 if unknown.
+Progress = Mapping[MessageQueue, tuple[int, int]]
 
 
 class Commits:
@@ -195,9 +194,10 @@ class Commits:
 
     def progress(self, offsets: Mapping[MessageQueue, int]) -> Progress:
         """Return offsets with the present terms of their readers, for a later `record`."""
-        return Progress(
-            offsets, {queue: reader.term_taken for queue, reader in self._readers.items() if queue in offsets}
-        )
+        readers = self._readers
+        return {
+            queue: (offset, readers[queue].term_taken if queue in readers else 0) for queue, offset in offsets.items()
+        }
 
     def progress_of_all(self) -> Progress:
         """Return the positions of all queues, except those of deleted topics, which `poll` reports."""
@@ -218,8 +218,7 @@ class Commits:
                 break
             await asyncio.sleep(PAUSE_S)
             lasting = {queue: failure for queue, failure in failures.items() if queue not in again}
-            retried = Progress({queue: progress.offsets[queue] for queue in again}, progress.terms)
-            failures = lasting | await self._try(retried, automatic=automatic)
+            failures = lasting | await self._try({queue: progress[queue] for queue in again}, automatic=automatic)
         # Lost and deleted queues no longer concern this consumer, so other errors come first.
         errors = sorted((failure.error for failure in failures.values()), key=_order)
         if errors:
@@ -232,8 +231,7 @@ class Commits:
         """
         if (reader := self._readers.get(queue)) is not None:
             reader.delivers_alone(first, tries, end)
-        progress = self.progress({queue: first})
-        await self.record(progress)
+        await self.record(self.progress({queue: first}))
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:
         """Record the result of `progress_of_all`. Raises `Fenced` once for queues lost with uncommitted progress."""
@@ -276,10 +274,10 @@ class Commits:
         commits: list[tuple[Commit, QueueReader | None]] = []
         failures: dict[MessageQueue, MiniMQError] = {}
         now = time.monotonic()
-        for queue, offset in progress.offsets.items():
+        for queue, (offset, term) in progress.items():
             reader = self._readers.get(queue)
             if reader is not None:
-                due = reader.commit_due(offset, progress.terms.get(queue, 0), now, automatic=automatic)
+                due = reader.commit_due(offset, term, now, automatic=automatic)
                 commits += [(due, reader)] if due is not None else []
             elif queue in self._deleted:
                 failures[queue] = TopicNotFound(f"topic {queue.topic} was deleted: offset {offset} is not committed")

@@ -356,7 +356,7 @@ class Fetcher:
 
     def leaving(self) -> dict[MessageQueue, int]:
         """Return the positions of the revoked queues that are still to be committed and stopped."""
-        return {reader.queue: reader.position for reader in self._leaving if reader.is_leaving}
+        return {reader.queue: reader.position for reader in self._leaving}
 
     def want(self, topic: str, wanted: MessageFilter) -> None:
         """Set the filter of a topic, before its queues are read. Brokers then send only batches that may match."""
@@ -366,23 +366,29 @@ class Fetcher:
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
-        for reader in [self._reader(queue) for queue in queues]:  # all or none
+        for reader in [self.assigned(queue) for queue in queues]:  # all or none
             reader.pause(paused=paused)
         self._changed()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
         """Continue at another offset. Raises `InvalidArgument` if the queue is not read."""
-        reader = self._reader(queue)
+        reader = self.assigned(queue)
         self._carry_out(reader, reader.seek(offset, time.monotonic()))
 
     def go_back(self, queue: MessageQueue, offset: int) -> None:
         """Redeliver from an offset on; see `QueueReader.go_back`."""
-        reader = self._reader(queue)
+        reader = self.assigned(queue)
         self._carry_out(reader, reader.go_back(offset, time.monotonic()))
 
     def reader(self, queue: MessageQueue) -> QueueReader | None:
         """Return the reader of a queue."""
         return self._readers.get(queue)
+
+    def assigned(self, queue: MessageQueue) -> QueueReader:
+        """Return the reader of a queue. Raises `InvalidArgument` if the queue is not read. On any thread."""
+        if (reader := self._readers.get(queue)) is None:
+            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
+        return reader
 
     def positions(self) -> dict[MessageQueue, int]:
         """Return the offset of the next message of each queue. On any thread."""
@@ -448,12 +454,6 @@ class Fetcher:
         else:
             log.warning("consumer: group=%s %s", self._group, decision)
             self.events.reset(reader, decision)
-
-    def _reader(self, queue: MessageQueue) -> QueueReader:
-        reader = self._readers.get(queue)
-        if reader is None:
-            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
-        return reader
 
     def _stop(self, queue: MessageQueue, *, tell: bool) -> QueueReader | None:
         reader = self._readers.pop(queue, None)

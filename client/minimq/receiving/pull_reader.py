@@ -116,10 +116,7 @@ class PullReader(Consumer):
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
         self._process.check()
-        reader = self._fetcher.reader(queue)
-        if reader is None:
-            raise InvalidArgument(f"queue {queue} is not assigned to this consumer")
-        return reader.next_offset
+        return self._fetcher.assigned(queue).next_offset
 
     # ---- reading --------------------------------------------------------------------------------
 
@@ -189,7 +186,7 @@ class PullReader(Consumer):
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
         if offsets is None:
-            await self._commit_all(automatic=False)
+            await self._on_loop(partial(self._record_all, automatic=False))
         else:
             checked, retry_s = queue_offsets(offsets), self._options.request_timeout_s
             await self._on_loop(partial(self._record, checked, retry_s=retry_s))
@@ -216,7 +213,7 @@ class PullReader(Consumer):
             if self._committing is not None:
                 self._client.connection.call_soon(self._committing.cancel)  # the last commit supersedes it
             if self._auto_commit and self._fetcher.commits.has_any:
-                await self._commit_all(automatic=True)
+                await self._on_loop(partial(self._record_all, automatic=True))
         except Closed as error:  # the `Cluster` was closed before
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
@@ -268,9 +265,6 @@ class PullReader(Consumer):
             raise error
         log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
 
-    async def _commit_all(self, *, automatic: bool) -> None:
-        await self._on_loop(partial(self._record_all, automatic=automatic))
-
     async def _record_all(self, *, automatic: bool) -> None:
         commits = self._fetcher.commits
         retry_s = self._options.request_timeout_s
@@ -279,7 +273,7 @@ class PullReader(Consumer):
     async def _start_offset(self, queue: MessageQueue) -> int:
         bounds = await self._starts.bounds(queue)
         committed = await self._starts.committed(self.group, queue) if self.group else None
-        return await self._starts.by_rule(queue, bounds) if committed is None else committed
+        return await self._starts.at(queue, bounds=bounds) if committed is None else committed
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:  # noqa: D102
         super().lease_over(queue, epoch, error)

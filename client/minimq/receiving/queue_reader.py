@@ -56,7 +56,7 @@ class QueueReader:
         self.lease = lease
         self.topic_id = topic_id
         #: Fetching and delivery have stopped, because the queue was revoked.
-        self.is_leaving = False
+        self._is_leaving = False
         #: The permanent error that stopped fetching and delivery, until a seek or a new lease.
         self.error: MiniMQError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
@@ -137,7 +137,7 @@ class QueueReader:
 
     def may_go_on(self, now: float) -> bool:
         """Return whether messages may be delivered: the lease holds, and no pause, error or revocation forbids it."""
-        return not (self._is_paused or self.is_leaving) and self.error is None and self.is_trusted(now)
+        return not (self._is_paused or self._is_leaving) and self.error is None and self.is_trusted(now)
 
     def may_hand_over(self, now: float) -> bool:
         """Return whether `hand_over` may be called: batches are due and may be delivered."""
@@ -158,7 +158,7 @@ class QueueReader:
     def tick(self, now: float) -> list[Decision]:
         """Begin the next pull if it is due and the buffer has room."""
         is_waiting = now < self.wake_at < math.inf
-        if self._is_in_flight or self.is_leaving or self.error is not None or is_waiting:
+        if self._is_in_flight or self._is_leaving or self.error is not None or is_waiting:
             return []
         max_messages, max_bytes = self._room()
         if max_messages <= 0:
@@ -214,13 +214,13 @@ class QueueReader:
         self.lease = lease
         self._must_verify = is_other
         self.slave = 0
-        self.is_leaving, self.error, self.wake_at = False, None, math.inf
+        self._is_leaving, self.error, self.wake_at = False, None, math.inf
         self._commits.renewed(lease.offset)
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
         """Stop fetching and delivering: the queue was revoked for another member."""
-        self.is_leaving = True
+        self._is_leaving = True
         return self.cancel()
 
     def cancel(self) -> list[Decision]:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.commits import OffsetLookup
+from minimq.receiving.commits import OffsetLookup, commit_request
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.queue_decisions import Commit
 from minimq.receiving.queue_reader import QueueReader
@@ -69,16 +69,7 @@ class PullInput:
                 f"queue {self.queue} no longer belongs to this consumer, or was moved to another offset since the "
                 "poll: nothing of the transaction is stored"
             )
-        offset = broker_pb2.QueueOffset(
-            topic=self.queue.topic,
-            queue_id=self.queue.queue_id,
-            offset=commit.offset,
-            epoch=commit.epoch,
-            term=commit.term,
-        )
-        request = broker_pb2.CommitOffsetsRequest(
-            group=self._group, client_id=self._client_id if commit.epoch else "", offsets=[offset], force=commit.sought
-        )
+        request = commit_request(self._group, self._client_id, [commit])
         return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
 
     def answered(self, error: MiniMQError | None) -> None:
