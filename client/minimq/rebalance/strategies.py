@@ -70,7 +70,7 @@ class ConsistentHash(Division):
     name = "consistent_hash"
 
     def __init__(self, virtual_nodes: int = _DEFAULT_VIRTUAL_NODES) -> None:
-        if not _is_count(virtual_nodes):
+        if not isinstance(virtual_nodes, int) or virtual_nodes <= 0:
             raise InvalidArgument(f"{self.name}: virtual_nodes must be a whole number above 0, not {virtual_nodes!r}")
         self._virtual_nodes = virtual_nodes
         if virtual_nodes != _DEFAULT_VIRTUAL_NODES:
@@ -79,10 +79,6 @@ class ConsistentHash(Division):
     def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
         ring = _Ring.of(tuple(members), self._virtual_nodes)
         return [queue for queue in queues if ring.owner(_hash(_key(queue))) == member]
-
-
-def _is_count(number: object) -> bool:
-    return isinstance(number, int) and number > 0
 
 
 class _Ring:

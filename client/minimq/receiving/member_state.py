@@ -187,7 +187,7 @@ class MemberState:
                 del self._claims[queue]
                 steps.append(self._return(queue, 0))
             elif claim.phase is Phase.HELD:
-                self._begin_leaving(claim, now)
+                claim.phase, claim.leaving_since = Phase.LEAVING, now
                 steps.append(Revoke(queue))
         for queue in sorted(self._target - self._claims.keys()):
             steps.append(self._ask(queue))
@@ -350,10 +350,6 @@ class MemberState:
     def _return(self, queue: MessageQueue, epoch: int) -> Step:
         self._given_back[queue] += 1
         return GiveBack(queue, epoch)
-
-    def _begin_leaving(self, claim: _Claim, now: float) -> None:
-        claim.phase = Phase.LEAVING
-        claim.leaving_since = now
 
     def _give_back(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
         del self._claims[queue]
