@@ -77,26 +77,21 @@ class ConsistentHash(Division):
             self.name = f"{self.name}(virtual_nodes={virtual_nodes})"
 
     def _share(self, group: str, member: str, queues: list[MessageQueue], members: list[str]) -> Iterable[MessageQueue]:
-        ring = _Ring.of(tuple(members), self._virtual_nodes)
-        return [queue for queue in queues if ring.owner(_hash(_key(queue))) == member]
+        points, owners = _ring(tuple(members), self._virtual_nodes)
+
+        def owner(queue: MessageQueue) -> str:
+            return owners[bisect_left(points, _hash(_key(queue))) % len(points)]
+
+        return [queue for queue in queues if owner(queue) == member]
 
 
-class _Ring:
-    """The points of all members, sorted by hash."""
-
-    def __init__(self, members: tuple[str, ...], virtual_nodes: int) -> None:
-        # If two members hash to the same point, the later name has it, on every member alike.
-        owners = {_hash(f"{member}-{node}"): member for member in members for node in range(virtual_nodes)}
-        self._points = sorted(owners)
-        self._owners = [owners[point] for point in self._points]
-
-    @staticmethod
-    @functools.lru_cache(maxsize=8)  # a group needs the same ring for each topic
-    def of(members: tuple[str, ...], virtual_nodes: int) -> _Ring:
-        return _Ring(members, virtual_nodes)
-
-    def owner(self, point: int) -> str:
-        return self._owners[bisect_left(self._points, point) % len(self._points)]
+@functools.lru_cache(maxsize=8)  # a group needs the same ring for each topic
+def _ring(members: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[str]]:
+    """Return the points of all members, sorted by hash, and their owners."""
+    # If two members hash to the same point, the later name has it, on every member alike.
+    owners = {_hash(f"{member}-{node}"): member for member in members for node in range(virtual_nodes)}
+    points = sorted(owners)
+    return points, [owners[point] for point in points]
 
 
 def _key(queue: MessageQueue) -> str:
