@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from minimq.connection.connection import Connection
 from minimq.connection.retry_schedule import PAUSE_S
@@ -241,18 +242,13 @@ def join(
             held=map(_name, held[:AT_ONCE]),
         ),
     )
-    yield from _more_held(membership.group, held)
+    yield from islice(holding(membership.group, held), 1, None)
 
 
 def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
     """Yield the requests that list the held queues."""
-    yield broker_pb2.SessionRequest(holding=broker_pb2.Holding(group=group, queues=map(_name, held[:AT_ONCE])))
-    yield from _more_held(group, held)
-
-
-def _more_held(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    for start in range(AT_ONCE, len(held), AT_ONCE):
-        part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=True)
+    for start in range(0, max(len(held), 1), AT_ONCE):
+        part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=start > 0)
         yield broker_pb2.SessionRequest(holding=part)
 
 
