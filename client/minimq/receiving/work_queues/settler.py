@@ -313,22 +313,17 @@ class Settler:
         if self._has_ended:
             told(Closed(CLOSED))
             return
-        task = asyncio.create_task(self._settle_and_tell(receipts, how, told))
+        task = asyncio.create_task(self._settle(receipts, how))
         self._unsettled.add(task)
         task.add_done_callback(partial(self._over, told))
-
-    async def _settle_and_tell(self, receipts: Receipts, how: Settlement, told: OnSettled) -> None:
-        try:
-            await self._settle(receipts, how)
-        except Exception as error:  # noqa: BLE001 - a caller waits for the outcome
-            told(error.with_traceback(None))
-        else:
-            told(None)
 
     def _over(self, told: OnSettled, task: asyncio.Task[None]) -> None:
         self._unsettled.discard(task)
         if task.cancelled():  # perhaps before it has run at all
             told(Closed(CLOSED))
+        else:
+            error = task.exception()
+            told(error and error.with_traceback(None))
         self._schedule_acks()
 
     def _end(self) -> None:
