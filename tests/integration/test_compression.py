@@ -13,8 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
-from minimq.receiving.arrow.columns import ArrowColumns
-from minimq.receiving.arrow.schema import MESSAGE_SCHEMA
+from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns
 from minimq.receiving.range_reader import RangeReader
 from minimq.sending.append_stream import AppendStream
 from minimq_broker.store.upkeep.check import check_directory

@@ -15,8 +15,7 @@ import zstandard
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
-from minimq.receiving.arrow.columns import ArrowColumns
-from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
+from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
 from minimq.receiving.listening import redelivery
 from minimq.receiving.received import EncodedBatch
 from minimq_common.batch import builder as batch_builder

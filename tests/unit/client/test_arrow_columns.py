@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
-from minimq.receiving.arrow.columns import MOST_ROWS, SMALL_BATCH, ArrowColumns
-from minimq.receiving.arrow.schema import MESSAGE_SCHEMA, chosen_columns
+from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, MOST_ROWS, SMALL_BATCH, ArrowColumns, chosen_columns
 from minimq.receiving.received import EncodedBatch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
