@@ -8,7 +8,6 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -32,22 +31,16 @@ _TICK_S = 0.2
 _VERSION = 1
 
 
-class SavedOffset(NamedTuple):
-    """A saved offset, and the topic and log that it belongs to."""
+class SavedOffset(msgspec.Struct):
+    """A saved offset of a queue, and the topic and log that it belongs to."""
 
-    offset: int
-    #: 0 if unknown.
-    topic_id: int = 0
-    #: Latest term of the log that was read; 0 if unknown.
-    term: int = 0
-
-
-class _Item(msgspec.Struct):
     topic: str
     broker: str
     queue: int
     offset: int
+    #: 0 if unknown.
     topic_id: int
+    #: Latest term of the log that was read; 0 if unknown.
     term: int
 
 
@@ -56,7 +49,7 @@ class _Versioned(msgspec.Struct):
 
 
 class _File(_Versioned):
-    offsets: list[_Item]
+    offsets: list[SavedOffset]
     group: str = ""
     client_id: str = ""
 
@@ -115,15 +108,15 @@ class LocalOffsets:
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """Write offsets on a thread; see `OffsetStore.save`."""
-        return await asyncio.to_thread(self.write, commits)
+        return await asyncio.to_thread(self._save, commits) if commits else {}
 
-    def write(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
-        """Write offsets and wait until they are on disk."""
-        if not commits:
-            return {}
+    def _save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         with self._lock:
             saved = self._saved | {
-                commit.queue: SavedOffset(commit.offset, commit.topic_id, commit.term) for commit in commits
+                each.queue: SavedOffset(
+                    each.queue.topic, each.queue.broker_name, each.queue.queue_id, each.offset, each.topic_id, each.term
+                )
+                for each in commits
             }
             try:
                 self._write(saved)
@@ -155,15 +148,10 @@ class LocalOffsets:
                 f"{self.path} has version {version}, this minimq reads version {_VERSION}: use the release that "
                 "wrote it"
             )
-        return {
-            MessageQueue(item.topic, item.broker, item.queue): SavedOffset(item.offset, item.topic_id, item.term)
-            for item in items
-        }
+        return {MessageQueue(item.topic, item.broker, item.queue): item for item in items}
 
     def _write(self, offsets: Mapping[MessageQueue, SavedOffset]) -> None:
-        items = [
-            _Item(queue.topic, queue.broker_name, queue.queue_id, *saved) for queue, saved in sorted(offsets.items())
-        ]
+        items = [offsets[queue] for queue in sorted(offsets)]
         content = msgspec.json.encode(_File(_VERSION, items, self._group, self._client_id))
         fresh = self.path.with_suffix(".new")
         with fresh.open("wb") as file:
