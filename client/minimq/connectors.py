@@ -15,8 +15,7 @@ from __future__ import annotations
 from minimq.connection.at_master import with_retries
 from minimq.connection.away import describe_away
 from minimq.connection.retry_schedule import after_waiting
-from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.message_filter import MessageFilter, TagFilter
 from minimq.receiving.queue_finder import QueueFinder
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedBatch

@@ -110,7 +110,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
             the same.
     """
-    from minimq.filtering.tag_filter import Spelling, TagFilter
+    from minimq.filtering.message_filter import Spelling, TagFilter
     from minimq.receiving.consumer import AWAY_LOG
     from minimq.receiving.pull_consumer import PullConsumer
 

@@ -53,36 +53,24 @@ _TYPES: dict[type, str] = {str: "text in single quotes", Decimal: "a number"}
 
 
 class PropertyFilter:
-    """Conditions of a subscription on properties, tag and keys. Immutable; thread-safe.
+    """A where-expression; see docs/filtering.md. Immutable; thread-safe. Raises `InvalidArgument` if malformed."""
 
-    Made by `compile_filter`.
-    """
-
-    __slots__ = ("_check", "names", "reads_keys", "text")
+    __slots__ = ("_check", "names", "reads_keys")
 
     def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise InvalidArgument(f"where is {kind_of(text)}: give the text of an expression")
+        if len(text) > MAX_LENGTH:
+            raise InvalidArgument(f"where: the expression has {len(text):,} characters, the limit is {MAX_LENGTH:,}")
+        if not text.strip():
+            raise InvalidArgument("where: the expression is empty; write, for example, region = 'eu' AND amount > 10")
         parser = _Parser(text)
-        self.text = text
         self._check = parser.parse().is_true
         self.names, self.reads_keys = frozenset(parser.names), parser.reads_keys
 
     def matches(self, properties: Mapping[str, str], tag: str | None, keys: Sequence[str] = ()) -> bool:
         """Return True if the expression is true for a message; False if it is false or unknown."""
         return self._check(properties, tag, keys)
-
-    def __repr__(self) -> str:
-        return f"PropertyFilter({self.text!r})"
-
-
-def compile_filter(text: str) -> PropertyFilter:
-    """Return the filter that a where-expression describes; docs/filtering.md describes the language."""
-    if not isinstance(text, str):
-        raise InvalidArgument(f"where is {kind_of(text)}: give the text of an expression")
-    if len(text) > MAX_LENGTH:
-        raise InvalidArgument(f"where: the expression has {len(text):,} characters, the limit is {MAX_LENGTH:,}")
-    if not text.strip():
-        raise InvalidArgument("where: the expression is empty; write, for example, region = 'eu' AND amount > 10")
-    return PropertyFilter(text)
 
 
 class _Condition(NamedTuple):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minimq.connection.connection import BrokerCalls
@@ -50,25 +51,16 @@ def commit_request(group: str, client_id: str, commits: Sequence[Commit]) -> bro
     )
 
 
+@dataclass(frozen=True)
 class BrokerOffsets:
     """Stores the offsets of a group, each at the broker of its queue."""
 
-    def __init__(
-        self,
-        calls: BrokerCalls,
-        address_of: Callable[[MessageQueue], str],
-        group: str,
-        client_id: str,
-        timeout_s: float,
-        *,
-        published: bool = False,
-    ) -> None:
-        self._published = published
-        self._calls = calls
-        self._address_of = address_of
-        self._group = group
-        self._client_id = client_id
-        self._timeout_s = timeout_s
+    calls: BrokerCalls
+    address_of: Callable[[MessageQueue], str]
+    group: str
+    client_id: str
+    timeout_s: float
+    published: bool = False
 
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
         """See `OffsetStore.save`."""
@@ -76,7 +68,7 @@ class BrokerOffsets:
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
         for commit in commits:
             try:
-                address = commit.address or self._address_of(commit.queue)
+                address = commit.address or self.address_of(commit.queue)
                 calls[address, commit.epoch > 0, commit.sought].append(commit)
             except MiniMQError as error:
                 failures[commit.queue] = error
@@ -90,7 +82,7 @@ class BrokerOffsets:
     async def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
         addresses = {part: address for part, (address, _) in enumerate(parts)}
         requests = {part: self._request(commits) for part, (_, commits) in enumerate(parts)}
-        _, failed = await self._calls.call_all(addresses, lambda stub: stub.CommitOffsets, requests, self._timeout_s)
+        _, failed = await self.calls.call_all(addresses, lambda stub: stub.CommitOffsets, requests, self.timeout_s)
         failures: dict[MessageQueue, MiniMQError] = {}
         single: list[tuple[str, Sequence[Commit]]] = []
         for part, error in failed.items():
@@ -102,8 +94,8 @@ class BrokerOffsets:
         return failures | await self._save_each(single) if single else failures
 
     def _request(self, commits: Sequence[Commit]) -> broker_pb2.CommitOffsetsRequest:
-        request = commit_request(self._group, self._client_id, commits)
-        request.published = self._published
+        request = commit_request(self.group, self.client_id, commits)
+        request.published = self.published
         return request
 
 
@@ -127,18 +119,18 @@ async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float
     return QueueBounds(status.min_offset, status.max_offset, topic_id, described.term)
 
 
+@dataclass(frozen=True)
 class OffsetLookup:
     """Looks up the bounds of queues, committed offsets, and where `start` begins. On the event loop."""
 
-    def __init__(self, places: ReadPlaces, start: broker_pb2.StartPosition, timeout_s: float) -> None:
-        self._places = places
-        self._start = start
-        self._timeout_s = timeout_s
+    places: ReadPlaces
+    start: broker_pb2.StartPosition
+    timeout_s: float
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
         """Return the bounds of a queue. Raises `MiniMQError`."""
         try:
-            return await queue_bounds(self._places, queue, self._timeout_s)
+            return await queue_bounds(self.places, queue, self.timeout_s)
         except QueueNotFound as error:
             raise InvalidArgument(error.message) from None
 
@@ -146,7 +138,7 @@ class OffsetLookup:
         self, queue: MessageQueue, start: broker_pb2.StartPosition | None = None, bounds: QueueBounds | None = None
     ) -> int:
         """Return the offset at which a start position begins, by default that of the consumer. Raises as `bounds`."""
-        start, bounds = start or self._start, bounds or await self.bounds(queue)
+        start, bounds = start or self.start, bounds or await self.bounds(queue)
         if start.at == broker_pb2.START_AT_EARLIEST:
             return bounds.first
         if start.at == broker_pb2.START_AT_LATEST:
@@ -154,13 +146,13 @@ class OffsetLookup:
         request = broker_pb2.GetOffsetRequest(
             topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=start.timestamp_ms
         )
-        answer = await self._places.call(queue, lambda stub: stub.GetOffset, request, self._timeout_s)
+        answer = await self.places.call(queue, lambda stub: stub.GetOffset, request, self.timeout_s)
         return answer.offset
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group, if any. Raises as `bounds`."""
         request = broker_pb2.GetCommittedRequest(group=group, topic=queue.topic)
-        answer = await self._places.call(queue, lambda stub: stub.GetCommitted, request, self._timeout_s)
+        answer = await self.places.call(queue, lambda stub: stub.GetCommitted, request, self.timeout_s)
         return next((item.offset for item in answer.offsets if item.queue_id == queue.queue_id), None)
 
 

@@ -15,13 +15,12 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.read_places import ReadPlaces
-from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import MessageFilter, TagExpression
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
 from minimq.receiving.broker_sessions import Membership
 from minimq.receiving.commits import OffsetLookup
-from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
+from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_member import GroupMember
 from minimq.receiving.member_state import Grant
@@ -161,7 +160,8 @@ class Consumer:
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
-        self._filters: dict[str, MessageFilter] = {}
+        #: By topic.
+        self.filters: dict[str, MessageFilter] = {}
         #: Number of messages that arrived and did not match the filter.
         self._dropped = 0
         self._member: GroupMember | BroadcastReader | None = None
@@ -230,8 +230,7 @@ class Consumer:
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         wanted = MessageFilter(expression, where)
-        self._filters = check_subscriptions({**self._filters, check_topic(topic): wanted})
-        self._fetcher.want(topic, wanted)
+        self.filters = check_subscriptions({**self.filters, check_topic(topic): wanted})
 
     def _on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> LoopStep[T]:
         return LoopStep(self._client, make)
@@ -249,7 +248,7 @@ class Consumer:
         while (handed := self._fetcher.at_hand(but)) is not None:
             if handed.messages is None:
                 try:
-                    for _ in handed.opening(self._wanted if self._filters else None):
+                    for _ in handed.opening(self.filters.get(handed.queue.topic)):
                         await YieldToLoop()
                 except (CorruptBatch, InvalidArgument) as error:
                     await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
@@ -275,9 +274,6 @@ class Consumer:
     async def _call_user(self, call: Callable[[], T]) -> T:
         return call()
 
-    def _wanted(self, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
-        return self._filters[messages[0].topic].apply(messages)
-
     async def _join(self) -> None:
         """Join the group, or begin broadcasting. On the event loop."""
         if self._member is not None:
@@ -286,10 +282,10 @@ class Consumer:
             offsets = self._offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
             self._member = BroadcastReader(
-                self._client, sorted(self._filters), offsets, self._starts, self._fetcher, self._options
+                self._client, sorted(self.filters), offsets, self._starts, self._fetcher, self._options
             )
         else:
-            filters = {topic: wanted.text for topic, wanted in self._filters.items()}
+            filters = {topic: wanted.text for topic, wanted in self.filters.items()}
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
@@ -302,7 +298,7 @@ class Consumer:
                 is_own_strategy=self._is_own_strategy,
             )
         self._member.start()
-        for route in filter(None, map(self._routes.known, self._filters)):
+        for route in filter(None, map(self._routes.known, self.filters)):
             for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
                 AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
 
@@ -345,28 +341,23 @@ class Consumer:
         known = self._fetcher.events.unannounce(queues)
         callback, saved = self._options.on_revoked, False
         if known and callback is not None:
-            saved = await self._call_user(partial(self._tell_user, callback, known))
+            saved = await self._call_user(partial(self._call_back, callback, known, known))
         if self._options.hold_s and self._member is not None:
             # The user has no state of queues that were never announced.
             self._member.state_saved([queue for queue in queues if saved or queue not in known])
 
     def _announce(self, event: QueueEvent, queues: list[MessageQueue]) -> None:
         callback = self._options.on_assigned if event is QueueEvent.GAINED else self._options.on_lost
-        if callback is not None:
-            self._tell_user(callback, queues)
+        self._call_back(callback, queues, queues)
 
     def _offset_reset(self, reset: OffsetReset) -> None:
-        callback = self._options.on_offset_reset
-        if callback is not None:
-            try:
-                callback(reset)
-            except self._callback_faults:  # an error of user code must not stop reading
-                log.exception("consumer: a callback failed group=%s queue=%s", self.group, reset.queue)
+        self._call_back(self._options.on_offset_reset, reset, [reset.queue])
 
-    def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
+    def _call_back(self, callback: Callable[[T], object] | None, about: T, queues: Iterable[MessageQueue]) -> bool:
+        """Call a callback, if there is one; return whether it has succeeded, and not returned `False`."""
         try:
-            return callback(queues) is not False
-        except self._callback_faults:  # an error of user code must not block the rebalance
+            return callback is not None and callback(about) is not False
+        except self._callback_faults:  # an error of user code must neither stop reading nor block the rebalance
             log.exception("consumer: a callback failed group=%s queues=%s", self.group, ", ".join(map(str, queues)))
             return False
 

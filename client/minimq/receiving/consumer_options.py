@@ -231,8 +231,3 @@ class SimpleOptions:
         check_between("prefetch_messages", self.prefetch_messages, 0, MAX_TAKEN)
         check_above_zero(self, but=("prefetch_messages",))
         start_position(self.start)
-
-    @property
-    def prefetch_limit(self) -> int:
-        """Maximum number of messages to prefetch; 0 if a process that dies would delay or lose those it has."""
-        return self.prefetch_messages if self.free_on_close and self.max_tries > 1 else 0

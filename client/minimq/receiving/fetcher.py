@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
-from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.commits import BrokerOffsets, Commits
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Grant
@@ -138,10 +137,6 @@ class Fetcher:
         )
         self._passed_over = 0  # by readers that have ended
         self._readers: OrderedDict[MessageQueue, QueueReader] = OrderedDict()
-        #: Hashes of the wanted tags by topic; empty for all tags.
-        self._tag_hashes: dict[str, tuple[int, ...]] = {}
-        #: Topics with a filter on keys or properties.
-        self._filtered_by_texts: set[str] = set()
         self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
             client.connection.brokers,
@@ -287,13 +282,7 @@ class Fetcher:
         """
         self._stop(queue, tell=tell)
         self.commits.begins(queue)
-        reader = self._readers[queue] = QueueReader(
-            queue,
-            grant,
-            self._options,
-            delay_ms=self._owner.delay_ms(queue),
-            check_texts=queue.topic in self._filtered_by_texts,
-        )
+        reader = self._readers[queue] = QueueReader(queue, grant, self._options, delay_ms=self._owner.delay_ms(queue))
         if tell:
             self.events.gained(queue)
         self._carry_out(reader, reader.tick(time.monotonic()))
@@ -357,12 +346,6 @@ class Fetcher:
     def leaving(self) -> dict[MessageQueue, int]:
         """Return the positions of the revoked queues that are still to be committed and stopped."""
         return {reader.queue: reader.position for reader in self._leaving}
-
-    def want(self, topic: str, wanted: MessageFilter) -> None:
-        """Set the filter of a topic, before its queues are read. Brokers then send only batches that may match."""
-        self._tag_hashes[topic] = wanted.tag_hashes
-        if wanted.reads_texts:
-            self._filtered_by_texts.add(topic)
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
         """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
@@ -437,6 +420,10 @@ class Fetcher:
         self._readers.clear()
         self._leaving.clear()
         self._changed()
+
+    def _tag_hashes(self, topic: str) -> Sequence[int]:
+        wanted = self._owner.filters.get(topic)
+        return () if wanted is None else wanted.tag_hashes
 
     def _carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
         self._pulls.carry_out(reader, decisions)

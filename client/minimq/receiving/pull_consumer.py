@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import run_steps
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace

@@ -15,7 +15,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import TagExpression
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
@@ -87,7 +87,7 @@ class PullReader(Consumer):
     async def assign(self, queues: Iterable[MessageQueue | QueueData]) -> None:
         """See `minimq.PullConsumer.assign`."""
         self.check_open()
-        if self._filters:
+        if self.filters:
             raise InvalidArgument("subscribe and assign exclude each other")
         if self._options.model == "broadcasting":
             raise InvalidArgument("broadcasting reads all queues of the topics that are subscribed to")
@@ -134,9 +134,9 @@ class PullReader(Consumer):
         check_count("max_messages", max_messages)
         deadline = time.monotonic() + waiting_s(timeout)
         if self._member is None and not self._closed:
-            if not self._filters and not self._is_assigned:
+            if not self.filters and not self._is_assigned:
                 raise InvalidArgument("nothing to read: subscribe to a topic or assign queues first")
-            if self._filters and not await self._join_by(deadline):
+            if self.filters and not await self._join_by(deadline):
                 return None
         self.turn = object()
         self._fetcher.finish()
@@ -173,7 +173,7 @@ class PullReader(Consumer):
                 return False
 
     async def _look_up_topics(self, timeout_s: float) -> None:
-        for topic in self._filters:
+        for topic in self.filters:
             await self._routes.find(topic, timeout_s)
 
     def at_end(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class Pulls:
         changed: Callable[[QueueReader], None],
         places: ReadPlaces,
         client: ClusterClient,
-        tag_hashes: Mapping[str, Sequence[int]],
+        tag_hashes: Callable[[str], Sequence[int]],
         decided: Callable[[QueueReader, LeaseOver | OffsetReset], None] | None = None,
         group: str = "",
         client_id: str = "",
@@ -53,7 +53,7 @@ class Pulls:
         self._changed = changed
         self._places = places
         self._client = client
-        #: Hashes of the wanted tags by topic; a topic without an entry wants all tags.
+        #: Returns the hashes of the wanted tags of a topic; none for all tags.
         self._tag_hashes = tag_hashes
         #: Receives all decisions but pulls and cancellations.
         self._decided = decided
@@ -107,7 +107,7 @@ class Pulls:
             self.carry_out(reader, reader.pull_failed(pull.number, None, time.monotonic()))
             return
         request = _pull_request(reader.queue, pull)
-        request.tag_hashes.extend(self._tag_hashes.get(reader.queue.topic, ()))
+        request.tag_hashes.extend(self._tag_hashes(reader.queue.topic))
         if reader.topic_id is not None:
             request.topic_id.number, request.topic_id.created_ms = reader.topic_id
         if pull.epoch:

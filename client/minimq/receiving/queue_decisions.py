@@ -1,4 +1,4 @@
-"""The values of a `QueueReader`: options, frames, decisions, and the state of its commits: pure."""
+"""The values of a `QueueReader`: options, frames, decisions and commits: pure."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from minimq.receiving.member_state import Grant
 from minimq.receiving.received import EncodedBatch
-from minimq_common.errors import DamagedMessages, Fenced, MiniMQError, TopicNotFound
+from minimq_common.errors import DamagedMessages, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.words import count_of
 
@@ -153,47 +152,3 @@ class QueueEvent(Enum):
 
     GAINED = "gained"
     LOST = "lost"
-
-
-class CommitState:
-    """The latest commit of one queue. Times are seconds on any monotonic clock."""
-
-    def __init__(self, recommit_s: float, known: int | None = None) -> None:
-        self.known = known
-        self.is_sought = False
-        self.is_unsaved = False
-        self.was_refused_as_deleted = False
-        self.alone = (-1, 0, 0)
-        self._recommit_s = recommit_s
-        self._offset: int | None = None
-        self._at = 0.0
-
-    def renewed(self, offset: int) -> None:
-        """Start over from the offset of a new lease: this consumer has committed nothing under it."""
-        self.known = offset
-        self._offset = None
-        self.was_refused_as_deleted = False
-
-    def is_recorded(self, offset: int, now: float) -> bool:
-        """Return whether the offset was committed less than `recommit_s` ago."""
-        return self._offset == offset and now - self._at < self._recommit_s
-
-    def begin(self, queue: MessageQueue, offset: int, lease: Grant, term: int) -> Commit:
-        """Return the commit to send. A later seek belongs to the next commit."""
-        alone = self.alone[1:] if self.alone[0] == offset else ()
-        commit = Commit(queue, offset, lease.epoch, lease.topic_id, self.is_sought, lease.address, term, *alone)
-        self.is_sought = False
-        return commit
-
-    def end(self, commit: Commit, position: int, now: float, failure: MiniMQError | None) -> None:
-        """Record the outcome of a commit that began at `now`, while the reader is at `position`."""
-        if failure is not None:
-            self._offset = None
-            if not isinstance(failure, Fenced):  # the broker may have recorded it nevertheless
-                self.known = None
-            self.is_sought |= commit.sought
-            self.was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
-        else:
-            self._offset = self.known = commit.offset
-            self._at = now
-            self.is_unsaved &= commit.offset < position

@@ -18,17 +18,7 @@ import math
 
 from minimq.connection.retry_schedule import longer
 from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import (
-    Cancel,
-    Commit,
-    CommitState,
-    Decision,
-    FetchOptions,
-    Frame,
-    LeaseOver,
-    OffsetReset,
-    Pull,
-)
+from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.receiving.read_ahead import HandOver, ReadAhead
 from minimq.receiving.received import EncodedBatch
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
@@ -50,7 +40,6 @@ class QueueReader:
         end: int | None = None,
         topic_id: TopicId | None = None,
         delay_ms: int = 0,
-        check_texts: bool = False,
     ) -> None:
         self.queue = queue
         self.lease = lease
@@ -71,7 +60,7 @@ class QueueReader:
         self.taken_back = False
         self._options = options
         self._end = end
-        self._ahead = ReadAhead(queue, lease.offset, delay_ms, check_texts=check_texts)
+        self._ahead = ReadAhead(queue, lease.offset, delay_ms)
         #: The latest hand-over, and the value of its `given` that `_note_given` has accounted for.
         self._handed: HandOver | None = None
         self._noted = 0
@@ -89,7 +78,19 @@ class QueueReader:
         self.wake_at = math.inf
         self._pause_s = 0.0
         self._no_advice_until = 0.0
-        self._commits = CommitState(options.recommit_s, lease.offset)
+        # Commits.
+        #: The committed offset of the group; None if unknown, after a failure.
+        self._known: int | None = lease.offset
+        #: The offset that was last committed under this lease, and when.
+        self._recorded: int | None = None
+        self._recorded_at = 0.0
+        #: The reader has jumped since the last commit, so the next one may go back.
+        self._is_sought = False
+        #: Messages were delivered since the last commit.
+        self._is_unsaved = False
+        self._was_refused_as_deleted = False
+        #: See `delivers_alone`.
+        self._alone = (-1, 0, 0)
         #: True from a seek until the first frame.
         self._is_fresh_seek = False
 
@@ -180,7 +181,7 @@ class QueueReader:
         """Continue at another offset; the next commit may then go back."""
         self.term_taken = 0
         decisions = self.go_back(offset, now)
-        self._commits.is_sought = self._is_fresh_seek = True
+        self._is_sought = self._is_fresh_seek = True
         return decisions
 
     def go_back(self, position: int, now: float) -> list[Decision]:
@@ -205,7 +206,7 @@ class QueueReader:
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        was_away = self.lease.trust.is_broken and lease.offset == self._commits.known and not lease.tries
+        was_away = self.lease.trust.is_broken and lease.offset == self._known and not lease.tries
         if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_away:
             return None
         if is_other and lease.offset > self.position:
@@ -215,7 +216,7 @@ class QueueReader:
         self._must_verify = is_other
         self.slave = 0
         self._is_leaving, self.error, self.wake_at = False, None, math.inf
-        self._commits.renewed(lease.offset)
+        self._known, self._recorded, self._was_refused_as_deleted = lease.offset, None, False
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
@@ -312,7 +313,7 @@ class QueueReader:
             self._go_to(min(wanted, end))
             if self.position == wanted:
                 return []
-            self._commits.is_sought = True
+            self._is_sought = True
         return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
@@ -361,7 +362,7 @@ class QueueReader:
         handed = self._handed
         if handed is not None and handed.given > self._noted:
             self._noted = handed.given
-            self._commits.is_unsaved = True
+            self._is_unsaved = True
 
     # ---- commits --------------------------------------------------------------------------------
 
@@ -369,18 +370,31 @@ class QueueReader:
         """Return the commit of an offset in the log of a term; None if an automatic commit is not needed."""
         # An offset beyond `next_offset` is from before the queue was lost and granted anew. If its topic was deleted
         # and recreated meanwhile, committing it would skip messages.
-        if automatic and (self.is_deleted or offset > self.next_offset or self._commits.is_recorded(offset, now)):
+        is_recorded = self._recorded == offset and now - self._recorded_at < self._options.recommit_s
+        if automatic and (self.is_deleted or offset > self.next_offset or is_recorded):
             return None
-        return self._commits.begin(self.queue, offset, self.lease, term)
+        sought, self._is_sought = self._is_sought, False  # a later seek belongs to the next commit
+        alone = self._alone[1:] if self._alone[0] == offset else ()
+        lease = self.lease
+        return Commit(self.queue, offset, lease.epoch, lease.topic_id, sought, lease.address, term, *alone)
 
     def delivers_alone(self, offset: int, tries: int, end: int) -> None:
         """Make commits at `offset` report that the messages from there to before `end` are delivered alone."""
-        self._commits.alone = offset, tries, end
+        self._alone = offset, tries, end
 
     def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
         """Record the outcome of a commit that began at `now`."""
         self._note_given()
-        self._commits.end(commit, self.position, now, failure)
+        if failure is None:
+            self._recorded = self._known = commit.offset
+            self._recorded_at = now
+            self._is_unsaved &= commit.offset < self.position
+            return
+        self._recorded = None
+        if not isinstance(failure, Fenced):  # the broker may have recorded it nevertheless
+            self._known = None
+        self._is_sought |= commit.sought
+        self._was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Return whether a commit that was fenced under this epoch may succeed later: under a renewed lease."""
@@ -389,13 +403,13 @@ class QueueReader:
     @property
     def is_deleted(self) -> bool:
         """True if the broker has answered that the topic no longer exists."""
-        return self._commits.was_refused_as_deleted or isinstance(self.error, TopicNotFound)
+        return self._was_refused_as_deleted or isinstance(self.error, TopicNotFound)
 
     @property
     def is_uncommitted(self) -> bool:
         """True if progress under the lease is not committed, although the topic exists."""
         self._note_given()
-        return bool(self.lease.epoch) and (self._commits.is_unsaved or self._commits.is_sought) and not self.is_deleted
+        return bool(self.lease.epoch) and (self._is_unsaved or self._is_sought) and not self.is_deleted
 
     def _room(self) -> tuple[int, int]:
         ahead, options = self._ahead, self._options

@@ -12,6 +12,7 @@ import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -160,8 +161,8 @@ class _Reading:
         # The rest belongs to the event loop.
         self._reader = reader
         self._changed = asyncio.Event()
-        hashes = {self._queue.topic: sorted(set(map(tag_hash, tags)))}
-        self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, hashes)
+        hashes = sorted(set(map(tag_hash, tags)))
+        self._pulls = Pulls(lambda _: self._changed.set(), owner.places, client, lambda _: hashes)
 
     def batches(self) -> Iterator[ReceivedBatch]:
         if self._next < self._end:
@@ -170,7 +171,8 @@ class _Reading:
             for stored, passed_over in found:
                 batch = ReceivedBatch(self._queue, stored)
                 if passed_over and not self._tags:
-                    raise self._not_stored(f"the broker went on at {batch.base_offset}")
+                    reason = f"the broker went on at {batch.base_offset}"
+                    raise self._client.wait(partial(self._out_of_range, reason))
                 self._next = batch.end_offset
                 yield batch
                 if self._has_ended:
@@ -256,9 +258,6 @@ class _Reading:
 
     def _unreadable(self, error: MiniMQError) -> MiniMQError:
         return error.with_message(f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}")
-
-    def _not_stored(self, reason: str) -> OffsetOutOfRange:
-        return self._client.wait(lambda: self._out_of_range(reason))
 
     async def _out_of_range(self, reason: str) -> OffsetOutOfRange:
         is_one = self._end - self._next == 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from minimq.filtering.message_filter import MessageFilter
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
@@ -33,7 +34,6 @@ class HandOver:
     """
 
     __slots__ = (
-        "_check_texts",
         "_end",
         "_stored",
         "batches",
@@ -47,9 +47,7 @@ class HandOver:
         "queue",
     )
 
-    def __init__(
-        self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int, *, check_texts: bool
-    ) -> None:
+    def __init__(self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int) -> None:
         self.queue = queue
         #: The first wanted offset.
         self.first = first
@@ -57,7 +55,6 @@ class HandOver:
         self.moves = moves
         self._stored = stored
         self._end = stored[-1].base_offset + stored[-1].count
-        self._check_texts = check_texts
         #: Set by `opening`: the decoded batches, only to keep them alive for `poll_arrow`, and the matching messages.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
@@ -85,8 +82,8 @@ class HandOver:
         """Offset after the last delivered message."""
         return self._behind(self.given)
 
-    def opening(self, choose: Callable[[list[ReceivedMessage]], list[ReceivedMessage]] | None = None) -> Iterator[None]:
-        """Decode the batches up to the first damaged one, and keep the messages that `choose` returns.
+    def opening(self, wanted: MessageFilter | None = None) -> Iterator[None]:
+        """Decode the batches up to the first damaged one, and keep the messages that are wanted.
 
         Yields between parts, so that other tasks can run. Changes nothing until it is complete.
         """
@@ -99,7 +96,7 @@ class HandOver:
                 yield
             try:
                 batch = ReceivedBatch(self.queue, stored)
-                if self._check_texts:
+                if wanted is not None and wanted.reads_texts:
                     batch.check_texts()
                     if is_large:
                         yield
@@ -111,13 +108,13 @@ class HandOver:
                 break  # deliver the batches before it first
             batches.append(batch)
             read += len(messages)
-            if choose is None:
+            if wanted is None:
                 found = found + messages if found else messages
             else:
                 for place in range(0, len(messages), _PART):
                     if is_large:
                         yield
-                    found += choose(messages[place : place + _PART])
+                    found += wanted.apply(messages[place : place + _PART])
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)
         self.batches = batches
@@ -138,7 +135,7 @@ class HandOver:
 class ReadAhead:
     """The batches between the position of a reader and the offset that it fetches next."""
 
-    def __init__(self, queue: MessageQueue, offset: int, delay_ms: int = 0, *, check_texts: bool = False) -> None:
+    def __init__(self, queue: MessageQueue, offset: int, delay_ms: int = 0) -> None:
         self.position = offset
         self.fetch_offset = offset
         self.messages = 0
@@ -146,7 +143,6 @@ class ReadAhead:
         self.passed_over = 0
         self._queue = queue
         self._delay_ms = delay_ms
-        self._check_texts = check_texts
         self._batches: deque[_Waiting] = deque()
         #: Number of messages after the last batch that the broker skipped.
         self._gap = 0
@@ -181,7 +177,7 @@ class ReadAhead:
             stored = self._next().stored
             batches.append(stored)
             count += stored.count
-        return HandOver(self._queue, batches, first, moves, check_texts=self._check_texts)
+        return HandOver(self._queue, batches, first, moves)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """Remove the next batch; return it with the number of messages before it that the broker skipped.

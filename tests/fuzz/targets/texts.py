@@ -14,8 +14,7 @@ from typing import Any, Final
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.cli.line_format import LineFormat
-from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import TagFilter
+from minimq.filtering.message_filter import MessageFilter, TagFilter
 from minimq.operations.values import properties_of
 from minimq.operations.values import queue as parse_queue
 from minimq.options import nameserver_addresses

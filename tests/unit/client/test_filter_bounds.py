@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from minimq.filtering.property_filter import MAX_LENGTH, compile_filter
+from minimq.filtering.property_filter import MAX_LENGTH, PropertyFilter
 from minimq_common.errors import InvalidArgument
 
 ORDER = {"region": "eu"}
@@ -29,7 +29,7 @@ def stack_of(frames: int) -> Iterator[None]:
 def test_the_deepest_expression_needs_little_of_the_stack() -> None:
     text = "NOT (count = 7 AND NOT (count = 8 OR " * 16 + "region = 'eu'" + "))" * 16
     with stack_of(250):
-        wanted = compile_filter(text)
+        wanted = PropertyFilter(text)
         assert wanted.matches({"count": "7", "region": "eu"}, None)
         assert not wanted.matches({"count": "7", "region": "us"}, None)
 
@@ -37,7 +37,7 @@ def test_the_deepest_expression_needs_little_of_the_stack() -> None:
 @pytest.mark.parametrize("levels", [33, 4000])
 def test_what_is_nested_deeper_is_refused(levels: int) -> None:
     with stack_of(250), pytest.raises(InvalidArgument) as raised:
-        compile_filter("(" * levels + "a = 1")
+        PropertyFilter("(" * levels + "a = 1")
 
     assert raised.value.message.startswith("where: parentheses are nested deeper than 32 levels:\n")
     assert raised.value.message.endswith("\n" + " " * 34 + "^")
@@ -45,15 +45,15 @@ def test_what_is_nested_deeper_is_refused(levels: int) -> None:
 
 def test_long_rows_are_not_deep() -> None:
     with stack_of(250):
-        assert compile_filter("NOT " * 1000 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("a = 1 OR " * 400 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("(a = 1) OR " * 300 + "region = 'eu'").matches(ORDER, None)
-        assert compile_filter("TRUE AND " * 400 + "region = 'eu'").matches(ORDER, None)
-        assert not compile_filter(f"region IN ({'5, ' * 1000}5)").matches(ORDER, None)
+        assert PropertyFilter("NOT " * 1000 + "region = 'eu'").matches(ORDER, None)
+        assert PropertyFilter("a = 1 OR " * 400 + "region = 'eu'").matches(ORDER, None)
+        assert PropertyFilter("(a = 1) OR " * 300 + "region = 'eu'").matches(ORDER, None)
+        assert PropertyFilter("TRUE AND " * 400 + "region = 'eu'").matches(ORDER, None)
+        assert not PropertyFilter(f"region IN ({'5, ' * 1000}5)").matches(ORDER, None)
 
 
 def test_an_expression_has_a_largest_length() -> None:
     text = "a = 1".ljust(MAX_LENGTH)
-    assert compile_filter(text).matches({"a": "1"}, None)
+    assert PropertyFilter(text).matches({"a": "1"}, None)
     with pytest.raises(InvalidArgument, match=r"where: the expression has 4,097 characters, the limit is 4,096\Z"):
-        compile_filter(text + " ")
+        PropertyFilter(text + " ")

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import Spelling, TagFilter
+from minimq.filtering.message_filter import MessageFilter, Spelling, TagFilter
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import InvalidArgument

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import Consumer, Found
-from minimq.receiving.consumer_options import ConsumerOptions, QueuesCallback
+from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
+from minimq.receiving.listening.listener_runner import Source
 from minimq.receiving.listening.redelivery import DIED, from_copy, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender, result_of
-from minimq.receiving.listening.source import Source
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.read_ahead import HandOver
@@ -80,7 +80,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     @property
     def topics(self) -> Collection[str]:
         """The subscribed topics; once the group is joined, also the retry topic."""
-        return self._filters
+        return self.filters
 
     async def begin(self) -> None:  # noqa: D102
         self._commit_at = time.monotonic() + self._options.commit_interval_s
@@ -95,7 +95,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 await self._routes.find(self._retry_topic)
             except (TopicNotFound, TopicUnavailable):
                 log.debug("consumer: no retry topic yet group=%s", self.group)
-            self._filters[self._retry_topic] = MessageFilter()
+            self.filters[self._retry_topic] = MessageFilter()
         await super()._join()
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:  # noqa: D102
@@ -145,12 +145,8 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             return call()
         return await result_of(self._callbacks, self._client, call)
 
-    def _tell_user(self, callback: QueuesCallback, queues: list[MessageQueue]) -> bool:
-        return not self._is_over and super()._tell_user(callback, queues)
-
-    def _offset_reset(self, reset: OffsetReset) -> None:
-        if not self._is_over:
-            super()._offset_reset(reset)
+    def _call_back(self, callback: Callable[[T], object] | None, about: T, queues: Iterable[MessageQueue]) -> bool:
+        return not self._is_over and super()._call_back(callback, about, queues)
 
     def is_callback(self) -> bool:
         """Return whether the caller is a user callback."""
@@ -190,25 +186,21 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
 
     def _account(self, handed: HandOver, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
-        if messages[0].queue.topic == self._retry_topic:
-            # Retried messages are delivered one by one, so that a bad message becomes a dead letter alone.
-            parts: list[Sequence[ReceivedMessage]] = [[from_copy(message)] for message in messages]
-        else:
-            parts = [messages]
-        deliveries = self._in_flight.take(parts)
+        if messages[0].queue.topic != self._retry_topic:
+            deliveries = self._in_flight.take([messages])
+            handed.given += len(messages)
+            return deliveries
+        # Retried messages are delivered one by one, so that a bad message becomes a dead letter alone.
+        deliveries = self._in_flight.take([[from_copy(message)] for message in messages])
         handed.given += len(messages)
-        if self._retry_topic is not None and self._member is not None:
-            others = self._member.topics_of_others
-            for delivery in deliveries if others else ():
-                self._pass_on(delivery, others)
+        others = self._member.topics_of_others if self._member is not None else ()
+        for delivery in deliveries:
+            if (topic := delivery.messages[0].topic) in others:
+                # Back to the retry topic, for a member that knows the topic; counts no try.
+                log.info("consumer: passed on to another member group=%s topic=%s", self.group, topic)
+                delivery.messages = [tried_again(delivery.messages[0], -1)]
+                delivery.verdict = Verdict([0], _PASS_ON_LEVEL)
         return deliveries
-
-    def _pass_on(self, delivery: LeasedDelivery, topics_of_others: Collection[str]) -> None:
-        """Send a retried message back to the retry topic, for a member that knows its topic; counts no try."""
-        if delivery.queue.topic == self._retry_topic and delivery.messages[0].topic in topics_of_others:
-            log.info("consumer: passed on to another member group=%s topic=%s", self.group, delivery.messages[0].topic)
-            delivery.messages = [tried_again(message, -1) for message in delivery.messages]
-            delivery.verdict = Verdict(range(len(delivery.messages)), _PASS_ON_LEVEL)
 
     async def _are_alone(self) -> bool:
         """Return whether a suspect in flight still forbids other takes; commit once all are finished."""

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, waiting_s
 from minimq.connection.cluster import Cluster
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace, check_text

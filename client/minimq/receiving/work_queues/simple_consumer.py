@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import TagExpression
 from minimq.options import NoOthers, refuse_others
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors

@@ -11,8 +11,7 @@ from minimq.arguments import check_count, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.filtering.message_filter import MessageFilter
-from minimq.filtering.tag_filter import TagExpression
+from minimq.filtering.message_filter import MessageFilter, TagExpression
 from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
@@ -81,9 +80,9 @@ class SimpleReader:
         self.is_closed = False
         self._closing = Closing()
         self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
-        self._prefetch = Prefetch(
-            self.client.connection, options.prefetch_limit, self._take_ahead, self._give_back_soon
-        )
+        # A process that dies would otherwise delay or lose the messages that it has.
+        ahead = options.prefetch_messages if options.free_on_close and options.max_tries > 1 else 0
+        self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
