@@ -70,7 +70,7 @@ class ConsistentHash(Division):
     name = "consistent_hash"
 
     def __init__(self, virtual_nodes: int = _DEFAULT_VIRTUAL_NODES) -> None:
-        if not isinstance(virtual_nodes, int) or virtual_nodes <= 0:
+        if not _is_count(virtual_nodes):
             raise InvalidArgument(f"{self.name}: virtual_nodes must be a whole number above 0, not {virtual_nodes!r}")
         self._virtual_nodes = virtual_nodes
         if virtual_nodes != _DEFAULT_VIRTUAL_NODES:
@@ -83,6 +83,10 @@ class ConsistentHash(Division):
             return owners[bisect_left(points, _hash(_key(queue))) % len(points)]
 
         return [queue for queue in queues if owner(queue) == member]
+
+
+def _is_count(number: object) -> bool:
+    return isinstance(number, int) and number > 0
 
 
 @functools.lru_cache(maxsize=8)  # a group needs the same ring for each topic
