@@ -103,13 +103,13 @@ def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
 
 
 def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
-    """Merge the brokers of several name servers, sorted by name; of different addresses, the earliest view's wins."""
+    """Merge the brokers of several name servers, sorted by name. Where they differ, the earliest view wins."""
     known: dict[str, BrokerData] = {}
     for view in views:
         for broker in view.brokers:
-            other = known.get(broker.broker_name)
-            addresses = {**broker.addresses, **(other.addresses if other else {})}
-            known[broker.broker_name] = BrokerData(broker.cluster, broker.broker_name, dict(sorted(addresses.items())))
+            first = known.get(broker.broker_name, broker)
+            addresses = {**broker.addresses, **first.addresses}
+            known[broker.broker_name] = replace(first, addresses=dict(sorted(addresses.items())))
     return [known[name] for name in sorted(known)]
 
 
