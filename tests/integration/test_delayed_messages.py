@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 
 import grpc
 import pytest
+from msgspec import structs
 
 from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt, SimpleConsumer, aio
 from minimq.administration.recall_handle import RecallHandle
@@ -419,7 +420,7 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
     assert len(handles) == 2
     assert minimq("delayed", "recall", handles[0]) == "recalled\n"
     assert minimq("delayed", "recall", handles[0]) == "already recalled\n"
-    gone = RecallHandle.parse(handles[0])._replace(due_ms=1)
+    gone = structs.replace(RecallHandle.parse(handles[0]), due_ms=1)
     assert "too late" in minimq("delayed", "recall", str(gone), status=1)
     assert "is no recall handle" in minimq("delayed", "recall", "nonsense", status=2)
     text = minimq("delayed", "list", "--topic", topic)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from minimq.administration.handle_text import from_text, to_text
@@ -17,14 +15,7 @@ _MAX_NUMBER = (1 << 63) - 1
 _SHOWN = 40
 
 
-class _RecallParts(msgspec.Struct, frozen=True, array_like=True):
-    topic: str
-    broker_name: str
-    due_ms: int
-    recall_id: int
-
-
-class RecallHandle(NamedTuple):
+class RecallHandle(msgspec.Struct, frozen=True, array_like=True):
     """Identifies a delayed message that can be recalled."""
 
     topic: str
@@ -33,7 +24,7 @@ class RecallHandle(NamedTuple):
     recall_id: int
 
     def __str__(self) -> str:
-        return to_text(_RecallParts(*self))
+        return to_text(self)
 
     @classmethod
     def parse(cls, text: object) -> RecallHandle:
@@ -45,13 +36,13 @@ class RecallHandle(NamedTuple):
         if not isinstance(text, str):
             raise InvalidArgument(f"the recall handle is {kind_of(text)}: give the text of receipt.recall_handle")
         try:
-            parts = from_text(text, _RecallParts)
-            check_topic(parts.topic)
-            check_broker(parts.broker_name)
-            if not 0 <= min(parts.due_ms, parts.recall_id) <= max(parts.due_ms, parts.recall_id) <= _MAX_NUMBER:
+            handle = from_text(text, cls)
+            check_topic(handle.topic)
+            check_broker(handle.broker_name)
+            if not 0 <= min(handle.due_ms, handle.recall_id) <= max(handle.due_ms, handle.recall_id) <= _MAX_NUMBER:
                 raise ValueError("a number is out of range")
         except (ValueError, InvalidArgument):
             raise InvalidArgument(
                 f"{text[:_SHOWN]!r} is no recall handle, or a part of one: give it as receipt.recall_handle was"
             ) from None
-        return cls(parts.topic, parts.broker_name, parts.due_ms, parts.recall_id)
+        return handle

@@ -46,7 +46,13 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
         timeout_s = min(limit_s, client.timeout_s)
         return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
 
-    return _outcome(await at_master(_MessageMaster(client, parsed), attempt, patience_s), parsed)
+    answer = await at_master(_MessageMaster(client, parsed), attempt, patience_s)
+    outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None
+    if outcome is None:
+        raise InvalidArgument(
+            f"the message of topic {parsed.topic!r} cannot be recalled: send it with recallable=True for that"
+        )
+    return outcome
 
 
 class _MessageMaster(NamedTuple):
@@ -72,12 +78,3 @@ class _MessageMaster(NamedTuple):
 
     def failed(self, address: str, error: MiniMQError) -> None:
         pass
-
-
-def _outcome(answer: delay_pb2.RecallResponse, handle: RecallHandle) -> RecallResult:
-    outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None
-    if outcome is None:
-        raise InvalidArgument(
-            f"the message of topic {handle.topic!r} cannot be recalled: send it with recallable=True for that"
-        )
-    return outcome
