@@ -31,19 +31,17 @@ class SchemaMark(NamedTuple):
     """The mark of a body.
 
     Attributes:
-        schema_id: id of the schema; None if the mark has a GUID.
-        guid: GUID of the schema; None if the mark has an id.
+        schema_id: id or GUID of the schema.
         indexes: where the message is in its Protobuf file; empty for other formats.
         start: offset of the payload in the body.
     """
 
-    schema_id: int | None
-    guid: UUID | None
+    schema_id: int | UUID
     indexes: tuple[int, ...]
     start: int
 
     def __str__(self) -> str:
-        return f"schema id {self.schema_id}" if self.guid is None else f"schema GUID {self.guid}"
+        return f"schema {'GUID' if isinstance(self.schema_id, UUID) else 'id'} {self.schema_id}"
 
 
 def prefix_mark(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
@@ -62,21 +60,22 @@ def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
     """Return the mark before a body. Raises `MalformedBody` if there is none."""
     if not body:
         raise MalformedBody("the body is empty: a tombstone has no value, check is_tombstone first")
+    schema_id: int | UUID
     if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
         end = 1 + _ID_BYTES
-        schema_id, guid = int.from_bytes(body[1:end]), None
+        schema_id = int.from_bytes(body[1:end])
         if schema_id > _MOST_ID:
             raise MalformedBody(f"the body names schema id {schema_id}, which no registry gives")
     elif body[0] == _GUID_MAGIC and len(body) > _GUID_BYTES:
         end = 1 + _GUID_BYTES
-        schema_id, guid = None, UUID(bytes=bytes(body[1:end]))
+        schema_id = UUID(bytes=bytes(body[1:end]))
     else:
         raise MalformedBody(
             f"the body of {len(body)} bytes begins with {bytes(body[:5]).hex()}, which is no mark of a schema: it was "
             "sent without a schema registry"
         )
     indexes, start = _read_indexes(body, end) if has_indexes else ((), end)
-    return SchemaMark(schema_id, guid, indexes, start)
+    return SchemaMark(schema_id, indexes, start)
 
 
 def read_header(text: str, *, has_indexes: bool) -> SchemaMark:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any, NamedTuple
-from uuid import UUID
 
 from google.protobuf import descriptor_pool, json_format, message_factory
 from google.protobuf.descriptor import Descriptor, FileDescriptor
@@ -84,8 +83,7 @@ class _AnyProtobuf(Serializer[Any]):
     def _new_file(self, mark: SchemaMark) -> FileDescriptor:
         assert self.registry is not None
         pool = descriptor_pool.DescriptorPool()
-        number = mark.schema_id if mark.schema_id is not None else mark.guid or UUID(int=0)
-        schema = self.registry.schema(number, serialized=True).schema
+        schema = self.written(mark, serialized=True).schema
         for name, imported in resolved(self.registry, schema.references, serialized=True).items():
             _add(pool, imported, name)
         return _add(pool, schema)

@@ -50,13 +50,10 @@ class ProtobufSerializer(Serializer[P]):
         self._file = cast(FileDescriptor, kind.DESCRIPTOR.file)
 
     def _schema(self) -> Schema:
-        return _schema_of(self._file)
+        return Schema(_text_of(self._file), "PROTOBUF", self._registered(self._file))
 
     def _indexes(self) -> Sequence[int]:
         return self._index
-
-    def _prepared(self, schema: Schema) -> Schema:
-        return Schema(schema.text, schema.kind, self._registered(self._file))
 
     def _registered(self, file: FileDescriptor) -> tuple[SchemaReference, ...]:
         assert self.registry is not None
@@ -64,7 +61,7 @@ class ProtobufSerializer(Serializer[P]):
         for imported in file.dependencies:
             if imported.name.startswith(_BUILT_IN):
                 continue
-            schema = Schema(_schema_of(imported).text, "PROTOBUF", self._registered(imported))
+            schema = Schema(_text_of(imported), "PROTOBUF", self._registered(imported))
             if self._register:
                 self.registry.register(imported.name, schema)
             references.append(self.registry.reference(imported.name, imported.name, schema))
@@ -94,8 +91,8 @@ class ProtobufSerializer(Serializer[P]):
         return value
 
 
-def _schema_of(file: FileDescriptor) -> Schema:
-    return Schema(b64encode(file.serialized_pb).decode(), "PROTOBUF")
+def _text_of(file: FileDescriptor) -> str:
+    return b64encode(file.serialized_pb).decode()
 
 
 def _index_of(descriptor: Descriptor) -> list[int]:

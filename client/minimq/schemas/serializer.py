@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
-from uuid import UUID
 
 from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
@@ -164,11 +163,11 @@ class Serializer(ABC, Generic[T]):
     def _indexes(self) -> Sequence[int]:
         return ()
 
-    def written(self, mark: SchemaMark) -> RegisteredSchema:
+    def written(self, mark: SchemaMark, *, serialized: bool = False) -> RegisteredSchema:
         """Return the schema that a body was written with. Raises `MalformedBody` if the registry does not have it."""
         assert self.registry is not None
         try:
-            return self.registry.schema(mark.schema_id if mark.schema_id is not None else mark.guid or UUID(int=0))
+            return self.registry.schema(mark.schema_id, serialized=serialized)
         except SchemaMissing as error:
             raise MalformedBody(f"the body names {mark}, which the schema registry does not have: {error}") from None
 
@@ -183,16 +182,13 @@ class Serializer(ABC, Generic[T]):
 
     def _new_mark(self, topic: str) -> _TopicMark:
         assert self.registry is not None
-        subject, schema = self._subject(topic), self._prepared(self._schema())
+        subject, schema = self._subject(topic), self._schema()
         registered = (self.registry.register if self._register else self.registry.lookup)(subject, schema)
         if self._framing == "prefix":
             return _TopicMark(prefix_mark(registered.schema_id, self._indexes()), NO_PROPERTIES)
         if registered.guid is None:
             raise InvalidArgument(f"{self.registry!r} gives schemas no GUID: use framing='prefix'")
         return _TopicMark(b"", {SCHEMA_ID_PROPERTY: header_mark(registered.guid, self._indexes())})
-
-    def _prepared(self, schema: Schema) -> Schema:
-        return schema
 
     def _checked(self, decode: Callable[[], T]) -> T:
         try:
