@@ -103,7 +103,7 @@ def test_a_client_asks_the_next_one(
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"first"))
     cache = OpenRoutes([address, cluster.nameserver], timeout_s=20)
-    cache.nameservers._preferred = address
+    cache.nameservers.preferred = address
     try:
         assert set(cache.route(topic).brokers) <= {broker.name for broker in cluster.brokers}
         assert false.asked
@@ -141,10 +141,10 @@ def test_what_the_watch_tells_spoils_no_route(
         producer.send(Message(topic, b"first"))
     cache = OpenRoutes([address, cluster.nameserver], timeout_s=20)
     try:
-        cache.nameservers._preferred = cluster.nameserver
+        cache.nameservers.preferred = cluster.nameserver
         known = cache.route(topic)
         asked = false.asked
-        cache.nameservers._preferred = address
+        cache.nameservers.preferred = address
         cache.connection.call_soon(cache.routes._watch.restart_if_unanswered)  # the watch begins anew, at the false one
         wait_until(lambda: false.asked > asked, 20)
         wait_until(lambda: cache.nameservers.preferred == cluster.nameserver, 20)

@@ -162,6 +162,7 @@ class RouteCache:
         #: Known routes by topic, and the topics that this client uses: these stay watched.
         self.by_topic = connection.routes.known
         self.used: set[str] = set()
+        self.is_deleted, self.refresh_soon = self._routes.is_deleted, self._routes.refresh_soon
         self._callbacks: list[RouteCallback] = []
         self._closed = False
 
@@ -196,14 +197,6 @@ class RouteCache:
     def learn(self, route: TopicRoute) -> None:
         """See `Routes.learn`."""
         self._client.run(self._routes.learn, route)
-
-    def is_deleted(self, topic: str) -> bool:
-        """See `Routes.is_deleted`."""
-        return self._routes.is_deleted(topic)
-
-    def refresh_soon(self, topic: str) -> None:
-        """See `Routes.refresh_soon`."""
-        self._routes.refresh_soon(topic)
 
     def watch(self, topic: str) -> None:
         """Watch a topic that need not exist: callbacks of `on_change` get its routes. Does not block."""

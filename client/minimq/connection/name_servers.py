@@ -66,18 +66,14 @@ class NameServers:
             raise InvalidArgument("no name server is given: pass the address of at least one, HOST:PORT")
         self.addresses = tuple(dict.fromkeys(check_address(address) for address in addresses))
         self._channels = channels
-        self._preferred = random.choice(self.addresses)  # spreads clients over the name servers
-
-    @property
-    def preferred(self) -> str:
-        """The address that is tried first."""
-        return self._preferred
+        #: The address that is tried first; random, to spread clients over the name servers.
+        self.preferred = random.choice(self.addresses)
 
     def avoid(self, address: str) -> None:
         """Prefer the next name server if this one is preferred."""
-        if self._preferred == address:
+        if self.preferred == address:
             index = self.addresses.index(address) + 1
-            self._preferred = self.addresses[index % len(self.addresses)]
+            self.preferred = self.addresses[index % len(self.addresses)]
 
     def stub(self, address: str) -> NameServerAsyncStub:
         """Return the stub of a name server, for streams."""
@@ -170,7 +166,7 @@ class NameServers:
                 refusal = _more_retriable(refusal, error)
             else:
                 if silent:
-                    self._preferred = address
+                    self.preferred = address
                 return answer
         raise refusal or _no_answer_error({address: silent[address] for address in self.addresses})
 
@@ -325,7 +321,7 @@ class NameServers:
         return known or rpc.why_unreached(details)
 
     def _in_order(self) -> list[str]:
-        first = self.addresses.index(self._preferred)
+        first = self.addresses.index(self.preferred)
         return [*self.addresses[first:], *self.addresses[:first]]
 
 

@@ -134,7 +134,8 @@ class RouteWatch:
                 return 0.0
             return refusal.retry_after_s
         except asyncio.CancelledError:
-            if _is_cancelled():
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
                 raise
             self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a query")  # by `restart_if_unanswered`
         finally:
@@ -157,11 +158,6 @@ class RouteWatch:
                 topics = self._topics()[:MAX_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
                 await self._topics_changed.wait()
-
-
-def _is_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 class Routes:
