@@ -63,16 +63,17 @@ class WhenDropped:
         kind = type(client)
         package = "minimq.aio" if kind.__module__.startswith("minimq.aio") else "minimq"
         name = f"{package}.{kind.__name__}"
-        self._number, place, process = next(_numbers), _caller_location(), os.getpid()
-        self._finalizer = weakref.finalize(client, _drop, self._number, name, place, release, process)
+        self._number, place, self._process = next(_numbers), _caller_location(), os.getpid()
+        self._finalizer = weakref.finalize(client, _drop, self._number, name, place, release, self._process)
         self._finalizer.atexit = False
         if flush is not None:
-            _unclosed[self._number] = name, place, flush, process
+            _unclosed[self._number] = name, place, flush, self._process
 
     def closed(self) -> None:
-        """Cancel this: the client was closed."""
-        self._finalizer.detach()
-        _unclosed.pop(self._number, None)
+        """Cancel this: the client was closed. Does nothing in a fork, where nothing is closed."""
+        if os.getpid() == self._process:
+            self._finalizer.detach()
+            _unclosed.pop(self._number, None)
 
 
 def _caller_location() -> str:

@@ -144,18 +144,16 @@ class HomeProcess:
 
 
 def check_may_wait() -> None:
-    """Raise `UsageError` if a blocking call could wait for the code that it interrupts; see the checks below."""
-    check_no_finalizer()
-    check_no_signal()
+    """Raise `UsageError` if a blocking call could wait for the code that it interrupts.
 
-
-def check_no_finalizer() -> None:
-    """Raise `UsageError` on the thread of a connection, where finalizers may run user code."""
+    Such a call is made on the thread of a connection, by a finalizer; or see `check_no_signal`.
+    """
     if threading.get_ident() in loop_threads:
         raise UsageError(
             "this is the thread of a client, which a finalizer has interrupted: a call that waits here would wait for "
             "itself. Let `__del__` use no client, or only send_one_way (docs/processes.md)"
         )
+    check_no_signal()
 
 
 def check_no_signal() -> None:
