@@ -6,7 +6,7 @@ import pickle
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,16 +14,7 @@ from hypothesis import strategies as st
 
 from minimq import MessageQueue, SendStatus
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.transactions.decisions import (
-    Call,
-    CommitCall,
-    CommitProtocol,
-    Decision,
-    Describe,
-    StagedPart,
-    Transaction,
-    staged_parts,
-)
+from minimq.sending.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction, staged_parts
 from minimq.sending.transactions.transactions import _Attempt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired, Unavailable
 from support.chance import SEED
@@ -54,18 +45,19 @@ def protocol_of(
 
 def test_all_are_asked_before_the_lowest_named_one_decides_and_the_others_follow() -> None:
     protocol = protocol_of(0, part("b", 1, 2))
-    assert protocol.calls() == [Describe("a"), Describe("b", (part("b", 1, 2),))]
-    assert told(protocol, b=None).calls() == [Describe("a")]
+    assert protocol.calls() == Calls(["a", "b"])
+    assert (protocol.staged_at("a"), protocol.staged_at("b")) == ((), (part("b", 1, 2),))
+    assert told(protocol, b=None).calls() == Calls(["a"])
     decision = Decision(0, (part("b", 1, 2),), ("a", "b"))
-    assert told(protocol, a=None).calls() == [CommitCall("a", decision)]
+    assert told(protocol, a=None).calls() == Calls(["a"], decision)
     protocol.failed("a")
-    assert protocol.calls() == [CommitCall("a", decision)]
+    assert protocol.calls() == Calls(["a"], decision)
     protocol.committed("a", decision)
     assert not protocol.finished
-    assert protocol.calls() == [CommitCall("b", decision)]
+    assert protocol.calls() == Calls(["b"], decision)
     protocol.committed("b", decision)
     assert protocol.finished
-    assert protocol.calls() == []
+    assert protocol.calls().broker_names == []
     assert protocol.decision == decision
 
 
@@ -74,7 +66,7 @@ def test_a_decision_for_the_number_stands_wherever_it_is_found() -> None:
     earlier = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
     protocol = protocol_of(4, part("0", 9), part("b", 8), carrying=["0", "a", "b"])
     told(protocol, b=earlier)
-    assert protocol.calls() == [CommitCall(name, earlier) for name in ("0", "a", "b")]
+    assert protocol.calls() == Calls(["0", "a", "b"], earlier)
     assert protocol.decision == earlier
 
 
@@ -82,25 +74,25 @@ def test_brokers_of_the_decision_before_are_asked_and_the_lowest_of_them_decides
     """Another attempt may know fewer or more brokers that carry the topic; all know the decision before."""
     before = Decision(4, (part("c", 1),), ("b", "c"))
     protocol = told(protocol_of(5, part("a", 3)), a=None, b=before)
-    assert protocol.calls() == [Describe("c")]
-    assert told(protocol, c=before).calls() == [CommitCall("b", Decision(5, (part("a", 3),), ("a", "b")))]
+    assert protocol.calls() == Calls(["c"])
+    assert told(protocol, c=before).calls() == Calls(["b"], Decision(5, (part("a", 3),), ("a", "b")))
 
 
 def test_a_broker_that_carries_nothing_any_more_is_not_named_again() -> None:
     before = Decision(4, (), ("a", "b", "c"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=before, c=before)
-    [call] = protocol.calls()
-    assert isinstance(call, CommitCall)
-    assert call.decision.broker_names == ("a", "b")
+    [_], decision = protocol.calls()
+    assert decision is not None
+    assert decision.broker_names == ("a", "b")
 
 
 def test_who_missed_the_transaction_before_gets_its_part_of_that_first() -> None:
     """It would let go of it otherwise."""
     before = Decision(4, (part("a", 1), part("b", 2)), ("a", "b"))
     protocol = told(protocol_of(5, part("a", 3)), a=before, b=None)
-    assert protocol.calls() == [CommitCall("b", before)]
+    assert protocol.calls() == Calls(["b"], before)
     protocol.committed("b", before)
-    assert [call.broker_name for call in protocol.calls()] == ["a"]
+    assert protocol.calls().broker_names == ["a"]
     lost = told(protocol_of(5, part("a", 3)), a=before, b=None)
     lost.cannot_catch_up("b")
     assert lost.calls() == protocol.calls()
@@ -124,17 +116,18 @@ def test_two_decisions_for_one_number_are_told() -> None:
 def test_nothing_new_is_decided_with_a_part_missing() -> None:
     """A broker refused to stage, since the transaction is decided; it will say so again when it is reached."""
     protocol = told(protocol_of(5, part("a", 3), decided=True), a=None, b=None)
-    assert protocol.calls() == [Describe("a"), Describe("b")]
+    assert protocol.calls() == Calls(["a", "b"])
+    assert protocol.staged_at("a") == ()
     earlier = Decision(5, (), ("a", "b"))
-    assert told(protocol, b=earlier).calls() == [CommitCall("a", earlier), CommitCall("b", earlier)]
+    assert told(protocol, b=earlier).calls() == Calls(["a", "b"], earlier)
 
 
 def test_a_decision_is_the_same_when_it_comes_back_sorted_by_broker() -> None:
     """Tasks list their parts one after the other."""
     protocol = told(protocol_of(0, part("b", 1), part("a", 2), part("b", 0, producer_id=3)), a=None, b=None)
-    [call] = protocol.calls()
-    assert isinstance(call, CommitCall)
-    assert call.decision.parts == (part("a", 2), part("b", 1), part("b", 0, producer_id=3))
+    [_], decision = protocol.calls()
+    assert decision is not None
+    assert decision.parts == (part("a", 2), part("b", 1), part("b", 0, producer_id=3))
 
 
 def test_staged_parts_keep_the_order_of_receipts() -> None:
@@ -169,7 +162,7 @@ def test_what_is_decided_stands_though_a_part_of_a_later_attempt_has_expired() -
     earlier = Decision(0, (part("a", 5),), ("a", "b"))
     protocol = protocol_of(0, part("a", 1), part("b", 1, 2))
     protocol.described("b", None, missing=2)
-    assert told(protocol, a=earlier).calls() == [CommitCall("a", earlier), CommitCall("b", earlier)]
+    assert told(protocol, a=earlier).calls() == Calls(["a", "b"], earlier)
 
 
 # ---- anything may happen ------------------------------------------------------------------------
@@ -223,6 +216,14 @@ class Broker:
         return decision
 
 
+class Call(NamedTuple):
+    """A call to one broker; without a decision, it describes the parts."""
+
+    broker_name: str
+    decision: Decision | None
+    parts: tuple[StagedPart, ...]
+
+
 class World:
     """Brokers, and attempts to write to them, each of which stages two batches at each broker that is there.
 
@@ -264,7 +265,7 @@ class World:
 
     def call(self, number: int, call: Call) -> tuple[Decision | None, int]:
         broker = self.brokers[call.broker_name]
-        if isinstance(call, Describe):
+        if call.decision is None:
             return broker.latest, broker.describe(number, call.parts)
         return broker.commit(call.broker_name, call.decision), 0
 
@@ -274,13 +275,14 @@ class World:
         if protocol is None:
             return
         try:
-            calls = protocol.calls()
+            names, decision = protocol.calls()
         except TransactionExpired:
             self.crash(index)
             return
-        if not calls:
+        if not names:
             return
-        call = calls[which % len(calls)]
+        name = names[which % len(names)]
+        call = Call(name, decision, protocol.staged_at(name))
         if call.broker_name == self.hung or not self.brokers[call.broker_name].up or outcome == "not sent":
             protocol.failed(call.broker_name)
             self.look(protocol)
@@ -293,7 +295,7 @@ class World:
                 protocol.failed(call.broker_name)
                 return
             try:
-                if isinstance(call, Describe):
+                if call.decision is None:
                     protocol.described(call.broker_name, latest, missing)
                 else:
                     assert latest is not None

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired
@@ -97,24 +98,11 @@ def staged_parts(receipts: Iterable[BatchReceipt]) -> tuple[StagedPart, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Describe:
-    """Asks a broker for its latest decision under the name of the transaction."""
+class Calls(NamedTuple):
+    """Calls to brokers: each gets `decision` and returns the one that it keeps; without it, each reports its latest."""
 
-    broker_name: str
-    #: Batches staged there for this transaction: the broker keeps them until a decision, or reports the missing ones.
-    parts: tuple[StagedPart, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCall:
-    """Delivers a decision to a broker, which returns the decision that it keeps."""
-
-    broker_name: str
-    decision: Decision
-
-
-Call = Describe | CommitCall
+    broker_names: list[str]
+    decision: Decision | None = None
 
 
 class CommitProtocol:
@@ -196,18 +184,18 @@ class CommitProtocol:
         """True if all parts are published at all brokers."""
         return self.decision is not None and self.needed <= self._done
 
-    def calls(self) -> Sequence[Call]:
+    def calls(self) -> Calls:
         """Return the calls to make now, in any order or in parallel; none if `finished`."""
         if self.decision is not None:
-            return [CommitCall(name, self.decision) for name in sorted(self.needed - self._done)]
+            return Calls(sorted(self.needed - self._done), self.decision)
         unheard = (self.needed - self._latest.keys()) | self._others
         if unheard:
-            return [self._describe(name) for name in sorted(unheard)]
+            return Calls(sorted(unheard))
         last = self._last
         if last is not None and (behind := self._behind(last)):
-            return [CommitCall(name, last) for name in behind]
+            return Calls(behind, last)
         if self.decided:  # some broker, perhaps a skipped one, has reported a decision: ask all until one returns it
-            return [self._describe(name) for name in sorted(self.needed | self._passed_over)]
+            return Calls(sorted(self.needed | self._passed_over))
         if self._missing:
             which = " and ".join(
                 f"broker {name} has dropped {number:,} of its batches" for name, number in sorted(self._missing.items())
@@ -219,12 +207,12 @@ class CommitProtocol:
             )
         names = tuple(sorted(self._taking_part))
         coordinator = min(last.broker_names if last and last.broker_names else names)
-        return [CommitCall(coordinator, Decision(self.transaction.number, self._parts, names))]
+        return Calls([coordinator], Decision(self.transaction.number, self._parts, names))
 
-    def _describe(self, broker_name: str) -> Describe:
+    def staged_at(self, broker_name: str) -> tuple[StagedPart, ...]:
+        """Return the parts that a broker must keep until a decision, or else report as missing."""
         # If an earlier attempt is decided, the broker need not keep the batches of this one.
-        own = () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
-        return Describe(broker_name, own)
+        return () if self.decided else tuple(part for part in self._parts if part.broker_name == broker_name)
 
     @property
     def _last(self) -> Decision | None:

@@ -16,15 +16,7 @@ from minimq.sending.pending_batch import Records
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.transactions.decisions import (
-    Call,
-    CommitCall,
-    CommitProtocol,
-    Decision,
-    Describe,
-    StagedPart,
-    Transaction,
-)
+from minimq.sending.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import (
@@ -157,7 +149,7 @@ class _Attempt:
         self.protocol = protocol
         self._topics = sorted(topics)
         self._masters = masters
-        self._made: Sequence[Call] = ()
+        self._made: Calls | None = None
         #: Why a broker gave no answer, by broker name; "" stands for the name servers.
         self._reasons: dict[str, MiniMQError] = {}
         #: Bytes that a broker still had to publish, as it last reported.
@@ -173,10 +165,11 @@ class _Attempt:
             self._reasons[""] = error
             return False
         self._reasons.pop("", None)
-        before, self._made = self._made, self.protocol.calls()
-        heard = self._describe([call for call in self._made if isinstance(call, Describe)], addresses)
-        progressed = self._commit([call for call in self._made if isinstance(call, CommitCall)], addresses)
-        return progressed or (heard and self._made != before)  # the same answers again are no progress
+        before, calls = self._made, self.protocol.calls()
+        self._made = calls
+        if calls.decision is not None:
+            return self._commit(calls.broker_names, calls.decision, addresses)
+        return self._describe(calls.broker_names, addresses) and calls != before  # the same answers are no progress
 
     def timeout_error(self, patience_s: float) -> MiniMQError:
         """Return the error of a commit without progress."""
@@ -208,25 +201,24 @@ class _Attempt:
 
     # ---- calls ----------------------------------------------------------------------------------
 
-    def _describe(self, calls: Sequence[Describe], addresses: Mapping[str, str]) -> bool:
-        names = {call.broker_name for call in calls}
-        needed = names & self.protocol.needed
-        asked = self._reached(sorted(names), addresses)
+    def _describe(self, names: Collection[str], addresses: Mapping[str, str]) -> bool:
+        needed = self.protocol.needed & {*names}
+        asked = self._reached(names, addresses)
         transaction = self.protocol.transaction
         requests = {
-            call.broker_name: broker_pb2.DescribeTransactionRequest(
+            name: broker_pb2.DescribeTransactionRequest(
                 name=transaction.name,
                 number=transaction.number,
-                batches=[to_wire(broker_pb2.StagedPart, part) for part in call.parts],
+                batches=[to_wire(broker_pb2.StagedPart, part) for part in self.protocol.staged_at(name)],
             )
-            for call in calls
+            for name in names
         }
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
         failures: dict[str, MiniMQError] = {}
         client = self._masters.calls
         for timeout_s, group in (
             (client.timeout_s, needed),
-            (min(client.timeout_s, _OPTIONAL_TIMEOUT_S), names - needed),
+            (min(client.timeout_s, _OPTIONAL_TIMEOUT_S), {*names} - needed),
         ):
             of_group = {name: address for name, address in asked.items() if name in group}
             answered, failed = client.call_all(
@@ -246,24 +238,20 @@ class _Attempt:
             self.protocol.described(name, latest, answer.missing_batches)
         return bool(answers) or not failures.keys() <= needed
 
-    def _commit(self, calls: Sequence[CommitCall], addresses: Mapping[str, str]) -> bool:
+    def _commit(self, names: Collection[str], decision: Decision, addresses: Mapping[str, str]) -> bool:
         protocol = self.protocol
-        decisions = {call.broker_name: call.decision for call in calls}
-        asked = self._reached(decisions, addresses)
-        requests = {
-            name: broker_pb2.CommitTransactionRequest(
-                name=protocol.transaction.name, decision=to_wire(broker_pb2.Decision, decisions[name])
-            )
-            for name in asked
-        }
-        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.CommitTransaction, requests)
+        asked = self._reached(names, addresses)
+        request = broker_pb2.CommitTransactionRequest(
+            name=protocol.transaction.name, decision=to_wire(broker_pb2.Decision, decision)
+        )
+        answers, failures = self._masters.calls.call_all(asked, lambda stub: stub.CommitTransaction, request)
         further = bool(answers)
         for name, answer in answers.items():
             self._reasons.pop(name, None)
             protocol.committed(name, from_wire(Decision, answer.decision))
         for name, error in failures.items():
             if isinstance(error, TransactionExpired):
-                self._expired(name, decisions[name], error)
+                self._expired(name, decision, error)
                 further = True
                 continue
             self._wait_for(name, error)
