@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from minimq.connection.broker_troubles import SLOW_S, BrokerTroubles, choose_brokers
 from minimq.sending.pending_batch import Target
@@ -161,7 +161,7 @@ class QueueSelector:
         """Record that a try at a broker failed."""
         self._troubles.failed(target.address, error, took_s, now)
 
-    def avoided(self, now: float) -> Sequence[Exclusion]:
+    def avoided(self, now: float) -> tuple[Exclusion, ...]:
         """Return the brokers that are avoided now, sorted by name. Thread-safe."""
         found = {}
         for writable in [*self._writable.values()] if self._avoids_faults else ():
@@ -169,7 +169,7 @@ class QueueSelector:
                 if (known := self._troubles.trouble(address, now)) is not None:
                     until = math.inf if known.is_silent else known.until
                     found[name] = Exclusion(name, known.since, until, known.reason, known.is_silent)
-        return [found[name] for name in sorted(found)]
+        return tuple(found[name] for name in sorted(found))
 
 
 def _why_nowhere(route: TopicRoute) -> MiniMQError:

@@ -18,7 +18,7 @@ from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
-from minimq.sending.statistics import ProducerStatistics, SendCounters
+from minimq.sending.statistics import SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
@@ -244,11 +244,7 @@ class RecordAccumulator:
     """Decides when and where the messages of one producer are sent. Owns all without an outcome. On one event loop."""
 
     def __init__(
-        self,
-        selector: QueueSelector,
-        options: ProducerOptions,
-        outlet: Outlet,
-        number: Callable[[PendingBatch], None],
+        self, selector: QueueSelector, options: ProducerOptions, outlet: Outlet, number: Callable[[PendingBatch], None]
     ) -> None:
         self._selector = selector
         self._options = options
@@ -260,7 +256,7 @@ class RecordAccumulator:
         self._in_flight: set[PendingBatch] = set()
         #: Time of the last acknowledgement by what fails together: (topic, ""), or ("", broker) of a fixed queue.
         self._progress: dict[tuple[str, str], float] = {}
-        self._counters = SendCounters()
+        self.counters = SendCounters()
         self._closed = False
 
     # ---- adding ---------------------------------------------------------------------------------
@@ -357,7 +353,7 @@ class RecordAccumulator:
         self._progress[(batch.topic, "") if queue is None else ("", queue.broker_name)] = now
         already_stored = receipt.status is SendStatus.ALREADY_STORED
         size = len(batch.data or b"")
-        self._counters.acknowledged(receipt.count, size, now - batch.handed_in, already_stored=already_stored)
+        self.counters.acknowledged(receipt.count, size, now - batch.handed_in, already_stored=already_stored)
         self._finish(batch)
         return True
 
@@ -424,7 +420,7 @@ class RecordAccumulator:
             self._give_up(batch, error, now, hopeless=pause_s is None)
             return
         if tried:
-            self._counters.retried()
+            self.counters.retries += 1
         self._waiting.try_again(batch, now + pause_s if pause_s else None)
 
     def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> None:
@@ -442,17 +438,13 @@ class RecordAccumulator:
         if batch.number is None:
             batch.close()
         self._finish(batch)
-        self._counters.failed(batch.count)
+        self.counters.failed += batch.count
         self._outlet.complete(batch, None, error)
 
     def _finish(self, batch: PendingBatch) -> None:
         batch.done = True
         if batch.queue is not None:
             self._waiting.completed(batch)
-
-    def statistics(self, buffered: tuple[int, int], now: float) -> ProducerStatistics:
-        """Return the counters so far; `buffered` has the messages and bytes in the buffer."""
-        return self._counters.snapshot(buffered, tuple(self._selector.avoided(now)))
 
 
 def _closed() -> Closed:

@@ -65,12 +65,9 @@ class Sender:
         #: Drains of the buffer so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
-        self._accumulator = RecordAccumulator(
-            QueueSelector(client.connection.routes.known.get, options, random.Random(), client.connection.health),
-            options,
-            self,
-            self.buffer.number,
-        )
+        known, health = client.connection.routes.known.get, client.connection.health
+        self._selector = QueueSelector(known, options, random.Random(), health)
+        self._accumulator = RecordAccumulator(self._selector, options, self, self.buffer.number)
         self._waiting = self._accumulator.waiting
         self._streams = StreamsByAddress(client.connection, AppendStream)
         #: For brokers that do not answer, by broker name.
@@ -130,7 +127,8 @@ class Sender:
 
     def statistics(self) -> ProducerStatistics:
         """Return the counters so far."""
-        return self._accumulator.statistics((self.buffer.messages, self.buffer.bytes), time.monotonic())
+        avoided = self._selector.avoided(time.monotonic())
+        return self._accumulator.counters.snapshot((self.buffer.messages, self.buffer.bytes), avoided)
 
     # ---- on the event loop ----------------------------------------------------------------------
 
@@ -215,8 +213,9 @@ class Sender:
                     result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
                 )
                 if self._accumulator.acknowledged(batch, attempt, receipt, time.monotonic()):
-                    if self._outages:
-                        self._answers_again(target)
+                    name = queue.broker_name
+                    if self._outages and (outage := self._outages.pop(name, None)) is not None:
+                        outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
                     self.complete(batch, receipt, None)
         except Exception as fault:  # a bug of this client: the batch must fail, or its senders wait forever
             log.exception("producer: processing an answer failed topic=%s", batch.topic)
@@ -236,11 +235,6 @@ class Sender:
             outage = self._outages.setdefault(queue.broker_name, OutageLog(log))
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
-
-    def _answers_again(self, target: Target) -> None:
-        name = target.queue.broker_name
-        if (outage := self._outages.pop(name, None)) is not None:
-            outage.worked("producer: broker answers broker=%s address=%s", name, target.address)
 
     def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         """Deliver the outcome of a batch to its senders, and release its share of the buffer."""

@@ -116,7 +116,8 @@ class SendCounters:
     """Counters of one producer. Not thread-safe: owned by a `RecordAccumulator`."""
 
     def __init__(self) -> None:
-        self._acknowledged = self._failed = self._batches = self._bytes = self._retries = self._already_stored = 0
+        self.failed = self.retries = 0
+        self._acknowledged = self._batches = self._bytes = self._already_stored = 0
         self._latencies = [0] * (len(BOUNDS_S) + 1)
         self._latency_s = 0.0
 
@@ -129,22 +130,14 @@ class SendCounters:
         self._latencies[bisect_left(BOUNDS_S, latency_s)] += messages
         self._latency_s += messages * latency_s
 
-    def failed(self, messages: int) -> None:
-        """Count failed messages."""
-        self._failed += messages
-
-    def retried(self) -> None:
-        """Count a retry of a batch."""
-        self._retries += 1
-
     def snapshot(self, buffered: tuple[int, int], avoided: tuple[Exclusion, ...]) -> ProducerStatistics:
         """Return a snapshot of the counters; `buffered` has messages and bytes."""
         return ProducerStatistics(
             self._acknowledged,
-            self._failed,
+            self.failed,
             self._batches,
             self._bytes,
-            self._retries,
+            self.retries,
             self._already_stored,
             LatencyHistogram(tuple(self._latencies), self._latency_s),
             *buffered,

@@ -123,7 +123,7 @@ def test_a_broker_that_answers_again_takes_part_again() -> None:
     assert (avoided.broker_name, avoided.since, avoided.reason, avoided.unreachable) == ("a", 0.0, "gone", True)
     selector.health.answers("a:1")
     assert brokers_taken(selector, 20, now=1000.0) == {"a": 10, "b": 10}
-    assert selector.avoided(1000.0) == []
+    assert selector.avoided(1000.0) == ()
 
 
 def test_a_broker_that_left_a_try_without_an_answer_for_long_is_slow_when_it_is_back() -> None:

@@ -495,5 +495,5 @@ def _check(play: Play) -> None:
         assert len(log) == len(set(log))
     assert not play.accumulator.waiting
     assert play.accumulator.wake_at == math.inf
-    statistics = play.accumulator.statistics((0, 0), play.now)
+    statistics = play.accumulator.counters.snapshot((0, 0), ())
     assert statistics.acknowledged + statistics.failed == len(play.told)

@@ -13,8 +13,8 @@ def test_counts_add_up() -> None:
     counters = SendCounters()
     counters.acknowledged(10, 1000, 0.001, already_stored=False)
     counters.acknowledged(5, 500, 0.002, already_stored=True)
-    counters.failed(2)
-    counters.retried()
+    counters.failed += 2
+    counters.retries += 1
     told = counters.snapshot((7, 70), ())
     assert (told.acknowledged, told.failed, told.batches, told.bytes, told.retries) == (15, 2, 2, 1500, 1)
     assert (told.already_stored, told.buffered_messages, told.buffered_bytes, told.avoided) == (1, 7, 70, ())
