@@ -434,7 +434,7 @@ def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group
 
 
 def _master_of_a(producer: Producer) -> str | None:
-    route = producer._core._client.routes.known("table")
+    route = producer._core.client.routes.known("table")
     return route.master_of("broker-a") if route is not None else None
 
 

@@ -299,7 +299,7 @@ def test_a_client_that_stood_still_takes_in_the_answers_that_came_meanwhile(pair
     with Producer(pair.nameserver, send_timeout_s=18) as producer:  # the first try has a sixth of that
         producer.send(Message("t", b"the routes are known"))
         sent = producer.send_async(Message("t", b"x"))
-        producer._core._client.connection.call_soon(time.sleep, 4)
+        producer._core.client.connection.call_soon(time.sleep, 4)
         sent.result(PATIENCE_S)
         assert producer.statistics().retries == 0
     assert sorted(bodies(pair)) == [b"the routes are known", b"x"]

@@ -93,7 +93,7 @@ def test_single_messages_that_gather_are_spread_too(producer: Producer, topic: s
         go_on.wait(PATIENCE_S)
 
     producer.send(Message(topic, b"first"))
-    producer._core._client.connection.call_soon(hold)  # no answer is taken in meanwhile
+    producer._core.client.connection.call_soon(hold)  # no answer is taken in meanwhile
     assert held.wait(PATIENCE_S)
     futures = [producer.send_async(message) for message in numbered(topic, 1000)]
     go_on.set()

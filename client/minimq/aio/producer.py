@@ -19,8 +19,7 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.open_transaction import TransactionFace
-from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
+from minimq.sending.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
 from minimq_common.errors import SendFailed
 from minimq_common.model import Message, MessageQueue
 
@@ -131,20 +130,11 @@ class Producer(ProducerFace):
         """
         from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
 
-        return await asyncio.to_thread(
-            send_rows,
-            topic,
-            rows,
-            self._core.queues,
-            self._core.key_queue,
-            self._core.send_records,
-            self._options,
-            on_refused,
-        )
+        return await asyncio.to_thread(send_rows, self._core, topic, rows, on_refused)
 
     async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""
-        return await self._core.recall_async(handle)
+        return await self._core.recall(handle).result()
 
     @overload
     def transaction(self, consumer: None = None) -> ProducerTransaction[Any]: ...
@@ -154,7 +144,7 @@ class Producer(ProducerFace):
 
     def transaction(self, consumer: TransactionalConsumer[Any] | None = None) -> ProducerTransaction[Any]:
         """Return a transaction for an `async with` block; see `minimq.Producer.transaction`."""
-        return ProducerTransaction(self._core.transaction(consumer, awaits=True))
+        return ProducerTransaction(self._core.transactor, consumer)
 
     # ---- requests -------------------------------------------------------------------------------
 
@@ -218,12 +208,12 @@ class Producer(ProducerFace):
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all messages sent so far are on disk or have failed; see `minimq.Producer.flush`."""
-        self._core.check_process()
+        self._core.client.connection.process.check()
         await asyncio.to_thread(self._core.flush, timeout)
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and close; see `minimq.Producer.close`. Idempotent."""
-        if self._core.is_forked:
+        if self._core.client.connection.is_forked:
             return
         self._when_dropped.closed()
         await asyncio.to_thread(self._core.close, timeout)
@@ -241,7 +231,7 @@ class Producer(ProducerFace):
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: Outcome | None,
+        outcome: Outcome[SendReceipt] | None,
         reply_to: str | None = None,
     ) -> Coroutine[None, None, None] | None:
         core = self._core
@@ -268,7 +258,7 @@ class Producer(ProducerFace):
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: Outcome | None,
+        outcome: Outcome[SendReceipt] | None,
         reply_to: str | None,
     ) -> None:
         if not self._core.knows(message.topic):
@@ -282,7 +272,7 @@ class Producer(ProducerFace):
         part: list[Message] = []
         async for message in messages:
             part.append(message)
-            if len(part) == self._options.batch_messages:
+            if len(part) == self._core.options.batch_messages:
                 receipts += await asyncio.to_thread(self._core.send_many, part, queue, selector)
                 part = []
         if part:
@@ -297,19 +287,21 @@ class ProducerTransaction(TransactionFace[M]):
     still finds topics, or encodes a large transaction, cancelling it sends nothing.
     """
 
+    _awaits = True
+
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        await await_steps(self._opened.leave(error))
+        await await_steps(self._leave(error))
 
     async def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction; once per transaction."""
-        source = self._opened.begin_receiving()
+        source = self._begin_receiving()
         return source.took(await source.receive(timeout, max_messages))
 
     async def rollback(self) -> None:
         """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
-        await await_steps(self._opened.roll_back())
+        await await_steps(self._roll_back())

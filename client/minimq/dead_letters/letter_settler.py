@@ -27,9 +27,9 @@ from minimq.receiving.consumer_options import RETRY_DELAYS_S
 from minimq.receiving.range_reader import RangeOptions, RangeReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import merged
+from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transactions.placement import TransactionMessage
 from minimq.sending.transactions.transactor import is_in_doubt
 from minimq_common.errors import (
     DamagedMessages,
@@ -292,13 +292,15 @@ class LetterSettler:
             self._send(sender, others)
 
     def _send(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
-        here: list[TransactionMessage] = []
+        here: list[PendingMessage] = []
         elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
         for letter in letters if self._outcome == "resent" else ():
             message, wanted = self._resent(letter)
             at = sender.destination(message, wanted)
-            if len(message.body) <= _PART_BYTES and self._is_near(message.topic, at, letter.queue.broker_name):
-                here.append(_new(message, wanted))
+            brokers = {each.broker_name for each in ([at] if at is not None else self._writable_queues(message.topic))}
+            if len(message.body) <= _PART_BYTES and letter.queue.broker_name in brokers:
+                born_ms = time.time_ns() // 1_000_000
+                here.append(PendingMessage(message, wanted, len(message.body), None, born_ms=born_ms))
             else:
                 elsewhere[wanted].append(message)
         for wanted, messages in elsewhere.items():
@@ -306,7 +308,7 @@ class LetterSettler:
         self._claim(sender, here, _Settles(self._group), letters)
 
     def _claim(
-        self, sender: ProducerCore, here: Sequence[TransactionMessage], settles: _Settles, letters: Sequence[DeadLetter]
+        self, sender: ProducerCore, here: Sequence[PendingMessage], settles: _Settles, letters: Sequence[DeadLetter]
     ) -> None:
         queue, offsets = letters[0].queue, [letter.queue_offset for letter in letters]
         try:
@@ -359,11 +361,6 @@ class LetterSettler:
         has_origin = origin is not None and origin.topic == topic and origin in self._writable_queues(topic)
         return message, origin if has_origin and not is_chosen else None
 
-    def _is_near(self, topic: str, queue: MessageQueue | None, broker_name: str) -> bool:
-        if queue is not None:
-            return queue.broker_name == broker_name
-        return any(each.broker_name == broker_name for each in self._writable_queues(topic))
-
     def _first_of(self, topic: str, near: str) -> MessageQueue | None:
         queues = sorted(queue for queue in self._writable_queues(topic) if queue.queue_id == 0)
         return next((queue for queue in queues if queue.broker_name == near), queues[0] if queues else None)
@@ -375,7 +372,3 @@ class LetterSettler:
             route = self._reader.route(topic)
             self._writable[topic] = frozenset(route.write_queues() if route else ())
         return self._writable[topic]
-
-
-def _new(message: Message, queue: MessageQueue | None) -> TransactionMessage:
-    return TransactionMessage(message, queue, None, len(message.body), time.time_ns() // 1_000_000)

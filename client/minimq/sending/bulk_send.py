@@ -14,7 +14,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from minimq.sending.chosen_queues import takes_only_tombstones
-from minimq.sending.due_times import DueBucket, DueTime, due_time, latest
+from minimq.sending.due_times import DueBucket, DueTime, due_time
+from minimq.sending.interceptor import reason_of
 from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -135,10 +136,10 @@ class BulkSend:
                 if batch.sent is None:
                     self._buffer.release(batch.share)
                 elif self._sender.take_back(batch.sent):
-                    self._ended(batch.number)
+                    self._ends.put(batch.number)
             self._open.clear()
             self._leaving.clear()
-            self._failure = error if isinstance(error, MiniMQError) else _not_sent(error)
+            self._failure = reason_of(error)
             raise
 
     def _send_all(self, messages: Iterator[Message]) -> None:
@@ -208,7 +209,7 @@ class BulkSend:
                 dues[destination].append(due)
         for destination, group in groups.items():
             chosen = [messages[index] for index in group]
-            due = latest(dues[destination]) if destination in dues else None
+            due = max(dues[destination]) if destination in dues else None
             slots = [start + index for index in group]
             self._add_to(destination, chosen, slots, [lengths[index] for index in group], due)
         if len(self._open) > _MAX_OPEN_BATCHES:
@@ -225,7 +226,7 @@ class BulkSend:
             batch = self._begin(destination, messages[0], due)
             self._buffer.reserve(batch.share, topic, len(messages), size)
         if due is not None and batch.due is not None:
-            batch.due = latest((batch.due, due))
+            batch.due = max(batch.due, due)
         before, held = batch.records.size, batch.records.memory
         batch.records.add(messages, lengths)
         batch.slots.append(slots)
@@ -292,7 +293,7 @@ class BulkSend:
                 self._outcomes.append((slots, outcome))
                 if self._watcher is not None:
                     return partial(self._notify_and_end, number, slots, receipt, error)
-            self._ended(number)
+            self._ends.put(number)
             return None
 
         return complete
@@ -303,10 +304,7 @@ class BulkSend:
         try:
             self._tell(chain.from_iterable(slots), receipt, error)
         finally:
-            self._ended(number)
-
-    def _ended(self, number: int) -> None:
-        self._ends.put(number)
+            self._ends.put(number)
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
         if self._watcher is None:
@@ -336,10 +334,6 @@ def _fill(receipts: list[Any], slots: list[Slots], receipt: BatchReceipt) -> Non
             for slot, single in zip(part, made, strict=True):
                 receipts[slot] = single
         index += len(part)
-
-
-def _not_sent(error: BaseException) -> SendFailed:
-    return SendFailed(f"the call ended before the message had an outcome: {error!r}")
 
 
 def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from minimq.arguments import check_function, check_queue
-from minimq.sending.selectors import Selector, by_consistent_hash, by_message_group
+from minimq.sending.selectors import Selector, across_brokers, consistent_hash
 from minimq_common.batch.message_fields import check_empty
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
@@ -22,6 +22,8 @@ class _KnownQueues(NamedTuple):
     #: Number of writable queues by broker name.
     counts: Mapping[str, int]
     queues: tuple[MessageQueue, ...]
+    #: The same queues in the order of `by_consistent_hash`.
+    across: Sequence[MessageQueue]
 
 
 class ChosenQueues:
@@ -38,16 +40,21 @@ class ChosenQueues:
     def __init__(self) -> None:
         self._topics: dict[str, _KnownQueues] = {}
         self._lock = threading.RLock()  # protects `_topics`; reentrant for signal handlers
-        self._by_message_group = by_message_group()
-        self._by_key = by_key()
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
         """Return the sorted queues from which selectors choose; the same tuple object until they change."""
+        return self._of(route).queues
+
+    def across(self, route: TopicRoute) -> Sequence[MessageQueue]:
+        """Return the same queues in the order in which keys are spread over them."""
+        return self._of(route).across
+
+    def _of(self, route: TopicRoute) -> _KnownQueues:
         with self._lock:
             known = self._topics.get(route.topic)
             if known is None or known.route is not route:
                 known = self._update(route, known)
-            return known.queues
+            return known
 
     def route_changed(self, route: TopicRoute) -> None:
         """Record a changed route, even if nothing is sent: its brokers may be gone again before the next send."""
@@ -62,14 +69,15 @@ class ChosenQueues:
             if route.master_of(data.broker_name) is not None:
                 counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0
         if known is not None and counts == known.counts:
-            queues = known.queues
+            queues, across = known.queues, known.across
         else:
             queues = tuple(
                 MessageQueue(route.topic, broker_name, queue_id)
                 for broker_name in sorted(counts)
                 for queue_id in range(counts[broker_name])
             )
-        known = self._topics[route.topic] = _KnownQueues(route, counts, queues)
+            across = across_brokers(queues)
+        known = self._topics[route.topic] = _KnownQueues(route, counts, queues, across)
         return known
 
     def are_complete(self, route: TopicRoute) -> bool:
@@ -88,28 +96,44 @@ class ChosenQueues:
         )
 
     def choose(
-        self, route: TopicRoute, message: Message, queue: MessageQueue | None, selector: Selector | None
+        self, route: TopicRoute | None, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> MessageQueue | None:
-        """Return the queue that a message must go to; None for any. Raises `InvalidArgument`."""
-        if message.message_group is not None:
+        """Return the queue that a message must go to; None for any. Raises `InvalidArgument`.
+
+        Without a route, only checks the arguments: calls no selector.
+        """
+        if message.message_group is not None or (route is not None and route.key_queues):
             if selector is not None or queue is not None:
-                raise InvalidArgument("a message group has its queue: leave out queue and selector")
-            check_message_group(message.message_group)
-            selector = self._by_message_group
-        elif route.key_queues:
-            if selector is not None or queue is not None:
-                raise InvalidArgument("each key of a compacted topic has its queue: leave out queue and selector")
-            selector = self._by_key
+                what = "each key of a compacted topic" if message.message_group is None else "a message group"
+                raise InvalidArgument(f"{what} has its queue: leave out queue and selector")
+            key = _own_key(message)
+            if route is None:
+                return None
+            across = self._of(route).across
+            return across[consistent_hash(key, len(across))]
         if selector is not None:
             if queue is not None:
                 raise InvalidArgument("give either queue or selector: the selector chooses the queue")
             check_function("selector", selector)
-            queue = selector(self.of(route), message)
+            if route is None:
+                return None
+            queue = selector(self._of(route).queues, message)
             chosen: object = queue
             if not isinstance(chosen, MessageQueue) or type(chosen.queue_id) is not int:
                 raise InvalidArgument(f"the selector returned {queue!r}: it must return one of the queues it was given")
         check_chosen(message.topic, queue)
         return queue
+
+
+def _own_key(message: Message) -> str:
+    if message.message_group is not None:
+        check_message_group(message.message_group)
+        return message.message_group
+    if not message.keys or not message.keys[0]:
+        raise InvalidArgument(
+            f"topic {message.topic!r} is compacted by key, and the message has none: give it one in `keys`"
+        )
+    return message.keys[0]
 
 
 def check_chosen(topic: str, queue: MessageQueue | None) -> None:
@@ -119,20 +143,6 @@ def check_chosen(topic: str, queue: MessageQueue | None) -> None:
     check_queue("queue", queue)
     if queue.topic != topic:
         raise InvalidArgument(f"a message for topic {topic!r} cannot go to queue {queue} of another topic")
-
-
-def by_key() -> Selector:
-    """Return the selector of compacted topics, by the first key of a message. Thread-safe."""
-    select = by_consistent_hash()
-
-    def select_by_key(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        if not message.keys or not message.keys[0]:
-            raise InvalidArgument(
-                f"topic {message.topic!r} is compacted by key, and the message has none: give it one in `keys`"
-            )
-        return select(queues, message)
-
-    return select_by_key
 
 
 def takes_only_tombstones(route: TopicRoute) -> bool | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from datetime import datetime
 from itertools import count
 from typing import Final, NamedTuple
@@ -32,7 +31,7 @@ class DueBucket(NamedTuple):
 
 
 class DueTime(NamedTuple):
-    """When a delayed message, or a batch of them, is due."""
+    """When a delayed message is due; a batch is due with its latest one, so that no message is delivered early."""
 
     #: Seconds on the monotonic clock of this process for a delay; otherwise seconds since 1970.
     at_s: float
@@ -75,11 +74,6 @@ def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: f
         return None
     alone = next(_recallable) if message.recallable else 0
     return DueTime(due_s, DueBucket(after is not None, int(due_s / precision_s), alone))
-
-
-def latest(dues: Iterable[DueTime]) -> DueTime:
-    """Return the due time of a batch: the latest one, so that no message is delivered early."""
-    return max(dues)
 
 
 def _delay_s(given: object) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -46,9 +46,7 @@ _of_all: list[SendInterceptor] = []
 
 def intercept_all(interceptor: SendInterceptor) -> Callable[[], None]:
     """Add an interceptor to all producers created from now on, behind their own; call the result to undo that."""
-    if not isinstance(interceptor, SendInterceptor):
-        raise InvalidArgument(f"interceptor {interceptor!r} is not an instance of SendInterceptor")
-    _of_all.append(interceptor)
+    _of_all.extend(Interceptors((interceptor,)))
     return partial(_of_all.remove, interceptor)
 
 
@@ -104,10 +102,17 @@ class Interceptors(tuple[SendInterceptor, ...]):
                 except Exception:
                     log.exception("producer: an interceptor failed after send_many")
 
-    def not_sent(self, message: Message, error: BaseException) -> None:
-        """Notify all interceptors that a message was not sent after all, though `before_send` has seen it."""
-        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the message was not sent: {error!r}")
-        self.after_send(message, None, reason)
+    def not_sent(self, messages: Iterable[Message], error: BaseException) -> None:
+        """Notify all interceptors that messages, which `before_send` has seen, are not stored, or may not be."""
+        for message in messages if self else ():
+            self.after_send(message, None, reason_of(error))
+
+
+def reason_of(error: BaseException) -> MiniMQError:
+    """Return the error of messages whose call has raised `error`."""
+    if isinstance(error, MiniMQError):
+        return error
+    return SendFailed(f"the call ended before the message had an outcome: {error!r}")
 
 
 class WatchedOutcome:
@@ -115,7 +120,7 @@ class WatchedOutcome:
 
     __slots__ = ("_interceptors", "_message", "_outcome")
 
-    def __init__(self, interceptors: Interceptors, message: Message, outcome: Outcome | None) -> None:
+    def __init__(self, interceptors: Interceptors, message: Message, outcome: Outcome[SendReceipt] | None) -> None:
         self._interceptors = interceptors
         self._message = message
         self._outcome = outcome

@@ -10,14 +10,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from minimq.sending.due_times import DueBucket, DueTime, latest
+from minimq.sending.due_times import DueBucket, DueTime
 from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq.sending.selectors import Selector
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.placement import TransactionMessage
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
@@ -32,6 +32,8 @@ IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError)
 
 #: Memory of one waiting message besides its content: its entries in the buffer, and its future.
 PENDING_BYTES = 512
+
+Received_contra = TypeVar("Received_contra", contravariant=True)
 
 #: A call of user code after an outcome. It must not run on the event loop.
 UserCall = Callable[[], object]
@@ -79,10 +81,10 @@ class BatchNumber(NamedTuple):
     unsettled: int
 
 
-class Outcome(Protocol):
-    """Receives the outcome of a single message, such as a `ReceiptFuture`."""
+class Outcome(Protocol[Received_contra]):
+    """Receives the outcome of a message, or the reply to a request, such as a `ReceiptFuture`."""
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
+    def complete(self, receipt: Received_contra | None, error: MiniMQError | None, /) -> UserCall | None:
         """Process the receipt, or the error. Called once. Returns user code that is still to be called."""
 
 
@@ -103,7 +105,7 @@ class PendingMessage(msgspec.Struct, eq=False):
     queue: MessageQueue | None
     size: int
     #: Receives the receipt, or the error; None if the sender wants neither.
-    outcome: Outcome | None
+    outcome: Outcome[SendReceipt] | None
     #: When it is due; None if it is delivered at once.
     due: DueTime | None = None
     ticket: int = -1
@@ -113,6 +115,8 @@ class PendingMessage(msgspec.Struct, eq=False):
     handed_in: float = 0.0
     #: Bytes that it uses in the buffer.
     memory: int = 0
+    #: Chooses the queue at the end of a transaction; None if `queue` is final.
+    selector: Selector | None = None
 
 
 class PendingBatch(msgspec.Struct, eq=False):
@@ -160,7 +164,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         else:
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
-            self.due = latest(item.due for item in messages if item.due is not None)
+            self.due = max(item.due for item in messages if item.due is not None)
         properties = messages[0].message.properties
         if properties is not NO_PROPERTIES:
             with suppress(Exception):  # a user's mapping may raise anything; encoding reports it
@@ -248,7 +252,7 @@ def encode_batch(
     max_body_bytes: int,
     compression: Compression | None,
     producer_id: int,
-    items: Sequence[PendingMessage | TransactionMessage],
+    items: Sequence[PendingMessage],
     message_group: str | None,
     number: BatchNumber,
 ) -> bytes:

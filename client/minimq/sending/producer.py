@@ -22,8 +22,7 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transactions.open_transaction import ProducerTransaction
-from minimq.sending.transactions.transaction_input import M, TransactionalConsumer
+from minimq.sending.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.transport.dropped import WhenDropped
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
@@ -47,8 +46,8 @@ class ProducerFace:
         interceptors: Sequence[SendInterceptor] = (),
         **changes: Unpack[ProducerChanges],
     ) -> None:
-        self._options = with_changes(options or ProducerOptions(), changes, type(self))
-        self._core = ProducerCore(nameserver, self._options, interceptors)
+        changed = with_changes(options or ProducerOptions(), changes, type(self))
+        self._core = ProducerCore(nameserver, changed, interceptors)
         self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
 
     def statistics(self) -> ProducerStatistics:
@@ -201,9 +200,7 @@ class Producer(ProducerFace):
         """
         from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
 
-        return send_rows(
-            topic, rows, self._core.queues, self._core.key_queue, self._core.send_records, self._options, on_refused
-        )
+        return send_rows(self._core, topic, rows, on_refused)
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.
@@ -223,7 +220,7 @@ class Producer(ProducerFace):
                 whether the message is recalled.
             Closed: the producer was closed.
         """
-        return self._core.recall(handle)
+        return self._core.recall(handle).wait()
 
     @overload
     def transaction(self, consumer: None = None) -> ProducerTransaction[Any]: ...
@@ -251,7 +248,7 @@ class Producer(ProducerFace):
                 stored.
             Closed: the producer was closed.
         """
-        return ProducerTransaction(self._core.transaction(consumer, awaits=False))
+        return ProducerTransaction(self._core.transactor, consumer)
 
     # ---- requests -------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.loop_calls import run_steps
+from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.sending.bulk_send import BulkSend
-from minimq.sending.chosen_queues import ChosenQueues, by_key, check_body, check_chosen
+from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
 from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.pending_batch import (
@@ -34,15 +34,12 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.requests.replier import Replier
 from minimq.sending.requests.requester import Requester
-from minimq.sending.selectors import Selector
+from minimq.sending.selectors import Selector, consistent_hash
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.open_transaction import MessageValidator, OpenTransaction
-from minimq.sending.transactions.placement import TransactionMessage
-from minimq.sending.transactions.transaction_input import Consumed, M, TransactionalConsumer, checked_input
-from minimq.sending.transactions.transactor import Transactor
+from minimq.sending.transactions.transactor import Consumed, Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal
 from minimq_common.batch.single import check_message, plain_size
@@ -66,41 +63,26 @@ class ProducerCore:
         options: ProducerOptions,
         interceptors: Sequence[SendInterceptor],
     ) -> None:
-        self._options = options
+        self.options = options
         self._max_body_bytes = options.max_body_bytes
         self._interceptors = Interceptors.of(interceptors)
-        self._client = ClusterClient(nameserver, credentials=options.credentials)
-        self._process = self._client.connection.process
-        self._routes = self._client.routes
+        self.client = ClusterClient(nameserver, credentials=options.credentials)
+        self._process = self.client.connection.process
+        self._routes = self.client.routes
         self._known = self._routes.by_topic
         self._chosen = ChosenQueues()
         self._routes.on_change(self._chosen.route_changed)
-        self._finder = TopicFinder(self._client, self._chosen, options.send_timeout_s)
+        self._finder = TopicFinder(self.client, self._chosen, options.send_timeout_s)
         self._find = self._finder.wait_for
-        self._sender = Sender(self._client, options)
-        self.requester = Requester(self._client, self._sender.callbacks, self._finder.find, self.send)
-        self.replier = Replier(self._client, options.max_body_bytes)
+        self._sender = Sender(self.client, options)
+        self.requester = Requester(self.client, self._sender.callbacks, self._finder.find, self.send)
+        self.replier = Replier(self.client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         self.callback_faults = OutageLog(log)
-        self.intake = MessageValidator(options.max_body_bytes, self._interceptors)
-        self.transactor = Transactor(self._client, options, self._finder, self._chosen.choose)
+        self.transactor = Transactor(self.client, options, self._finder, self._chosen.choose, self._interceptors)
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()
         self._closed = False
-
-    @property
-    def is_forked(self) -> bool:
-        """True in a fork of the process that created this."""
-        return self._process.is_forked
-
-    @property
-    def client(self) -> ClusterClient:
-        """The client of the cluster; `close` closes it."""
-        return self._client
-
-    def check_process(self) -> None:
-        """Raise `Closed` in a fork."""
-        self._process.check()
 
     # ---- one by one -----------------------------------------------------------------------------
 
@@ -113,7 +95,7 @@ class ProducerCore:
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: Outcome | None,
+        outcome: Outcome[SendReceipt] | None,
         reply_to: str | None = None,
     ) -> None:
         """Do `prepare` and `hand_in`."""
@@ -129,7 +111,7 @@ class ProducerCore:
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: Outcome | None,
+        outcome: Outcome[SendReceipt] | None,
         reply_to: str | None = None,
     ) -> PendingMessage:
         """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
@@ -142,7 +124,7 @@ class ProducerCore:
             watched = WatchedOutcome(self._interceptors, message, outcome)
             return self._prepare(message, queue, selector, watched, reply_to)
         except BaseException as error:
-            self._interceptors.not_sent(message, error)
+            self._interceptors.not_sent((message,), error)
             raise
 
     def _prepare(
@@ -150,7 +132,7 @@ class ProducerCore:
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: Outcome | None,
+        outcome: Outcome[SendReceipt] | None,
         reply_to: str | None,
     ) -> PendingMessage:
         if type(message) is not Message:
@@ -174,7 +156,7 @@ class ProducerCore:
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
-            due = due_time(message, self._options.delay_precision_s, time.monotonic(), time.time())
+            due = due_time(message, self.options.delay_precision_s, time.monotonic(), time.time())
         memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
@@ -183,27 +165,27 @@ class ProducerCore:
         try:
             return self._sender.send_message(item, wait=wait)
         except BaseException as error:
-            self._interceptors.not_sent(item.message, error)
+            self._interceptors.not_sent((item.message,), error)
             raise
 
     # ---- for asyncio ----------------------------------------------------------------------------
 
     async def hand_in_later(self, item: PendingMessage) -> None:
         """Like `hand_in`, but awaits room in the buffer. If it is cancelled, the message is not sent."""
-        loop = self._client.user_loop()
-        while not self.hand_in(item, wait=not self._options.block_when_full):  # with `wait`, raises `BufferFull`
+        loop = self.client.user_loop()
+        while not self.hand_in(item, wait=not self.options.block_when_full):  # with `wait`, raises `BufferFull`
             has_room = asyncio.Event()
             self._buffer.call_when_room(item.memory, partial(loop.call, has_room.set))
             try:
                 await has_room.wait()
             except BaseException as error:
-                self._interceptors.not_sent(item.message, error)
+                self._interceptors.not_sent((item.message,), error)
                 raise
 
     async def find(self, message: Message) -> None:
         """Fetch the route that `prepare` needs. Raises as `prepare`."""
         make = message.message_group is None
-        await self._client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
+        await self.client.result(lambda: self._finder.find(message.topic, make=make), cancels=True)
 
     # ---- many at once ---------------------------------------------------------------------------
 
@@ -219,9 +201,9 @@ class ProducerCore:
         def choose(message: Message) -> MessageQueue | None:
             return self.destination(message, queue, selector)
 
-        self._client.check_open()
+        self.client.check_open()
         is_bound = queue is not None or selector is not None
-        bulk = BulkSend(self._sender, self._options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
+        bulk = BulkSend(self._sender, self.options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
         given = iter(check_iterable("messages", messages, "messages"))
         with self._interceptors.many() as interceptors:
             if interceptors:
@@ -239,13 +221,7 @@ class ProducerCore:
 
     # ---- transactions ---------------------------------------------------------------------------
 
-    def transaction(self, consumer: TransactionalConsumer[M] | None, *, awaits: bool) -> OpenTransaction[M]:
-        """Return a new transaction; see `Producer.transaction`. `awaits`: its consumer is one of `minimq.aio`."""
-        self._client.check_open()
-        source = None if consumer is None else checked_input(consumer, awaits=awaits)
-        return OpenTransaction(self.transactor, self.intake, source)
-
-    def append_atomically(self, messages: Sequence[TransactionMessage], source: Consumed) -> None:
+    def append_atomically(self, messages: Sequence[PendingMessage], source: Consumed) -> None:
         """Commit messages, and what `source` has consumed, in one transaction. Raises as `Producer.transaction`."""
         self._process.check()
         run_steps(lambda: self.transactor.commit(messages, source))
@@ -284,8 +260,8 @@ class ProducerCore:
         route = self._find(topic)
         if not route.key_queues:
             return None
-        queues, select = self._chosen.of(route), by_key()
-        return lambda key: select(queues, Message(topic, b"", keys=(key,)))
+        across = self._chosen.across(route)
+        return lambda key: across[consistent_hash(key, len(across))]
 
     # ---- where to -------------------------------------------------------------------------------
 
@@ -298,13 +274,9 @@ class ProducerCore:
 
     # ---- taking back ----------------------------------------------------------------------------
 
-    def recall(self, handle: str | None) -> RecallResult:
-        """See `Producer.recall`."""
-        return self._client.wait(lambda: recall(self._client, handle, self._options.send_timeout_s))
-
-    async def recall_async(self, handle: str | None) -> RecallResult:
-        """Like `recall`, for asyncio."""
-        return await self._client.result(lambda: recall(self._client, handle, self._options.send_timeout_s))
+    def recall(self, handle: str | None) -> LoopStep[RecallResult]:
+        """Return the step of `Producer.recall`."""
+        return LoopStep(self.client, partial(recall, self.client, handle, self.options.send_timeout_s))
 
     # ---- all of them ----------------------------------------------------------------------------
 
@@ -328,7 +300,7 @@ class ProducerCore:
 
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
-        whole = self._options.close_timeout_s
+        whole = self.options.close_timeout_s
         return min(whole, _INTERRUPTED_FLUSH_S) if interrupted else whole
 
     def close(self, timeout_s: float | None) -> None:
@@ -339,7 +311,7 @@ class ProducerCore:
         check_no_signal()
         if self._process.is_forked:
             return
-        timeout_s = self._options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
+        timeout_s = self.options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
         with self._closing:
             if self._closed:
                 return
@@ -351,8 +323,8 @@ class ProducerCore:
             self.requester.close()
             self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
-            self.transactor.close()
-            self._client.close()
+            self.client.connection.call_soon(self.transactor.streams.close)
+            self.client.close()
             self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))

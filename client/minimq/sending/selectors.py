@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import mul
 
 from minimq.arguments import check_text
@@ -108,17 +108,6 @@ def by_consistent_hash(key: str | None = None) -> Selector:
     return lambda queues, message: across.of(queues)[consistent_hash(key, len(queues))]
 
 
-def by_message_group() -> Selector:
-    """Return a selector that sends all messages of one message group to one queue, as `by_consistent_hash` does."""
-    across = _AcrossBrokers()
-
-    def select(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
-        assert message.message_group is not None
-        return across.of(queues)[consistent_hash(message.message_group, len(queues))]
-
-    return select
-
-
 def by_random() -> Selector:
     """Return a selector that sends each message to a random queue. Thread-safe."""
     return lambda queues, message: queues[int(random.random() * len(queues))]
@@ -128,6 +117,11 @@ def _first_key(message: Message) -> str:
     if not message.keys:
         raise InvalidArgument("the message has no key by which its queue could be chosen: give it one in `keys`")
     return message.keys[0]
+
+
+def across_brokers(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Return queues in the order of `by_consistent_hash`: first queue 0 of each broker, then queue 1 of each."""
+    return sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
 
 
 class _AcrossBrokers:
@@ -140,7 +134,7 @@ class _AcrossBrokers:
         latest = self._latest
         if latest is not None and latest[0] is queues:
             return latest[1]
-        ordered = sorted(queues, key=lambda queue: (queue.queue_id, queue.broker_name))
+        ordered = across_brokers(queues)
         if isinstance(queues, tuple):  # other sequences are mutable: identity proves nothing
             self._latest = queues, ordered
         return ordered

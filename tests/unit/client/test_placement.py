@@ -9,9 +9,11 @@ from typing import Any, cast
 import pytest
 
 from minimq.connection.broker_troubles import BrokerTroubles
+from minimq.sending.interceptor import Interceptors
+from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transactions.placement import TransactionMessage, bound_queue, brokers_of
-from minimq.sending.transactions.transactor import Batcher, Part, Transactor
+from minimq.sending.transactions.placement import bound_queue, brokers_of
+from minimq.sending.transactions.transactor import Part, Transactor, divided
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 
@@ -20,8 +22,8 @@ def queue(topic: str, broker: str, number: int = 0) -> MessageQueue:
     return MessageQueue(topic, broker, number)
 
 
-def item(topic: str, to: MessageQueue | None = None, group: str | None = None, size: int = 10) -> TransactionMessage:
-    return TransactionMessage(Message(topic, b"x", message_group=group), to, None, size, 0)
+def item(topic: str, to: MessageQueue | None = None, group: str | None = None, size: int = 10) -> PendingMessage:
+    return PendingMessage(Message(topic, b"x", message_group=group), to, size, None)
 
 
 TOPICS = {
@@ -59,10 +61,10 @@ def test_messages_that_have_to_be_somewhere_bind_all_others() -> None:
 
 
 def in_turns_of(
-    batcher: Batcher, messages: list[TransactionMessage], queues: list[MessageQueue]
+    options: ProducerOptions, messages: list[PendingMessage], queues: list[MessageQueue]
 ) -> tuple[list[Part], int]:
     """Return parts, and how often others of the loop had a turn meanwhile."""
-    dividing, turns = batcher.parts(messages, queues), 0
+    dividing, turns = divided(messages, queues, options), 0
     while True:
         try:
             dividing.send(None)
@@ -72,10 +74,10 @@ def in_turns_of(
 
 
 def parts_of(
-    messages: list[TransactionMessage], queues: list[MessageQueue], most: int = 9
+    messages: list[PendingMessage], queues: list[MessageQueue], most: int = 9
 ) -> list[tuple[str, int, str | None, list[int]]]:
     options = ProducerOptions(batch_messages=most, batch_bytes=100)
-    parts, _ = in_turns_of(Batcher(options), messages, queues)
+    parts, _ = in_turns_of(options, messages, queues)
     return [(part.queue.topic, part.queue.queue_id, part.message_group, part.indices) for part in parts]
 
 
@@ -93,7 +95,7 @@ def test_messages_for_one_queue_are_batches_in_their_order() -> None:
 
 
 def test_others_have_a_turn_while_very_many_messages_are_divided() -> None:
-    parts, turns = in_turns_of(Batcher(ProducerOptions()), [item("both")] * 5_500, [queue("both", "a")] * 5_500)
+    parts, turns = in_turns_of(ProducerOptions(), [item("both")] * 5_500, [queue("both", "a")] * 5_500)
     assert [index for part in parts for index in part.indices] == [*range(5_500)]
     assert turns == 5
 
@@ -109,6 +111,6 @@ def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, 
     troubles.measured("a:1", 20.0, time.monotonic())
     client = SimpleNamespace(connection=SimpleNamespace(health=troubles))
     options = ProducerOptions(fault_avoidance=avoids)
-    transactor = Transactor(cast("Any", client), options, cast("Any", None), cast("Any", None))
+    transactor = Transactor(cast("Any", client), options, cast("Any", None), cast("Any", None), Interceptors(()))
     brokers = {name: BrokerData("default", name, {MASTER_ID: f"{name}:1"}) for name in "ab"}
     assert [*transactor._best(TopicRoute("both", (), brokers), ["a", "b"])] == chosen

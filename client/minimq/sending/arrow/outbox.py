@@ -9,9 +9,10 @@ from typing import Final
 
 import pyarrow as pa
 
-from minimq.sending.arrow.destinations import Destination, Destinations, KeyQueue, Queues
+from minimq.sending.arrow.destinations import Destination, Destinations
 from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
 from minimq.sending.arrow.row_columns import checked_rows, refused
+from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.batch.builder import BatchColumns
@@ -107,21 +108,12 @@ class _Gathered:
         return pa.concat_batches(self._parts)
 
 
-def send_rows(
-    topic: str | None,
-    rows: object,
-    queues: Queues,
-    key_queue: KeyQueue,
-    send: Send,
-    options: ProducerOptions,
-    on_refused: OnRefused | None = None,
-) -> list[BatchReceipt]:
+def send_rows(core: ProducerCore, topic: str | None, rows: object, on_refused: OnRefused | None) -> list[BatchReceipt]:
     """Send rows and wait until all are on disk; see `Producer.send_arrow`."""
-    outbox = Outbox(send, options)
-    destinations = Destinations(topic, queues, key_queue)
-    for destination, part in divided(
-        checked_rows(rows, has_topic=topic is not None), destinations, options, on_refused
-    ):
+    outbox = Outbox(core.send_records, core.options)
+    destinations = Destinations(topic, core.queues, core.key_queue)
+    batches = checked_rows(rows, has_topic=topic is not None)
+    for destination, part in divided(batches, destinations, core.options, on_refused):
         outbox.add(destination, part)
     return outbox.finish()
 

@@ -1,172 +1,74 @@
-"""A producer's transaction: its messages until the end of its block, the commit, and the blocking interface."""
+"""A producer's transaction: its messages until the end of its block, and the consumer that it may have."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from itertools import repeat
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from minimq.arguments import check_function, check_message_type, check_queue
+from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopStep, run_steps
-from minimq.sending.interceptor import Interceptors
+from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.placement import TransactionMessage
-from minimq.sending.transactions.transaction_input import TransactionInput
-from minimq.sending.transactions.transactor import StoredBatch, Transactor
-from minimq_common.batch.single import check_message
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed
+from minimq.sending.transactions.transactor import Consumed, StoredBatches, Transactor
+from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq_common.model import Message, MessageQueue
-from minimq_common.names import check_topic
-from minimq_common.properties import check_message_group
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
 
 M = TypeVar("M")
 
 
-class MessageValidator:
-    """Validates the messages of transactions, and notifies the interceptors."""
+class TransactionInput(Consumed, Protocol[M]):
+    """The messages that one transaction consumes. `go_back` runs on the event loop of the consumer's connection."""
 
-    def __init__(self, max_body_bytes: int, interceptors: Interceptors) -> None:
-        self._max_body_bytes = max_body_bytes
-        self._interceptors = interceptors
+    @property
+    def client(self) -> ClusterClient:
+        """The client of the consumer."""
 
-    def take(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> TransactionMessage:
-        """Validate a message, after the interceptors."""
-        check_message_type(message)
-        if not self._interceptors:
-            return self._checked(message, queue, selector)
-        message = self._interceptors.before_send(message)
-        try:
-            return self._checked(message, queue, selector)
-        except BaseException as error:
-            self._interceptors.not_sent(message, error)
-            raise
+    def receive(self, timeout: float, max_messages: int) -> Any:
+        """Return messages, or a coroutine for asyncio, as the consumer's own method."""
 
-    def _checked(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> TransactionMessage:
-        size = check_message(message, self._max_body_bytes)
-        check_topic(message.topic)
-        if message.deliver_after_s is not None or message.deliver_at is not None:
-            raise InvalidArgument(
-                "a delayed message cannot be part of a transaction: leave out its due time, or send it by itself"
-            )
-        if message.message_group is not None:
-            if queue is not None or selector is not None:
-                raise InvalidArgument("a message group has its queue: leave out queue and selector")
-            check_message_group(message.message_group)
-        if selector is not None:
-            if queue is not None:
-                raise InvalidArgument("give either queue or selector: the selector chooses the queue")
-            check_function("selector", selector)
-        if queue is not None:
-            check_queue("queue", queue)
-            if queue.topic != message.topic:
-                raise InvalidArgument(f"a message for topic {message.topic!r} cannot go to queue {queue}")
-        return TransactionMessage(message, queue, selector, size, time.time_ns() // 1_000_000)
+    def took(self, messages: Sequence[M]) -> list[M]:
+        """Record received messages; return those that become part of the transaction."""
 
-    def sent(self, items: Sequence[TransactionMessage], receipts: Iterable[SendReceipt | None] = repeat(None)) -> None:
-        """Notify the interceptors that messages are stored."""
-        for item, receipt in zip(items, receipts, strict=False) if self._interceptors else ():
-            self._interceptors.after_send(item.message, receipt, None)
-
-    def not_sent(self, items: Sequence[TransactionMessage], error: BaseException) -> None:
-        """Notify the interceptors that messages are not stored, or may not be."""
-        reason = error if isinstance(error, MiniMQError) else SendFailed(f"the transaction has failed: {error!r}")
-        for item in items if self._interceptors else ():
-            self._interceptors.after_send(item.message, None, reason)
+    async def go_back(self, *, rolled_back: bool) -> None:
+        """Have the messages redelivered. If not `rolled_back`, ask the broker first: they may be consumed."""
 
 
-class OpenTransaction(Generic[M]):
-    """A transaction of a producer. Not thread-safe."""
+class TransactionalConsumer(Protocol[M]):
+    """A consumer whose messages a transaction can consume: a `PullConsumer` or a `SimpleConsumer`."""
 
-    def __init__(self, transactor: Transactor, intake: MessageValidator, source: TransactionInput[M] | None) -> None:
-        self._transactor = transactor
-        self._intake = intake
-        self._source = source
-        self._messages: list[TransactionMessage] = []
-        self._size = 0
-        self._has_received = self._has_ended = False
-        self._batches: list[StoredBatch] | None = None
-
-    def send(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> None:
-        """Add a message."""
-        self._check_open()
-        item = self._intake.take(message, queue, selector)
-        if self._size + item.size > MAX_ATOMIC_BYTES:
-            error = MessageTooLarge(
-                f"the transaction would have {self._size + item.size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: end "
-                "it earlier, and begin another one"
-            )
-            self._intake.not_sent([item], error)
-            raise error
-        self._size += item.size
-        self._messages.append(item)
-
-    def begin_receiving(self) -> TransactionInput[M]:
-        """Return the source of the transaction. Raises `InvalidArgument` if there is none, or at the second call."""
-        self._check_open()
-        if self._source is None:
-            raise InvalidArgument("the transaction has no consumer: begin it with producer.transaction(consumer)")
-        if self._has_received:
-            raise InvalidArgument("a transaction receives once: its messages are of one broker, and so is all of it")
-        self._has_received = True
-        return self._source
-
-    @cached_property
-    def receipts(self) -> Sequence[SendReceipt]:
-        """The receipts of the messages, in their order. Raises `InvalidArgument` before the commit."""
-        if self._batches is None:
-            raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
-        return [*self._receipts(self._batches)]
-
-    def _receipts(self, batches: Sequence[StoredBatch]) -> Iterator[SendReceipt]:
-        found = {index: SendReceipt(each.batch, place) for each in batches for place, index in enumerate(each.indices)}
-        for index in range(len(self._messages)):
-            yield found[index]
-
-    async def leave(self, error: BaseException | None) -> None:
-        """Commit at the end of the block; roll back if it raised `error`. Does nothing after `roll_back`."""
-        if error is not None or self._has_ended:
-            await self.roll_back()
-            return
-        self._has_ended = True
-        try:
-            self._batches = await self._transactor.commit(self._messages, self._source)
-        except BaseException as failure:
-            self._transactor.count(failed=1)
-            self._intake.not_sent(self._messages, failure)
-            await self._go_back(rolled_back=False)
-            raise
-        self._transactor.count(committed=1, messages=len(self._messages))
-        self._intake.sent(self._messages, self._receipts(self._batches))
-
-    async def roll_back(self) -> None:
-        """Discard the messages, and have the consumed ones redelivered. Idempotent."""
-        if self._has_ended:
-            return
-        self._has_ended = True
-        self._transactor.count(rolled_back=1)
-        self._intake.not_sent(self._messages, SendFailed("the transaction was rolled back: nothing was sent"))
-        await self._go_back(rolled_back=True)
-
-    async def _go_back(self, *, rolled_back: bool) -> None:
-        source = self._source
-        if source is not None and source.queue is not None:
-            await LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
-
-    def _check_open(self) -> None:
-        if self._has_ended:
-            raise InvalidArgument("the transaction has ended: begin another one")
+    def transaction_input(self) -> TransactionInput[M]:
+        """Return the source of one transaction. Raises `InvalidArgument` if the consumer cannot be one."""
 
 
 class TransactionFace(Generic[M]):
-    """The part of a producer's transaction that `minimq` and `minimq.aio` share."""
+    """The part of a producer's transaction that `minimq` and `minimq.aio` share. Not thread-safe."""
 
-    def __init__(self, opened: OpenTransaction[M]) -> None:
-        self._opened = opened
+    #: Whether its consumer is one of `minimq.aio`.
+    _awaits: ClassVar[bool] = False
+
+    def __init__(self, transactor: Transactor, consumer: TransactionalConsumer[M] | None) -> None:
+        transactor.client.check_open()
+        self._transactor = transactor
+        self._source = None if consumer is None else self._checked_input(consumer)
+        self._messages: list[PendingMessage] = []
+        self._size = 0
+        self._has_received = self._has_ended = False
+        self._batches: StoredBatches | None = None
+
+    def _checked_input(self, consumer: TransactionalConsumer[M]) -> TransactionInput[M]:
+        make = getattr(consumer, "transaction_input", None)
+        name = type(consumer).__name__
+        if make is None:
+            raise InvalidArgument(f"a transaction consumes from a PullConsumer or a SimpleConsumer, not from {name}")
+        if self._awaits != hasattr(type(consumer), "__aenter__"):
+            given, wanted = ("minimq", "minimq.aio") if self._awaits else ("minimq.aio", "minimq")
+            raise InvalidArgument(f"the consumer is a {given}.{name}: this producer takes a {wanted}.{name}")
+        found: TransactionInput[M] = make()
+        return found
 
     def send(self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None) -> None:
         """Add a message, which is sent at the end of the block.
@@ -181,12 +83,76 @@ class TransactionFace(Generic[M]):
             InvalidArgument: the message is invalid.
             MessageTooLarge: the transaction would be larger than 8 MiB.
         """
-        self._opened.send(message, queue, selector)
+        self._check_open()
+        item = self._transactor.accept(message, queue, selector)
+        if self._size + item.size > MAX_ATOMIC_BYTES:
+            error = MessageTooLarge(
+                f"the transaction would have {self._size + item.size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: end "
+                "it earlier, and begin another one"
+            )
+            self._not_sent([item], error)
+            raise error
+        self._size += item.size
+        self._messages.append(item)
 
-    @property
+    @cached_property
     def receipts(self) -> Sequence[SendReceipt]:
         """The receipts in the order of the messages, after the commit."""
-        return self._opened.receipts
+        if self._batches is None:
+            raise InvalidArgument("a transaction has receipts once it is committed: read them behind the block")
+        return [*self._receipts(self._batches)]
+
+    def _receipts(self, batches: StoredBatches) -> Iterator[SendReceipt]:
+        found = {index: SendReceipt(batch, place) for indices, batch in batches for place, index in enumerate(indices)}
+        return map(found.__getitem__, range(len(self._messages)))
+
+    def _begin_receiving(self) -> TransactionInput[M]:
+        self._check_open()
+        if self._source is None:
+            raise InvalidArgument("the transaction has no consumer: begin it with producer.transaction(consumer)")
+        if self._has_received:
+            raise InvalidArgument("a transaction receives once: its messages are of one broker, and so is all of it")
+        self._has_received = True
+        return self._source
+
+    async def _leave(self, error: BaseException | None) -> None:
+        """Commit at the end of the block; roll back if it raised `error`. Does nothing after `_roll_back`."""
+        if error is not None or self._has_ended:
+            await self._roll_back()
+            return
+        self._has_ended = True
+        try:
+            self._batches = batches = await self._transactor.commit(self._messages, self._source)
+        except BaseException as failure:
+            self._transactor.count(failed=1)
+            self._not_sent(self._messages, failure)
+            await self._go_back(rolled_back=False)
+            raise
+        self._transactor.count(committed=1, messages=len(self._messages))
+        if interceptors := self._transactor.interceptors:
+            for item, receipt in zip(self._messages, self._receipts(batches), strict=True):
+                interceptors.after_send(item.message, receipt, None)
+
+    async def _roll_back(self) -> None:
+        """Discard the messages, and have the consumed ones redelivered. Idempotent."""
+        if self._has_ended:
+            return
+        self._has_ended = True
+        self._transactor.count(rolled_back=1)
+        self._not_sent(self._messages, SendFailed("the transaction was rolled back: nothing was sent"))
+        await self._go_back(rolled_back=True)
+
+    async def _go_back(self, *, rolled_back: bool) -> None:
+        source = self._source
+        if source is not None and source.queue is not None:
+            await LoopStep(source.client, partial(source.go_back, rolled_back=rolled_back))
+
+    def _not_sent(self, items: Sequence[PendingMessage], error: BaseException) -> None:
+        self._transactor.interceptors.not_sent((item.message for item in items), error)
+
+    def _check_open(self) -> None:
+        if self._has_ended:
+            raise InvalidArgument("the transaction has ended: begin another one")
 
 
 class ProducerTransaction(TransactionFace[M]):
@@ -199,7 +165,7 @@ class ProducerTransaction(TransactionFace[M]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        run_steps(lambda: self._opened.leave(error))
+        run_steps(lambda: self._leave(error))
 
     def receive(self, timeout: float = 1.0, max_messages: int = 4096) -> list[M]:
         """Receive messages from the consumer of the transaction; once per transaction. The commit consumes them.
@@ -214,9 +180,9 @@ class ProducerTransaction(TransactionFace[M]):
         Raises:
             MiniMQError: as `PullConsumer.poll` or `SimpleConsumer.receive`.
         """
-        source = self._opened.begin_receiving()
+        source = self._begin_receiving()
         return source.took(source.receive(timeout, max_messages))
 
     def rollback(self) -> None:
         """Discard the messages; those of the consumer are redelivered. The rest of the block may continue."""
-        run_steps(self._opened.roll_back)
+        run_steps(self._roll_back)

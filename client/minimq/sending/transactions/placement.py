@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
-from minimq.sending.selectors import Selector
 from minimq_common.errors import InvalidArgument, TopicNotFound
-from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.model import MessageQueue, TopicRoute
 
 #: Most topics, and brokers of each, that an error lists.
 _NAMED = 5
@@ -16,19 +14,6 @@ _REMEDY = (
     "belongs together stays in order: send to each broker in a transaction of its own, or without one (send_many), or "
     "create the topic on one broker (brokers=[...])"
 )
-
-
-class TransactionMessage(NamedTuple):
-    """A message of a transaction that is not committed."""
-
-    message: Message
-    #: The fixed queue; None for any.
-    queue: MessageQueue | None
-    #: Chooses the queue, if given.
-    selector: Selector | None
-    size: int
-    #: When it was sent, in ms since 1970.
-    born_ms: int
 
 
 #: Writable queues of a topic, by broker name.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -15,6 +15,7 @@ from google.protobuf.message import DecodeError
 
 from minimq.administration.masters import RegisteredMaster
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
+from minimq.arguments import is_async
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -23,13 +24,13 @@ from minimq.connection.loop_thread import CLOSED
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.interceptor import SendInterceptor
+from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.placement import TransactionMessage
-from minimq.sending.transactions.transactor import Absent, EncodedPart, PlacedMessages
+from minimq.sending.transactions.transactor import Absent, Part, PlacedMessages
 from minimq.transport.client_log import client_logger
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
@@ -55,10 +56,10 @@ log = client_logger(__name__)
 _LOOK_S = 5.0
 #: Concurrent checks, if `check` is a plain function.
 _THREADS = 4
+#: Timeout of `close` for running checks.
+_JOIN_S = 2.0
 
 T = TypeVar("T")
-#: Calls the check of the user, wherever that runs; returns and raises as the check.
-AskUser = Callable[[Message], Awaitable[Any]]
 #: Ends a transaction; the arguments are one of its topics and the name of its broker.
 EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
 
@@ -68,28 +69,20 @@ _NAMES = {halves_pb2.HALF_OUTCOME_COMMITTED: "was committed", halves_pb2.HALF_OU
 class CheckBack:
     """Runs the check of a producer group when a broker asks for the outcome of a transaction."""
 
-    def __init__(self, client: ClusterClient, group: str, producer_id: int, ask: AskUser, end: EndHalf) -> None:
+    def __init__(self, client: ClusterClient, group: str, producer_id: int, check: CheckCalls, end: EndHalf) -> None:
         self._client = client
         self._group = group
         self._producer_id = producer_id
-        self._ask = ask
+        self._check = check
         self._end = end
         #: Numbers of transactions whose blocks are running: the end of the block decides, not the check.
-        self._open: set[int] = set()
+        self.open: set[int] = set()
         #: Running checks by number of transaction.
         self._asked: dict[int, asyncio.Task[None]] = {}
         self._faults = OutageLog(log)
         self._attending: asyncio.Task[None] | None = None
         self._is_closed = False
         client.connection.call_soon(self._start)
-
-    def begin(self, number: int) -> None:
-        """Record that the block of a transaction runs: the check is not called for it."""
-        self._open.add(number)
-
-    def ended(self, number: int) -> None:
-        """Record that the block has ended."""
-        self._open.discard(number)
 
     def close(self) -> None:
         """Answer no broker from now on; a plain function that runs is not interrupted. Idempotent."""
@@ -135,14 +128,14 @@ class CheckBack:
             text = "producer: the half message of a check cannot be read number=%d broker=%s error=%s"
             log.warning(text, number, broker_name, error)
             return
-        if check.producer_group == self._group and number not in self._open:
+        if check.producer_group == self._group and number not in self.open:
             task = asyncio.create_task(self._answer(broker_name, check.topic, number, message), name="check-back")
             self._asked[number] = task
             task.add_done_callback(lambda _: self._asked.pop(number, None))
 
     async def _answer(self, broker_name: str, topic: str, number: int, message: Message) -> None:
         try:
-            answer = await self._ask(message)
+            answer = await self._check.call(message)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 - user code may raise anything
@@ -168,19 +161,26 @@ class CheckBack:
             log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(stands))
 
 
-class CheckThreads:
-    """Runs a check that is a plain function, on threads of its own."""
+class CheckCalls:
+    """Calls the check of the user: a coroutine function on the user's loop, a plain one on threads."""
 
     def __init__(self, check: Callable[[Message], Any]) -> None:
         self._check = check
+        self._is_coroutine = is_async(check)
+        #: The loop for a coroutine function; None until the user has one.
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._threads = [CallbackThread(f"minimq-check-{number}") for number in range(_THREADS)]
         self._turn = 0
 
-    async def ask(self, message: Message) -> Any:
+    async def call(self, message: Message) -> Any:
         """Return the result of the check for a message. Raises what it raises."""
+        if self._is_coroutine:
+            if self.loop is None or self.loop.is_closed():
+                return UNKNOWN
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._check(message), self.loop))
         loop = asyncio.get_running_loop()
 
-        def call(take: OnResult[Future[Any]]) -> None:
+        def make(take: OnResult[Future[Any]]) -> None:
             outcome: Future[Any] = Future()
             try:
                 outcome.set_result(self._check(message))
@@ -190,13 +190,13 @@ class CheckThreads:
 
         self._turn += 1
         thread = self._threads[self._turn % _THREADS]
-        outcome: Future[Any] = await answer_of(lambda take: thread.run(partial(call, take)))
+        outcome: Future[Any] = await answer_of(lambda take: thread.run(partial(make, take)))
         return outcome.result()
 
-    def close(self, timeout_s: float) -> None:
-        """End the threads after their running calls; wait up to `timeout_s` for each."""
+    def close(self) -> None:
+        """End the threads after their running calls; wait up to `_JOIN_S` for each."""
         for thread in self._threads:
-            thread.close(timeout_s)
+            thread.close(_JOIN_S)
 
 
 def first_message(topic: str, data: bytes) -> Message:
@@ -274,25 +274,26 @@ class TransactionalCore:
         nameserver: str | Sequence[str] | Cluster | None,
         group: str,
         options: ProducerOptions,
-        ask: AskUser,
+        check: Callable[[Message], Any],
         interceptors: Sequence[SendInterceptor],
     ) -> None:
         self.group = check_producer_group(group)
         self._timeout_s = options.send_timeout_s
         self._core = ProducerCore(nameserver, options, interceptors)
-        self._client, self._transactor = self._core.client, self._core.transactor
-        self._streams = StreamsByAddress(self._client.connection, AppendStream)
-        self._checks = CheckBack(self._client, group, self._transactor.producer_id, ask, self._end)
+        self.client, self._transactor = self._core.client, self._core.transactor
+        self._streams = StreamsByAddress(self.client.connection, AppendStream)
+        self.check = CheckCalls(check)
+        self._checks = CheckBack(self.client, group, self._transactor.producer_id, self.check, self._end)
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
         """Return a new transaction. Raises `InvalidArgument` and `Closed`."""
-        self._client.connection.process.check_fork()
-        if self._client.is_closed:
+        self.client.connection.process.check_fork()
+        if self.client.is_closed:
             raise Closed(CLOSED)
         if isinstance(topics, str):
             raise InvalidArgument(f"topics is {topics!r}: give a sequence of names")
         transaction = HalfTransaction(self.group, tuple(map(check_topic, topics)))
-        self._checks.begin(transaction.number)
+        self._checks.open.add(transaction.number)
         return transaction
 
     async def send(
@@ -303,34 +304,35 @@ class TransactionalCore:
         selector: Selector | None,
     ) -> None:
         """Send half messages, and wait until they are on disk."""
-        self._client.check_open()
+        self.client.check_open()
         transaction.check_open()
-        intake = self._core.intake
-        items: list[TransactionMessage] = []
+        interceptors = self._transactor.interceptors
+        items: list[PendingMessage] = []
         try:
             for message in messages:
-                items.append(intake.take(message, queue, selector))
+                items.append(self._transactor.accept(message, queue, selector))
                 if not len(items) % PER_TURN:
                     await YieldToLoop()
             placed = await self._place(transaction, items)
         except BaseException as error:
-            intake.not_sent(items, error)
+            interceptors.not_sent((item.message for item in items), error)
             raise
         if not items:
             return
-        transaction.at = transaction.at or placed.parts[0].part.queue  # from now on, the broker may have a part of it
+        transaction.at = transaction.at or placed.parts[0].queue  # from now on, the broker may have a part of it
         try:
             await self._stage_all(transaction, placed.parts)
         except BaseException as error:  # after Ctrl-C it is unknown what is stored
             transaction.fail(error if isinstance(error, MiniMQError) else None)
-            intake.not_sent(items, error)
+            interceptors.not_sent((item.message for item in items), error)
             raise
         finally:
             self._transactor.settled(placed)
         transaction.batches += len(placed.parts)
-        intake.sent(items)
+        for item in items if interceptors else ():
+            interceptors.after_send(item.message, None, None)
 
-    async def _place(self, transaction: HalfTransaction, items: Sequence[TransactionMessage]) -> PlacedMessages:
+    async def _place(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> PlacedMessages:
         topics = transaction.topics if transaction.at is None else ()
         try:
             return await self._transactor.place(items, transaction.at, (), topics)
@@ -352,7 +354,7 @@ class TransactionalCore:
             if transaction.at is not None:
                 await self._leave(transaction, transaction.at)
         finally:
-            self._checks.ended(transaction.number)
+            self._checks.open.discard(transaction.number)
         if error is None and transaction.failure is not None:
             raise transaction.failed()
 
@@ -364,7 +366,7 @@ class TransactionalCore:
             batches=max(transaction.batches, 1),
         )
         try:
-            self._client.check_open()
+            self.client.check_open()
             transaction.check_ended(await self._end(at.topic, at.broker_name, end))
         except MiniMQError as error:
             if transaction.must_roll_back:
@@ -380,7 +382,7 @@ class TransactionalCore:
 
     # ---- requests, in the steps of a caller or on the event loop of the connection ----------------------
 
-    async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[EncodedPart]) -> None:
+    async def _stage_all(self, transaction: HalfTransaction, parts: Sequence[Part]) -> None:
         half = Transaction(transaction.group, transaction.number, is_half=True)
 
         async def stage_at_once() -> None:
@@ -389,15 +391,15 @@ class TransactionalCore:
         if len(parts) == 1:  # saves a task
             await self._stage(half, parts[0])
         else:
-            await LoopStep(self._client, stage_at_once)
+            await LoopStep(self.client, stage_at_once)
 
-    async def _stage(self, half: Transaction, each: EncodedPart) -> None:
-        queue = each.part.queue
-        route = self._client.routes.known(queue.topic)
+    async def _stage(self, half: Transaction, part: Part) -> None:
+        queue = part.queue
+        route = self.client.routes.known(queue.topic)
         key_queues = route.key_queues if route else 0
 
         def ask(address: str, take: OnResult[broker_pb2.AppendResult]) -> None:
-            self._streams[address].append(queue, each.data, take, half, key_queues=key_queues)
+            self._streams[address].append(queue, part.data, take, half, key_queues=key_queues)
 
         await self._answer(queue.topic, queue.broker_name, ask)
 
@@ -409,22 +411,18 @@ class TransactionalCore:
 
     async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, OnResult[T]], object]) -> T:
         return await at_master(
-            RoutedMaster(self._client, topic, broker_name),
-            lambda address, limit_s: LoopRequest(self._client, partial(ask, address), limit_s),
+            RoutedMaster(self.client, topic, broker_name),
+            lambda address, limit_s: LoopRequest(self.client, partial(ask, address), limit_s),
             self._timeout_s,
-            pause=lambda seconds: LoopStep(self._client, partial(asyncio.sleep, seconds)),
+            pause=lambda seconds: LoopStep(self.client, partial(asyncio.sleep, seconds)),
         )
 
     # ---- the end ------------------------------------------------------------------------------------
 
-    @property
-    def is_forked(self) -> bool:
-        """True in a fork of the process that created this."""
-        return self._core.is_forked
-
     def release(self) -> None:
         """Close everything; pending requests fail. Idempotent."""
-        if not self._core.is_forked:
+        if not self.client.connection.is_forked:
             self._checks.close()
-            self._client.connection.call_soon(self._streams.close)
+            self.client.connection.call_soon(self._streams.close)
             self._core.close(0.0)
+            self.check.close()

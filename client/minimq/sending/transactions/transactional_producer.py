@@ -4,29 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from minimq.administration.resolutions import TransactionResolution
-from minimq.arguments import check_iterable, check_plain_function
+from minimq.arguments import check_function, check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import run_steps
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.transactional_core import CheckThreads, HalfTransaction, TransactionalCore
+from minimq.sending.transactions.transactional_core import HalfTransaction, TransactionalCore
 from minimq.transport.dropped import WhenDropped
 from minimq.transport.home_process import check_no_signal
 from minimq_common.model import Message, MessageQueue
 
-#: Timeout of `close` for running checks.
-_JOIN_S = 2.0
-
 #: Returns how the transaction of a half message ended, as far as known.
 TransactionCheck = Callable[[Message], TransactionResolution]
+Check = TypeVar("Check", bound=Callable[[Message], object])
 
 
-class TransactionalProducer:
+class TransactionalFace(Generic[Check]):
+    """The part of the transactional producer that `minimq` and `minimq.aio` share."""
+
+    #: Whether the check may be a coroutine function.
+    _awaits: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        nameserver: str | Sequence[str] | Cluster | None = None,
+        *,
+        group: str,
+        check: Check,
+        options: ProducerOptions | None = None,
+        interceptors: Sequence[SendInterceptor] = (),
+        **changes: Unpack[ProducerChanges],
+    ) -> None:
+        (check_function if self._awaits else check_plain_function)("check", check)
+        changed = with_changes(options or ProducerOptions(), changes, type(self))
+        self._core = TransactionalCore(nameserver, group, changed, check, interceptors)
+        self._when_dropped = WhenDropped(self, self._core.release)
+
+    @property
+    def group(self) -> str:
+        """The producer group."""
+        return self._core.group
+
+
+class TransactionalProducer(TransactionalFace[TransactionCheck]):
     """Sends messages that consumers get if, and only if, something outside of minimq commits, such as a database.
 
         producer = TransactionalProducer("127.0.0.1:9876", group="shop", check=check)
@@ -56,38 +81,11 @@ class TransactionalProducer:
         InvalidArgument: an address, the group or an option is invalid, or `check` is not a plain function.
     """
 
-    def __init__(
-        self,
-        nameserver: str | Sequence[str] | Cluster | None = None,
-        *,
-        group: str,
-        check: TransactionCheck,
-        options: ProducerOptions | None = None,
-        interceptors: Sequence[SendInterceptor] = (),
-        **changes: Unpack[ProducerChanges],
-    ) -> None:
-        check_plain_function("check", check)
-        changed = with_changes(options or ProducerOptions(), changes, TransactionalProducer)
-        threads = CheckThreads(check)
-        self._core = core = TransactionalCore(nameserver, group, changed, threads.ask, interceptors)
-
-        def release() -> None:
-            core.release()
-            threads.close(_JOIN_S)
-
-        self._release = release
-        self._when_dropped = WhenDropped(self, release)
-
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-    @property
-    def group(self) -> str:
-        """The producer group."""
-        return self._core.group
 
     def transaction(self, topics: Collection[str] = ()) -> CheckedTransaction:
         """Return a transaction for a `with` block.
@@ -105,9 +103,8 @@ class TransactionalProducer:
     def close(self) -> None:
         """Close. A `check` of the producer group decides on open transactions later. Idempotent."""
         check_no_signal()
-        if not self._core.is_forked:
-            self._when_dropped.closed()
-            self._release()
+        self._when_dropped.closed()
+        self._core.release()
 
 
 class CheckedFace:

@@ -9,8 +9,11 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+import msgspec
+
+from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
@@ -19,14 +22,15 @@ from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
-from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, encode_batch, new_producer_id
+from minimq.sending.interceptor import Interceptors
+from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, PendingMessage, encode_batch, new_producer_id
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transactions.placement import TransactionMessage, absent_brokers, bound_queue, brokers_of, queues_at
-from minimq.sending.transactions.transaction_input import Consumed
+from minimq.sending.transactions.placement import absent_brokers, bound_queue, brokers_of, queues_at
+from minimq_common.batch.single import check_message
 from minimq_common.errors import (
     Closed,
     Fenced,
@@ -39,6 +43,7 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.names import check_topic
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES, MAX_ATOMIC_BYTES
 from minimq_proto.v1 import broker_pb2
 
@@ -53,50 +58,36 @@ def is_in_doubt(error: MiniMQError) -> bool:
     return not error.answered or isinstance(error, _IN_DOUBT)
 
 
-class Part(NamedTuple):
-    """Messages of one batch, by their indices in the transaction."""
+class Part(msgspec.Struct):
+    """A batch of a transaction."""
 
     queue: MessageQueue
     message_group: str | None
-    indices: list[int]
+    #: Indices of its messages in the transaction.
+    indices: list[int] = []
+    #: Bytes of its messages.
+    size: int = 0
+    sequence: int = -1
+    data: bytes = b""
 
 
-class Batcher:
-    """Divides messages into batches, and encodes these."""
-
-    def __init__(self, options: ProducerOptions) -> None:
-        self._most, self._most_bytes = options.batch_messages, options.batch_bytes
-        self.producer_id = new_producer_id()
-        self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self.producer_id)
-
-    async def parts(self, items: Sequence[TransactionMessage], queues: Iterable[MessageQueue]) -> list[Part]:
-        """Divide messages into batches by queue and message group; each keeps the order of its messages."""
-        parts: list[Part] = []
-        filling: dict[tuple[MessageQueue, str | None], tuple[Part, int]] = {}
-        for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
-            if index and not index % PER_TURN:
-                await YieldToLoop()
-            group = item.message.message_group
-            part, size = filling.get((queue, group), (None, 0))
-            if part is None or len(part.indices) >= self._most or size + item.size > self._most_bytes:
-                part, size = Part(queue, group, []), 0
-                parts.append(part)
-            part.indices.append(index)
-            filling[queue, group] = part, size + item.size
-        return parts
-
-    def encode(self, part: Part, items: Sequence[TransactionMessage], number: BatchNumber) -> bytes:
-        """Return an encoded batch. Can raise any exception if the user has changed a message meanwhile."""
-        chosen = [items[index] for index in part.indices]
-        return self._encode(chosen, part.message_group, number)
-
-
-class EncodedPart(NamedTuple):
-    """An encoded batch of a transaction."""
-
-    part: Part
-    data: bytes
-    sequence: int
+async def divided(
+    items: Sequence[PendingMessage], queues: Iterable[MessageQueue], options: ProducerOptions
+) -> list[Part]:
+    """Divide messages into batches by queue and message group; each keeps the order of its messages."""
+    parts: list[Part] = []
+    filling: dict[tuple[MessageQueue, str | None], Part] = {}
+    for index, (item, queue) in enumerate(zip(items, queues, strict=True)):
+        if index and not index % PER_TURN:
+            await YieldToLoop()
+        key = queue, item.message.message_group
+        part = filling.get(key)
+        if part is None or len(part.indices) >= options.batch_messages or part.size + item.size > options.batch_bytes:
+            part = filling[key] = Part(*key)
+            parts.append(part)
+        part.indices.append(index)
+        part.size += item.size
+    return parts
 
 
 class PlacedMessages(NamedTuple):
@@ -104,16 +95,30 @@ class PlacedMessages(NamedTuple):
 
     broker_name: str
     topic: str
-    parts: Sequence[EncodedPart]
+    parts: Sequence[Part]
     #: True if another broker could store them.
     others: bool
 
 
-class StoredBatch(NamedTuple):
-    """The receipt of a batch, and the indices of its messages in the transaction."""
+#: The receipts of batches, with the indices of their messages in the transaction.
+StoredBatches = Sequence[tuple[Sequence[int], BatchReceipt]]
 
-    indices: Sequence[int]
-    batch: BatchReceipt
+
+class Consumed(Protocol):
+    """The messages that an atomic append consumes. Used on the event loop of the sender's connection."""
+
+    @property
+    def queue(self) -> MessageQueue | None:
+        """A queue of the broker of the messages, which must store the append; None if nothing was received."""
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        """Return the progress to commit, for one try. Raises `Fenced` if other consumers have got the messages."""
+
+    def answered(self, error: MiniMQError | None) -> None:
+        """Record the outcome of a try."""
+
+    def may_pass(self) -> bool:
+        """Return whether a retry may succeed after `Fenced`: a new master may renew the lease."""
 
 
 class _TryOtherBroker(Exception):
@@ -137,15 +142,16 @@ class Transactor:
         client: ClusterClient,
         options: ProducerOptions,
         finder: TopicFinder,
-        choose: Callable[[TopicRoute, Message, MessageQueue | None, Selector | None], MessageQueue | None],
+        choose: Callable[[TopicRoute | None, Message, MessageQueue | None, Selector | None], MessageQueue | None],
+        interceptors: Interceptors,
     ) -> None:
-        self._client = client
+        self.client = client
         self._options = options
         self._finder = finder
         self._choose = choose
+        self.interceptors = interceptors
         self.totals = NO_TRANSACTIONS
-        self._batcher = Batcher(options)
-        self.producer_id = self._batcher.producer_id
+        self.producer_id = new_producer_id()
         self._lock = threading.Lock()  # protects `totals`, `_next`, `_open` and `_turn`
         self._next = 0
         #: First sequence number of each transaction without an outcome, ascending.
@@ -162,7 +168,26 @@ class Transactor:
 
     # ---- by the caller ------------------------------------------------------------------------------
 
-    async def commit(self, messages: Sequence[TransactionMessage], source: Consumed | None) -> list[StoredBatch]:
+    def accept(self, message: Message, queue: MessageQueue | None, selector: Selector | None) -> PendingMessage:
+        """Run the interceptors and validate a message. Does not block: the topic need not be known."""
+        check_message_type(message)
+        if self.interceptors:
+            message = self.interceptors.before_send(message)
+        try:
+            size = check_message(message, self._options.max_body_bytes)
+            check_topic(message.topic)
+            if message.deliver_after_s is not None or message.deliver_at is not None:
+                raise InvalidArgument(
+                    "a delayed message cannot be part of a transaction: leave out its due time, or send it by itself"
+                )
+            self._choose(None, message, queue, selector)
+            born_ms = time.time_ns() // 1_000_000
+            return PendingMessage(message, queue, size, None, born_ms=born_ms, selector=selector)
+        except BaseException as error:
+            self.interceptors.not_sent((message,), error)
+            raise
+
+    async def commit(self, messages: Sequence[PendingMessage], source: Consumed | None) -> StoredBatches:
         """Commit a transaction; return the receipts of its batches."""
         consumed = source.queue if source is not None else None
         if not messages and consumed is None:
@@ -175,12 +200,12 @@ class Transactor:
             except Absent as absent:
                 if time.monotonic() >= deadline:
                     raise _failed(absent.error, (), in_doubt=False) from None
-                await LoopStep(self._client, partial(self._look_again, absent.topics))
+                await LoopStep(self.client, partial(self._look_again, absent.topics))
                 continue
             try:
                 _check_size(placed.parts)
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
-                answers = await LoopStep(self._client, append)
+                answers = await LoopStep(self.client, append)
                 return _receipts(placed, answers, self.producer_id)
             except _TryOtherBroker:
                 avoid.add(placed.broker_name)
@@ -189,7 +214,7 @@ class Transactor:
 
     async def place(
         self,
-        messages: Sequence[TransactionMessage],
+        messages: Sequence[PendingMessage],
         at: MessageQueue | None,
         avoid: Collection[str],
         others: Collection[str] = (),
@@ -226,15 +251,16 @@ class Transactor:
         queues = {each: here[name] for each, here in topics.items()}
         in_turn = {each: here[turn // len(chosen) % len(here)] for each, here in queues.items()}
         places = (place or in_turn[item.message.topic] for place, item in zip(fixed, messages, strict=True))
-        parts = await self._encoded(await self._batcher.parts(messages, places), messages)
-        has_others = len(names) > 1 and len({*names} - {*avoid}) > 1
+        parts = await divided(messages, places, self._options)
+        await self._encode(parts, messages)
+        has_others = len({*names} - {*avoid}) > 1
         return PlacedMessages(name, topic or (at.topic if at else ""), parts, has_others)
 
     async def _route(self, topic: str, *, make: bool) -> TopicRoute:
         find = partial(self._finder.find, topic, make=make)
-        return self._finder.known(topic) or await LoopStep(self._client, find)
+        return self._finder.known(topic) or await LoopStep(self.client, find)
 
-    def _fixed(self, route: TopicRoute, item: TransactionMessage) -> MessageQueue | None:
+    def _fixed(self, route: TopicRoute, item: PendingMessage) -> MessageQueue | None:
         message = item.message
         if not message.body:
             check_body(message, route)
@@ -243,7 +269,7 @@ class Transactor:
         return self._choose(route, message, item.queue, item.selector)
 
     def _best(self, route: TopicRoute, names: Sequence[str]) -> Sequence[str]:
-        health, now = self._client.connection.health, time.monotonic()
+        health, now = self.client.connection.health, time.monotonic()
         addresses = {name: route.master_of(name) or "" for name in names}
         return choose_brokers(
             names,
@@ -252,7 +278,9 @@ class Transactor:
             None,
         )
 
-    async def _encoded(self, parts: Sequence[Part], messages: Sequence[TransactionMessage]) -> list[EncodedPart]:
+    async def _encode(self, parts: Sequence[Part], messages: Sequence[PendingMessage]) -> None:
+        # Can raise any exception if the user has changed a message meanwhile.
+        encode = partial(encode_batch, self._options.max_body_bytes, self._options.batch_compression, self.producer_id)
         with self._lock:
             first = self._next
             self._next += len(parts)
@@ -260,15 +288,15 @@ class Transactor:
                 self._open[first] = None
             oldest = next(iter(self._open), first)
         try:
-            encoded, size = [], 0
+            size = 0
             for number, part in enumerate(parts, first):
-                data = self._batcher.encode(part, messages, BatchNumber(number, number - oldest))
-                encoded.append(EncodedPart(part, data, number))
-                size += _BATCH_BYTES + sum(messages[index].size for index in part.indices)
+                chosen = [messages[index] for index in part.indices]
+                part.sequence = number
+                part.data = encode(chosen, part.message_group, BatchNumber(number, number - oldest))
+                size += _BATCH_BYTES + part.size
                 if size > _LARGE_BYTES:
                     size = 0
                     await YieldToLoop()
-            return encoded
         except BaseException:
             self._forget(first)
             raise
@@ -287,7 +315,7 @@ class Transactor:
     async def _append(
         self, placed: PlacedMessages, source: Consumed | None, deadline: float
     ) -> Sequence[broker_pb2.AppendResult]:
-        batches = [(each.part.queue, each.data) for each in placed.parts]
+        batches = [(part.queue, part.data) for part in placed.parts]
         tries: list[str] = []
         is_sent = in_doubt = False
 
@@ -320,7 +348,7 @@ class Transactor:
                 raise _TryOtherBroker
             return error.retriable and not isinstance(error, StaleSequence)
 
-        master = RoutedMaster(self._client, placed.topic, placed.broker_name)
+        master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
             return await at_master(master, attempt, deadline - time.monotonic(), again=again)
         except MiniMQError as error:
@@ -331,7 +359,7 @@ class Transactor:
     async def _reach(self, address: str, limit_s: float) -> AtomicStream:
         # A new stream is opened only to a broker that answers a probe.
         if address not in self.streams:
-            calls, timeout_s = self._client.connection.brokers, min(limit_s, self._client.timeout_s)
+            calls, timeout_s = self.client.connection.brokers, min(limit_s, self.client.timeout_s)
             await calls.call(address, lambda stub: stub.Probe, broker_pb2.ProbeRequest(), timeout_s)
         return self.streams[address]
 
@@ -339,20 +367,16 @@ class Transactor:
         await asyncio.sleep(PAUSE_S)
         for topic in topics:
             with suppress(MiniMQError):  # the next attempt reports it
-                await self._client.connection.routes.refresh(topic, self._client.timeout_s)
-
-    def close(self) -> None:
-        """Close all streams."""
-        self._client.connection.call_soon(self.streams.close)
+                await self.client.connection.routes.refresh(topic, self.client.timeout_s)
 
 
-def _check_size(parts: Sequence[EncodedPart]) -> None:
+def _check_size(parts: Sequence[Part]) -> None:
     if len(parts) > MAX_ATOMIC_BATCHES:
         raise InvalidArgument(
             f"the transaction has {len(parts):,} batches for different queues or message groups, the limit is "
             f"{MAX_ATOMIC_BATCHES:,}: divide it"
         )
-    size = sum(len(each.data) for each in parts)
+    size = sum(len(part.data) for part in parts)
     if size > MAX_ATOMIC_BYTES - (len(parts) + 1) * 1024:
         raise InvalidArgument(
             f"the transaction has {size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: divide it, or compress it "
@@ -365,18 +389,15 @@ def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> Send
     return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
 
 
-def _receipts(
-    placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult], producer_id: int
-) -> list[StoredBatch]:
+def _receipts(placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult], producer_id: int) -> StoredBatches:
     if len(answers) != len(placed.parts):
         raise InternalError(f"broker {placed.broker_name} answered about other batches")
-    found: list[StoredBatch] = []
-    for each, answer in zip(placed.parts, answers, strict=True):
-        part = each.part
+    found = []
+    for part, answer in zip(placed.parts, answers, strict=True):
         queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
         status = SendStatus(answer.status)
         batch = BatchReceipt(
-            queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, each.sequence, status
+            queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, part.sequence, status
         )
-        found.append(StoredBatch(part.indices, batch))
+        found.append((part.indices, batch))
     return found
