@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
-from minimq.connection.connection import Connection
 from minimq.connection.loop_calls import answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
@@ -181,14 +180,7 @@ class Replier:
         self._notify_if_done()
 
 
-class ReplyStream(CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]):
-    """Sends replies to one broker."""
-
-    def __init__(self, connection: Connection, address: str) -> None:
-        self.address = address
-        super().__init__(
-            connection, address, lambda stub: stub.Reply, lambda response: (Part(response.request_id, response),)
-        )
+_Stream = CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]
 
 
 class _ReplyQueue:
@@ -199,7 +191,7 @@ class _ReplyQueue:
         self._broker_name = broker_name
         self.waiting: deque[PreparedReply] = deque()
         self._sending: asyncio.Task[None] | None = None
-        self._stream: ReplyStream | None = None
+        self._stream: _Stream | None = None
 
     def flush(self) -> None:
         """Send the waiting replies, unless a task already does."""
@@ -265,7 +257,12 @@ class _ReplyQueue:
         self, parts: Mapping[bytes, Sequence[PreparedReply]], address: str, limit_s: float
     ) -> attend_pb2.ReplyResponse:
         if self._stream is None or self._stream.ended or self._stream.address != address:
-            self._stream = ReplyStream(self._replier.client.connection, address)
+            self._stream = CorrelatedStream(
+                self._replier.client.connection,
+                address,
+                lambda stub: stub.Reply,
+                lambda response: (Part(response.request_id, response),),
+            )
         items = [
             attend_pb2.InboxReplies(
                 inbox=inbox,
@@ -296,9 +293,10 @@ class _ReplyQueue:
                 self._replier.over(part, "too-large")
             else:
                 self._replier.over(part, "forwarded")
-        if again:
-            asyncio.get_running_loop().call_later(PAUSE_S, self._once_more, again)
 
-    def _once_more(self, replies: Sequence[PreparedReply]) -> None:
-        self.waiting.extendleft(reversed(replies))
-        self.flush()
+        def once_more() -> None:
+            self.waiting.extendleft(reversed(again))
+            self.flush()
+
+        if again:
+            asyncio.get_running_loop().call_later(PAUSE_S, once_more)

@@ -9,7 +9,7 @@ import os
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from google.protobuf.message import DecodeError
 
@@ -18,7 +18,7 @@ from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import Awaited
 from minimq.sending.callback_thread import CallbackThread
-from minimq.sending.pending_batch import UserCall
+from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
 from minimq.sending.requests.reply import Reply, decoded_reply
@@ -40,13 +40,6 @@ _ID_BYTES = 12
 _LOOK_S = 0.01
 
 
-class ReplyOutcome(Protocol):
-    """Receives the reply to one request, or the error, such as a `ReceiptFuture`."""
-
-    def complete(self, receipt: Reply | None, error: MiniMQError | None, /) -> UserCall | None:
-        """Process the reply, or the error. Called once. Returns user code that is still to be called."""
-
-
 class OpenRequest:
     """A request without a reply. Also the `Outcome` of its message: if the message fails, so does the request."""
 
@@ -57,10 +50,10 @@ class OpenRequest:
         end: Callable[[OpenRequest, Reply | None, MiniMQError | None], UserCall | None],
         request_id: str,
         timeout_s: float,
-        outcome: ReplyOutcome,
+        outcome: Outcome[Reply],
     ) -> None:
         self._end = end
-        self._outcome: ReplyOutcome | None = outcome
+        self._outcome: Outcome[Reply] | None = outcome
         self._receipt: SendReceipt | None = None
         self._home: Attendance | None = None
         self._events = 0
@@ -139,10 +132,9 @@ class Requester:
     def home(self, topic: str) -> Attendance | None:
         """Return the broker with the open inbox for requests to a topic; None if there is none: see `open_inbox`."""
         home, route = self._homes.get(topic), self._client.routes.known(topic)
-        return home if home is not None and route is not None and self._is_usable(home, route) else None
-
-    def _is_usable(self, home: Attendance, route: TopicRoute) -> bool:
-        return home.is_open and home.broker_name in route.brokers and not self._health.is_silent(home.address)
+        if home is None or route is None or not home.is_open or home.broker_name not in route.brokers:
+            return None
+        return None if self._health.is_silent(home.address) else home
 
     async def open_inbox(self, message: Message, deadline: float) -> Attendance:
         """Open the inbox at a broker of the topic of a request. On the event loop of the connection."""
@@ -180,7 +172,7 @@ class Requester:
         message: Message,
         queue: MessageQueue | None,
         selector: Selector | None,
-        outcome: ReplyOutcome,
+        outcome: Outcome[Reply],
         timeout_s: float,
     ) -> None:
         """Send a request. Blocks if its topic is not known, the inbox is not open, or the buffer is full."""
@@ -208,7 +200,7 @@ class Requester:
         home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
         self._send(message, queue, selector, request, self.begin(request, home))
 
-    def new(self, message: Message, outcome: ReplyOutcome, timeout_s: float) -> OpenRequest:
+    def new(self, message: Message, outcome: Outcome[Reply], timeout_s: float) -> OpenRequest:
         """Return a request that has not begun. Raises `InvalidArgument` for a bad message or timeout."""
         check_message_type(message)
         properties: object = message.properties
