@@ -159,7 +159,9 @@ def _map_of(column: str, pairs: pa.Array) -> pa.Array:
     offsets = pc.subtract(pairs.offsets, pa.scalar(first, pa.int32()))
     if column == "properties":
         refuse_repeated(column, names, rows)
-        return pa.MapArray.from_arrays(offsets, names, _text(column, values))
+        if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+            values = pc.cast(with_small_offsets(values), pa.string(), safe=False)
+        return pa.MapArray.from_arrays(offsets, names, checked_text(column, values))
     text = None if values.null_count else _plain_text(values)
     if (
         text is None
@@ -198,12 +200,6 @@ def repeated(names: pa.Array, rows: pa.Array) -> str | None:
     twice = counts.field("values")[pc.index(pc.greater(counts.field("counts"), 1), True).as_py()]
     name: str = names[pc.index(places, twice).as_py()].as_py()
     return name
-
-
-def _text(name: str, column: pa.Array) -> pa.Array:
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        column = pc.cast(with_small_offsets(column), pa.string(), safe=False)
-    return checked_text(name, column)
 
 
 # ---- accepted columns --------------------------------------------------------------------------------
