@@ -89,7 +89,7 @@ class _RegistryAnswer(msgspec.Struct, rename="camel"):
     """The fields of responses that are used here."""
 
     id: int | None = None
-    guid: str | None = None
+    guid: UUID | None = None
     version: int | None = None
     schema: str | None = None
     schema_type: SchemaType = "AVRO"
@@ -243,11 +243,11 @@ class SchemaRegistry:
         named = place.partition("?")[0].rpartition("/")[2]  # the id, which the response may omit
         schema_id = answer.id if answer.id is not None else int(named) if named.isdecimal() else 0
         schema = Schema(answer.schema, answer.schema_type, answer.references)
-        return RegisteredSchema(schema, schema_id, self._guid(answer.guid))
+        return RegisteredSchema(schema, schema_id, answer.guid)
 
     def _register(self, subject: str, schema: Schema, verb: str) -> RegisteredSchema:
         answer = self._post(f"/subjects/{_quoted(subject)}{verb}", schema)
-        return RegisteredSchema(schema, self._number(answer.id), self._guid(answer.guid))
+        return RegisteredSchema(schema, self._number(answer.id), answer.guid)
 
     def _post(self, place: str, schema: Schema) -> _RegistryAnswer:
         body: dict[str, object] = {"schema": schema.text}
@@ -304,14 +304,6 @@ class SchemaRegistry:
         if number is None:
             raise Unavailable(f"{self.url} has answered without an id: it is no schema registry")
         return number
-
-    def _guid(self, text: str | None) -> UUID | None:
-        if text is None:
-            return None
-        try:
-            return UUID(text)
-        except ValueError:
-            raise Unavailable(f"{self.url} has answered with the GUID {text[:40]!r}") from None
 
 
 def check_installed(library: str) -> None:
