@@ -15,7 +15,7 @@ from typing import Any
 
 from minimq.sending.chosen_queues import takes_only_tombstones
 from minimq.sending.due_times import DueBucket, DueTime, due_time
-from minimq.sending.interceptor import reason_of
+from minimq.sending.interceptor import Interceptors, reason_of
 from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -39,10 +39,6 @@ Slots = Sequence[int]
 
 #: Topic, fixed queue, message group and due bucket that the messages of a batch share.
 Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
-
-
-#: Called with the outcome of a message, see `SendInterceptor.after_send`.
-Watcher = Callable[[Message, SendReceipt | None, MiniMQError | None], None]
 
 
 class _OpenBatch:
@@ -89,6 +85,7 @@ class BulkSend:
         options: ProducerOptions,
         find: Callable[[str], TopicRoute],
         choose: Callable[[Message], MessageQueue | None],
+        interceptors: Interceptors,
         *,
         is_bound: bool,
         cancelled: threading.Event | None = None,
@@ -107,8 +104,8 @@ class BulkSend:
         self._filled: set[Destination] = set()
         self._count = 0
         self._batches = 0
-        self._watcher: Watcher | None = None
-        #: Messages, by index, whose outcome the watcher has not received yet.
+        self._interceptors = interceptors
+        #: Messages, by index, whose outcome the interceptors have not received yet.
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MiniMQError | None = None
@@ -118,19 +115,15 @@ class BulkSend:
         self._ends: SimpleQueue[int] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
 
-    def watched(
-        self, messages: Iterable[Message], make: Callable[[Message], Message], watcher: Watcher
-    ) -> Iterator[Message]:
-        """Yield `make(message)` for each message, and register it for the watcher."""
-        self._watcher = watcher
+    def _intercepted(self, messages: Iterable[Message]) -> Iterator[Message]:
         for place, message in enumerate(messages):
-            made = self._watched[place] = make(message)
+            made = self._watched[place] = self._interceptors.before_send(message)
             yield made
 
     def send(self, messages: Iterator[Message]) -> None:
         """Send all messages. Raises as `Producer.send_many`."""
         try:
-            self._send_all(messages)
+            self._send_all(self._intercepted(messages) if self._interceptors else messages)
         except BaseException as error:
             for batch in (*self._open.values(), *self._leaving):
                 if batch.sent is None:
@@ -164,7 +157,7 @@ class BulkSend:
         self._send_leaving()
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the outcomes of all sent batches; if `send` failed, tell the watcher of messages without one."""
+        """Wait for the outcomes of all sent batches; if `send` failed, messages without one get its error."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with suppress(Empty):
             while self._under_way:
@@ -291,7 +284,7 @@ class BulkSend:
             outcome = receipt or error
             if outcome is not None:
                 self._outcomes.append((slots, outcome))
-                if self._watcher is not None:
+                if self._interceptors:
                     return partial(self._notify_and_end, number, slots, receipt, error)
             self._ends.put(number)
             return None
@@ -307,12 +300,10 @@ class BulkSend:
             self._ends.put(number)
 
     def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
-        if self._watcher is None:
-            return
-        for index, place in enumerate(places):
+        for index, place in enumerate(places if self._interceptors else ()):
             message = self._watched.pop(place, None)
             if message is not None:
-                self._watcher(message, SendReceipt(receipt, index) if receipt else None, error)
+                self._interceptors.after_send(message, SendReceipt(receipt, index) if receipt else None, error)
 
     def _failed(self, failures: list[MiniMQError]) -> SendFailed:
         first = failures[0]

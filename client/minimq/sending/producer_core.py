@@ -203,11 +203,11 @@ class ProducerCore:
 
         self.client.check_open()
         is_bound = queue is not None or selector is not None
-        bulk = BulkSend(self._sender, self.options, self._find, choose, is_bound=is_bound, cancelled=cancelled)
         given = iter(check_iterable("messages", messages, "messages"))
         with self._interceptors.many() as interceptors:
-            if interceptors:
-                given = bulk.watched(given, interceptors.before_send, interceptors.after_send)
+            bulk = BulkSend(
+                self._sender, self.options, self._find, choose, interceptors, is_bound=is_bound, cancelled=cancelled
+            )
             try:
                 bulk.send(given)
             except Exception:
