@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from functools import partial
 
 from minimq.administration.masters import Masters, raise_failures
@@ -35,8 +34,8 @@ class TopicFinder:
         self._chosen = chosen
         self._timeout_s = timeout_s
         self._masters = Masters(client)
-        self._under_way: dict[str, asyncio.Task[bool]] = {}
-        self._refusals: dict[str, tuple[float, TopicNotFound]] = {}  # expiry time and error by topic
+        #: Running requests by topic, and for a while those that were refused.
+        self._asked: dict[str, asyncio.Task[bool]] = {}
 
     def known(self, topic: str) -> TopicRoute | None:
         """Return the route of a topic if it is known, including all queues of a compacted one."""
@@ -98,14 +97,11 @@ class TopicFinder:
         Each broker decides on its own, and with its own number of queues. The requests get half of the time, so that a
         hung broker leaves the other half for finding what the others have created.
         """
-        until, refusal = self._refusals.get(check_topic(topic), (0.0, None))
-        if refusal is not None and time.monotonic() < until:
-            raise refusal.with_message(refusal.message)
-        is_first = topic not in self._under_way
+        is_first = check_topic(topic) not in self._asked
         if is_first:
-            self._under_way[topic] = asyncio.create_task(self._ask(topic, timeout_s / 2))
-            self._under_way[topic].add_done_callback(partial(self._end, topic))
-        asked = self._under_way[topic]
+            self._asked[topic] = asyncio.create_task(self._ask(topic, timeout_s / 2))
+            self._asked[topic].add_done_callback(partial(self._end, topic))
+        asked = self._asked[topic]
         await asyncio.wait([asked])  # if this is cancelled, the task continues for the other callers
         try:
             return asked.result() and is_first
@@ -130,9 +126,7 @@ class TopicFinder:
         return any(answer.created for answer in answers.values())
 
     def _end(self, topic: str, asked: asyncio.Task[bool]) -> None:
-        del self._under_way[topic]
-        now = time.monotonic()
-        self._refusals = {name: refusal for name, refusal in self._refusals.items() if refusal[0] > now}
-        error = None if asked.cancelled() else asked.exception()
-        if isinstance(error, TopicNotFound):
-            self._refusals[topic] = now + _REFUSED_S, error
+        if not asked.cancelled() and isinstance(asked.exception(), TopicNotFound):
+            asyncio.get_running_loop().call_later(_REFUSED_S, self._asked.pop, topic, None)
+        else:
+            del self._asked[topic]
