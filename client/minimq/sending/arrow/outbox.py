@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
@@ -27,6 +28,15 @@ Send = Callable[[str, MessageQueue | None, BatchColumns], Future[BatchReceipt]]
 
 #: Called with an invalid row, as a record batch, and the reason.
 OnRefused = Callable[[pa.RecordBatch, Exception], object]
+
+
+@dataclass
+class _Gathered:
+    """Rows for one destination, with their number and size in bytes."""
+
+    parts: list[pa.RecordBatch] = field(default_factory=list)
+    count: int = 0
+    size: int = 0
 
 
 class Outbox:
@@ -53,7 +63,9 @@ class Outbox:
                 gathered = None
             if gathered is None:
                 gathered = self._gathered[destination] = _Gathered()
-            gathered.add(part, size)
+            gathered.parts.append(part)
+            gathered.count += part.num_rows
+            gathered.size += size
             self._size += size
         if self._size > GATHERED_BYTES:
             self._send_all()
@@ -72,7 +84,8 @@ class Outbox:
     def _send(self, destination: Destination) -> None:
         gathered = self._gathered.pop(destination)
         self._size -= gathered.size
-        batch = to_batch(gathered.rows(), self._options.max_body_bytes, self._options.batch_compression)
+        rows = gathered.parts[0] if len(gathered.parts) == 1 else pa.concat_batches(gathered.parts)
+        batch = to_batch(rows, self._options.max_body_bytes, self._options.batch_compression)
         self._under_way.append((destination, self._send_batch(*destination, batch)))
         while self._under_way and self._under_way[0][1].done():  # raises a failure before all rows are sent
             self._take_receipt()
@@ -87,25 +100,6 @@ class Outbox:
                 f"is too large in a row for topic {destination.topic}: {error.message}; split it, or raise "
                 "--max-body-bytes of the brokers",
             ) from None
-
-
-class _Gathered:
-    """Rows for one destination."""
-
-    def __init__(self) -> None:
-        self._parts: list[pa.RecordBatch] = []
-        self.count = 0
-        self.size = 0
-
-    def add(self, part: pa.RecordBatch, size: int) -> None:
-        self._parts.append(part)
-        self.count += part.num_rows
-        self.size += size
-
-    def rows(self) -> pa.RecordBatch:
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return pa.concat_batches(self._parts)
 
 
 def send_rows(core: ProducerCore, topic: str | None, rows: object, on_refused: OnRefused | None) -> list[BatchReceipt]:
