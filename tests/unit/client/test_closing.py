@@ -1,10 +1,14 @@
-"""Closing a client from two threads."""
+"""Closing a client from two threads, and in a fork."""
 
 from __future__ import annotations
 
+import os
 import threading
 
-from minimq.transport.dropped import Closing
+import pytest
+
+from minimq.transport import dropped
+from minimq.transport.dropped import Closing, WhenDropped
 
 
 def test_a_second_close_returns_when_the_first_is_over() -> None:
@@ -29,3 +33,22 @@ def test_a_second_close_returns_when_the_first_is_over() -> None:
     first.join()
     second.join()
     assert ended == ["closed", "returned"]
+
+
+def test_a_client_that_a_fork_closes_and_drops_keeps_its_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If gRPC freed them there, connections of the parent process would break."""
+
+    class Client:
+        pass
+
+    def release() -> None:
+        raise AssertionError("released in a fork")
+
+    kept: list[object] = []
+    monkeypatch.setattr(dropped, "_never_released", kept)
+    client = Client()
+    when_dropped = WhenDropped(client, release)
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    when_dropped.closed()
+    del client
+    assert kept == [release]
