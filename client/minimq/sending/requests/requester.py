@@ -43,17 +43,13 @@ _LOOK_S = 0.01
 class OpenRequest:
     """A request without a reply. Also the `Outcome` of its message: if the message fails, so does the request."""
 
-    __slots__ = ("_end", "_events", "_home", "_outcome", "_receipt", "deadline", "id", "timeout_s")
+    __slots__ = ("_events", "_home", "_open", "_outcome", "_receipt", "deadline", "id", "timeout_s")
 
     def __init__(
-        self,
-        end: Callable[[OpenRequest, Reply | None, MiniMQError | None], UserCall | None],
-        request_id: str,
-        timeout_s: float,
-        outcome: Outcome[Reply],
+        self, open_requests: dict[str, OpenRequest], request_id: str, timeout_s: float, outcome: Outcome[Reply]
     ) -> None:
-        self._end = end
-        self._outcome: Outcome[Reply] | None = outcome
+        self._open = open_requests
+        self._outcome = outcome
         self._receipt: SendReceipt | None = None
         self._home: Attendance | None = None
         self._events = 0
@@ -73,12 +69,11 @@ class OpenRequest:
     def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
         """Process the receipt of the message, and wait on for the reply; or fail the request."""
         self._receipt = receipt
-        return self._end(self, None, error) if error is not None else None
+        return self.end(None, error) if error is not None else None
 
-    def tell(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
-        """Deliver the reply or the error to the requester. Called once."""
-        outcome, self._outcome = self._outcome, None
-        return outcome.complete(reply, error) if outcome is not None else None
+    def end(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
+        """Deliver the reply or the error to the requester, unless the request has ended."""
+        return self._outcome.complete(reply, error) if self._open.pop(self.id, None) is not None else None
 
     def late(self) -> DeadlineExceeded:
         """Return the error for an expired request."""
@@ -210,7 +205,7 @@ class Requester:
             raise InvalidArgument("a request is delivered at once: leave out its due time, or use send")
         if not 0 < timeout_s * 1000 <= MAX_WAIT_MS:
             raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
-        return OpenRequest(self._end, self._new_id(), timeout_s, outcome)
+        return OpenRequest(self._open, self._new_id(), timeout_s, outcome)
 
     def begin(self, request: OpenRequest, home: Attendance) -> str:
         """Register a request before it is sent; return its property `REPLY_TO`."""
@@ -241,13 +236,9 @@ class Requester:
         if self._streams is not None:
             self._streams.close()
 
-    def _end(self, request: OpenRequest, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
-        return request.tell(reply, error) if self._open.pop(request.id, None) is not None else None
-
     def _end_all(self) -> None:
         for request in [*self._open.values()]:
-            error = Closed("the producer was closed, or its cluster, before the reply came")
-            self._run(self._end(request, None, error))
+            self._run(request.end(None, Closed("the producer was closed, or its cluster, before the reply came")))
 
     def _run(self, call: UserCall | None) -> None:
         if call is not None:
@@ -265,7 +256,7 @@ class Requester:
             if request.deadline <= now:
                 if address := request.unresponsive_address():  # the broker of the inbox may have failed
                     self._health.failed(address, DeadlineExceeded("no reply came"))
-                self._run(self._end(request, None, request.late()))
+                self._run(request.end(None, request.late()))
         self._look_at = self._first_deadline()
         self._look_at = min(self._look_at, self._first_deadline())  # again, for a request that still saw the old value
         if self._look_at < math.inf:
@@ -285,12 +276,12 @@ class Requester:
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
             return
         for made in batch.replies:  # only the first one to each request counts
-            request = self._open.pop(made.correlation_id, None)
+            request = self._open.get(made.correlation_id)
             if request is None:
                 self.late_replies += 1
                 continue
             reply = decoded_reply(made)
             if reply.error is None:
-                self._run(request.tell(reply, None))
+                self._run(request.end(reply, None))
             else:
-                self._run(request.tell(None, RequestFailed(reply.error, reply.body, reply.properties)))
+                self._run(request.end(None, RequestFailed(reply.error, reply.body, reply.properties)))
