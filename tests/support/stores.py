@@ -20,9 +20,9 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
-from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.message_store import MessageStore, StoredBatch
 from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_broker.store.store_options import StoreOptions
@@ -34,7 +34,7 @@ from minimq_common.model import Message, Permission
 
 PATIENCE_S = 60.0
 #: For jobs that read no entries.
-NO_LOG = cast(LogReader, None)
+NO_LOG = cast(CommitLog, None)
 #: No checkpoint by time, so that a test decides when there is one.
 QUIET = StoreOptions(checkpoint_interval_s=3600.0)
 

@@ -14,6 +14,7 @@ from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, Tra
 from minimq_broker.core.held.staging import Staged, StagedCount, StagingLimits, check_room
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import (
     HEADER_BYTES,
     batch_entry,
@@ -27,7 +28,6 @@ from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
-from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.popping.pop_drafts import PopDrafts
 from minimq_broker.store.rows import Row, row_of
 from minimq_common.batch.header import Header, read_header
@@ -257,7 +257,7 @@ class CommitGroup:
                 self.early.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
-    def publish_next(self, name: str, reader: LogReader) -> int:
+    def publish_next(self, name: str, reader: CommitLog) -> int:
         """Publish the next batches of a decided transaction; return how many were published or skipped.
 
         Skips unreadable batches: otherwise the rest, and all later transactions of the name, would wait forever.
@@ -272,7 +272,7 @@ class CommitGroup:
         self.publish(TransactionId(name, ending.number), staged, reader)
         return len(staged)
 
-    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: LogReader) -> None:
+    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: CommitLog) -> None:
         """Write staged batches to their queues, in the given order."""
         for batch in staged:
             topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # exists: deletion drops its batches

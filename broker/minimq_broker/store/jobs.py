@@ -12,8 +12,8 @@ from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
 from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.held.due_index import DueIndex
-from minimq_broker.store.log_reader import LogReader
 from minimq_common.batch.header import Header
 from minimq_common.errors import MiniMQError
 
@@ -51,7 +51,7 @@ class Job:
         """Approximate memory of the job, in bytes."""
         return 256
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Add entries to a group, or raise a `MiniMQError` and leave it unchanged. Called on the writer's thread."""
         raise NotImplementedError
 
@@ -99,7 +99,7 @@ class AppendJob(Job):
     def __post_init__(self) -> None:
         self.size = len(self.data)
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Assign the batch a place, or find its existing one."""
         group.add_batch(self)
 
@@ -145,7 +145,7 @@ class AtomicJob(Job):
         """Approximate memory of the job, in bytes."""
         return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Assign all batches their places, or find the existing ones."""
         group.add_atomic(self)
 
@@ -166,7 +166,7 @@ class FactJob(Job):
 
     has_fact = True
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Make and record the fact."""
         self.fact = self.make(group.state)
         if self.fact is not None:
@@ -191,7 +191,7 @@ class ReplicaJob(Job):
         """Approximate memory of the job, in bytes."""
         return sum(map(len, self.entries))
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Append the entries."""
         group.add_entries(self)
 
@@ -206,7 +206,7 @@ class PublishJob(Job):
 
     alone = True
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Publish the next batches. Raises `StoreFull` if the disk is nearly full."""
         self.published = group.publish_next(self.name, log)
 
@@ -233,7 +233,7 @@ class DueJob(Job):
         """Number of published batches."""
         return len(self.late_ms)
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Write the due batches to their queues."""
         group.delays.publish(self, DueIndex(log))
 
@@ -252,7 +252,7 @@ class RecallJob(Job):
         """Approximate memory of the job, in bytes."""
         return 256 + 64 * len(self.keys)
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Recall the batches. Raises `TopicNotFound`."""
         group.delays.recall(self, DueIndex(log))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.store import log_reader
+from minimq_broker.store import commit_log
 from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_broker.store.segment import Segment
 from minimq_common.batch.records import RecordBatch
@@ -82,7 +82,7 @@ def test_an_entry_is_found_while_older_segments_are_removed(
         log.remove_first(store.store.saved_position)
         return segment.start
 
-    monkeypatch.setattr(log_reader, "_START_OF", start_of)
+    monkeypatch.setattr(commit_log, "_START_OF", start_of)
     if is_entry:
         assert log.entry_at(last)
     else:

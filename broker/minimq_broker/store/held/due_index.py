@@ -9,10 +9,10 @@ from heapq import merge
 from operator import itemgetter
 
 from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, DueKey, DueMark
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.entry import delay_of, delayed_batch, effect
 from minimq_broker.store.held.due_table import DueRow, key_after, key_from
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.log_reader import LogReader
 from minimq_broker.store.segment import Segment
 from minimq_common.errors import CorruptEntry, StoreError
 
@@ -65,7 +65,7 @@ class DueIndex:
     In all methods, `mark` is the key up to which delayed batches are published.
     """
 
-    def __init__(self, log: LogReader) -> None:
+    def __init__(self, log: CommitLog) -> None:
         self._log = log
 
     def next_key(self, mark: DueKey) -> DueKey | None:

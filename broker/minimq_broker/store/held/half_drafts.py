@@ -10,8 +10,8 @@ from minimq_broker.core.facts import HalfEnded
 from minimq_broker.core.held.half_outcomes import ended
 from minimq_broker.core.held.staged_batches import HalfOutcome, StagedBatch, TransactionId, size_of
 from minimq_broker.core.held.transactions import TransactionTable, check_producer
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.jobs import Job
-from minimq_broker.store.log_reader import LogReader
 from minimq_common.names import is_half_name
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class EndJob(Job):
 
     to_sender = True
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """End the transaction, and publish its batches in the same commit if they fit."""
         staged = group.halves.end(self)
         if not self.is_new:

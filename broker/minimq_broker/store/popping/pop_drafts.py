@@ -22,8 +22,8 @@ from minimq_broker.core.popping.pop_runs import (
     handle_epoch,
 )
 from minimq_broker.core.state import QueueEnd, QueueKey, State
+from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.jobs import Job
-from minimq_broker.store.log_reader import LogReader
 from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class PopJob(Job):
                 size += 100 * len(step.what.spans)
         return size
 
-    def decide(self, group: CommitGroup, log: LogReader) -> None:
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
         """Record the changes. A refused step has its `error` set."""
         for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
             group.add(moved)

@@ -22,8 +22,7 @@ from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.rows import Row, last_offset_in, row_of
-from minimq_broker.store.segment import Segment
-from minimq_broker.store.segment_file import is_segment
+from minimq_broker.store.segment import Segment, is_segment
 from minimq_broker.store.upkeep.log_marks import missing_before
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch

@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
-from minimq_broker.store.segment import Segment, rows_of
-from minimq_broker.store.segment_file import PageCheck
+from minimq_broker.store.segment import PageCheck, Segment, rows_of
 from minimq_common.errors import CorruptEntry
 
 
