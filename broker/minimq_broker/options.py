@@ -20,6 +20,8 @@ from minimq_common.wire.protocol_bounds import MAX_TOPICS
 _MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TERM_LEASE_S = 3.0
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
+#: Prefixes of a controller in etcd.
+ETCD = (_ETCD, _ETCD_WITH_TLS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,25 +328,9 @@ class BrokerOptions:
                 "give the address that they shall use with --advertise HOST:PORT"
             )
 
-    def _check_controller(self) -> None:
-        is_etcd = self._decides_with_etcd
-        addresses = self.controller.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/")
-        try:
-            for part in addresses.split(",") if is_etcd else [self.controller]:
-                check_address(part.strip())
-        except InvalidArgument:
-            is_address = False
-        else:
-            is_address = is_etcd or "," not in self.controller
-        if not is_address:
-            raise InvalidArgument(
-                f"--controller is {self.controller!r}: write HOST:PORT of a name server that was started with "
-                "--controller-dir, or etcd://HOST:PORT[,HOST:PORT], or etcds:// for etcd with TLS"
-            )
-
     @property
     def _decides_with_etcd(self) -> bool:
-        return self.controller.startswith((_ETCD, _ETCD_WITH_TLS))
+        return self.controller.startswith(ETCD)
 
     def _check_etcd_files(self) -> None:
         if self.controller.startswith(_ETCD_WITH_TLS):
@@ -365,7 +351,7 @@ class BrokerOptions:
                 "a name server that is the controller has a --term-lease of its own"
             )
         if self.controller:
-            self._check_controller()
+            controller_addresses(self.controller)
             return
         remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
         if self.broker_id:
@@ -388,6 +374,21 @@ class BrokerOptions:
     def max_batch_bytes(self) -> int:
         """Maximum bytes of a batch: one body of the largest size, or many small messages with keys and properties."""
         return max(self.max_body_bytes, 4 << 20) + (4 << 20)
+
+
+def controller_addresses(text: str) -> list[str]:
+    """Return the addresses that the option `--controller` names. Raises `InvalidArgument`."""
+    is_etcd = text.startswith(ETCD)
+    parts = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",") if is_etcd else [text]
+    try:
+        if is_etcd or "," not in text:
+            return [check_address(part.strip()) for part in parts]
+    except InvalidArgument:
+        pass
+    raise InvalidArgument(
+        f"--controller is {text!r}: write HOST:PORT of a name server that was started with --controller-dir, or "
+        "etcd://HOST:PORT[,HOST:PORT], or etcds:// for etcd with TLS"
+    )
 
 
 def _memory_bytes(limit: Path) -> int:

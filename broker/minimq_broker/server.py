@@ -177,7 +177,7 @@ class Broker:
             idle_s=options.transaction_idle_s,
         )
         self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
-        engine.delay_listeners.append(self._due_timer.delayed)
+        engine.delayed = self._due_timer.delayed
         self._start_task(self._transactions)
         self._start_task(self._due_timer)
         return self._transactions
@@ -326,9 +326,9 @@ class Broker:
             self._service.begin()
             self._dispatcher.add(_BROKER, self._service.handlers())
         if self._transactions is not None:
-            self._transactions.look()
+            self._transactions.wake()
         if self._due_timer is not None:
-            self._due_timer.look()
+            self._due_timer.wake()
         if self._registration is not None:
             self._registration.start()
             self._registration.changed()

@@ -11,7 +11,7 @@ from minimq.receiving.broker_sessions import Heartbeats
 from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step, Trust
 from minimq_broker.core.groups import Members
 from minimq_common.errors import Fenced
-from minimq_common.model import MessageQueue
+from minimq_common.model import MemberList, MessageQueue
 from support.simulated_broker import SimulatedBroker
 from support.simulation import GROUP, TOPICS, Process, Session, Violation, short
 
@@ -209,7 +209,7 @@ class SimulatedMember(Process):
         if not self._routed:
             return
         carriers = {topic: self._routed.intersection(TOPICS[topic][1]) for topic in self.topics}
-        lists = {name: members.member_list for name, members in self._lists.items()}
+        lists = {name: MemberList(members.client_ids, members.topics) for name, members in self._lists.items()}
         found = shared_topics(self.name, {topic: names for topic, names in carriers.items() if names}, lists)
         if found is not None:
             target = [queue for shared in found for queue in self._share(shared)]

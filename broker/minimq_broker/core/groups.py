@@ -18,7 +18,7 @@ from typing import NamedTuple
 from minimq_broker.core.agreement import GroupConfig, check_agreement
 from minimq_broker.core.group_room import GroupQuota, Share, check_size
 from minimq_common.errors import GroupConflict
-from minimq_common.model import MemberList, MessageQueue
+from minimq_common.model import MessageQueue
 
 Held = tuple[MessageQueue, ...]
 
@@ -38,11 +38,6 @@ class Members(NamedTuple):
     held: Mapping[str, Held]
     #: Sorted topics of each member; empty while all subscribe to the same.
     topics: Mapping[str, tuple[str, ...]] = MappingProxyType({})
-
-    @property
-    def member_list(self) -> MemberList:
-        """The members and their subscriptions: the input of an allocation strategy."""
-        return MemberList(self.client_ids, self.topics)
 
 
 class _Member(NamedTuple):

@@ -21,7 +21,7 @@ from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.attending import outcome_names
+from minimq_broker.services.held.attending import OUTCOME_NAMES
 from minimq_broker.services.limits import LIMITS
 from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.message_store import MessageStore
@@ -216,7 +216,7 @@ class BrokerMetrics:
             f"{PREFIX}_replies_total",
             "Replies to requests: forwarded, not-open (tried again), unread (the requester does not read), too-large.",
             ("outcome",),
-            (((outcome,), engine.counters.replies[outcome]) for outcome in outcome_names()),
+            (((outcome,), engine.counters.replies[outcome]) for outcome in OUTCOME_NAMES.values()),
         )
         refusals = engine.refusals.counts
         yield counters(

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 import grpc
 
+from minimq_broker.options import ETCD, controller_addresses
 from minimq_broker.replication.etcd_controller import EtcdController
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_address
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
@@ -20,7 +20,6 @@ from minimq_proto.v1 import controller_pb2, controller_pb2_grpc
 if TYPE_CHECKING:
     from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
-_ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
 #: Timeout of an answer, in addition to the time for which the controller may hold it back.
 _PATIENCE_S = 1.0
 #: Timeout of a promotion, which takes about as long as a lease.
@@ -109,9 +108,7 @@ def parse(
     text: str, *, term_lease_s: float = 3.0, security: ChannelSecurity = PLAIN, etcd_security: ChannelSecurity = PLAIN
 ) -> Controller:
     """Return the controller that an option names. Connects at the first call."""
-    if text.startswith((_ETCD, _ETCD_WITH_TLS)):
-        addresses = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",")
-        return EtcdController([check_address(part.strip()) for part in addresses], term_lease_s, etcd_security)
-    if "://" in text or "," in text:
-        raise InvalidArgument(f"{text!r} names no controller: write HOST:PORT, or etcd://HOST:PORT[,HOST:PORT]")
-    return GrpcController(check_address(text), security)
+    addresses = controller_addresses(text)
+    if text.startswith(ETCD):
+        return EtcdController(addresses, term_lease_s, etcd_security)
+    return GrpcController(addresses[0], security)

@@ -65,7 +65,8 @@ class Engine:
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
         self.spans: BatchSpans | None = None
-        self.delay_listeners: list[Callable[[int], None]] = []
+        #: Called with the due time of each delayed batch, in ms since 1970.
+        self.delayed: Callable[[int], None] = lambda due_ms: None
         self.observer = observer
         self.handle = StoreHandle(
             path,
@@ -78,17 +79,13 @@ class Engine:
             replaced=self._state_replaced,
             disk_filled=observer.disk_filled,
         )
-        self._told = self._store.state.made
-        self.tables = RoleTables(self._store.term, lambda: self._store.state, recovery_s)
+        self._told = self.handle.any_store.state.made
+        self.tables = RoleTables(self.handle.any_store.term, lambda: self.handle.any_store.state, recovery_s)
 
     @property
     def store(self) -> MessageStore:
         """The store. Raises `SystemBusy` while it is not readable."""
         return self.handle.store
-
-    @property
-    def _store(self) -> MessageStore:
-        return self.handle.any_store
 
     @property
     def state(self) -> State:
@@ -113,7 +110,7 @@ class Engine:
 
     def newest_ms(self) -> int | None:
         """Return when the newest message was stored, in ms since 1970; None if there is none. Thread-safe."""
-        return max((end.stored_ms for end in self._store.state.ends.copy().values()), default=None)
+        return max((end.stored_ms for end in self.handle.any_store.state.ends.copy().values()), default=None)
 
     @property
     def stamps_ahead_ms(self) -> int:
@@ -130,13 +127,13 @@ class Engine:
     async def lead(self, term: int, *, waits_for_replicas: bool) -> None:
         """Begin a term in the store. Raises what `MessageStore.lead` and `StoreHandle.ensure_open` raise."""
         await self.handle.ensure_open()
-        store = self._store
+        store = self.handle.any_store
         await uncancellable(asyncio.to_thread(store.lead, term, waits_for_replicas=waits_for_replicas))
 
     async def follow(self) -> None:
         """Let the store accept only entries of a master. Raises what `StoreHandle.ensure_open` raises."""
         await self.handle.ensure_open()
-        await uncancellable(asyncio.to_thread(self._store.follow))
+        await uncancellable(asyncio.to_thread(self.handle.any_store.follow))
 
     def begin(self, term: int) -> None:
         """Begin a role: end all client streams, and start with new leases and groups."""
@@ -153,11 +150,6 @@ class Engine:
         self.tables.count_replaced(before)
         self._announce_topics()
 
-    def delayed(self, due_ms: int) -> None:
-        """Notify timers that a delayed batch is due at a time in ms since 1970."""
-        for listener in self.delay_listeners:
-            listener(due_ms)
-
     def recorded(self, fact: Fact) -> None:
         """React to a recorded fact, before its caller gets the answer."""
         if isinstance(fact, TopicDeleted | GroupDeleted):  # rare, so all readers may check their topic again
@@ -167,17 +159,17 @@ class Engine:
             for item in fact.offsets:  # there may be messages to read again
                 self.arrivals.wake(QueueKey(item.topic_id, item.queue_id))
         if isinstance(fact, RouteFact):
-            self._told = self._store.state.made
+            self._told = self.handle.any_store.state.made
             self.observer.topics_changed()
 
     def finished(self, *, maybe_recorded: bool) -> None:
         """Announce topic changes that no answered job reported. Called once all jobs of a commit are answered."""
-        is_unannounced = maybe_recorded or self._told != self._store.state.made
+        is_unannounced = maybe_recorded or self._told != self.handle.any_store.state.made
         if is_unannounced and not self.handle.is_closed:
             self._announce_topics()
 
     def _announce_topics(self) -> None:
-        self._told = self._store.state.made
+        self._told = self.handle.any_store.state.made
         self.arrivals.wake_all()
         self.tables.retain_topics()
         self.observer.topics_changed()

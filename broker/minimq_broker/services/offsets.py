@@ -34,14 +34,6 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
             return end
 
 
-def _fact(item: broker_pb2.QueueOffset, queue: QueueKey, client_id: str) -> CommittedOffset:
-    if not client_id:
-        return CommittedOffset(*queue, item.offset)
-    # None keeps the tries recorded at this offset: a plain commit says nothing of the message there, which may have
-    # killed a member.
-    return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
-
-
 class OffsetService:
     """The calls about offsets."""
 
@@ -57,25 +49,16 @@ class OffsetService:
         """Commit offsets of a group. All of them are on disk when this returns, or none was accepted."""
         group = check_group(request.group)
         self._engine.tables.poppers.check_none(group)
-        queues: list[QueueKey] = []
+        offsets: list[CommittedOffset] = []
         async for part in slices(request.offsets):
-            for item in part:
-                queue = self._engine.state.queue(item.topic, item.queue_id)
-                self._check_owner(LeaseKey(group, queue), item, request.client_id)
-                self._check_place(item, queue)
-                queues.append(queue)
-        if not queues:
+            offsets += [self._checked(group, item, request.client_id) for item in part]
+        if not offsets:
             return broker_pb2.CommitOffsetsResponse()
-        check_new_group(self._engine, group)
-        check_new_offsets(self._engine.handle.any_store.state, group, queues)
-        if len(queues) > SLICE:  # once more, without an await before the commit: queues may have changed owners
-            for item, queue in zip(request.offsets, queues, strict=True):
-                self._check_owner(LeaseKey(group, queue), item, request.client_id)
-        offsets = tuple(
-            _fact(item, queue, request.client_id) for item, queue in zip(request.offsets, queues, strict=True)
-        )
-        published = request.published or msgspec.UNSET
-        fact = OffsetsCommitted(group, offsets, request.force, published)
+        if len(offsets) > SLICE:  # once more, without an await before the commit: queues may have changed owners
+            for item, offset in zip(request.offsets, offsets, strict=True):
+                key = LeaseKey(group, QueueKey(offset.topic_id, offset.queue_id))
+                self._check_owner(key, item, request.client_id)
+        fact = self._fact(request, offsets, request.published or msgspec.UNSET)
         await self._engine.writes.record(lambda _: fact, alone=False)  # the fact does not depend on the state
         return broker_pb2.CommitOffsetsResponse()
 
@@ -83,16 +66,28 @@ class OffsetService:
         """Return the fact of a commit of few offsets, without recording it. Raises what `commit` raises."""
         group = check_group(request.group)
         self._engine.tables.poppers.check_none(group)
-        offsets = []
-        for item in request.offsets:
-            queue = self._engine.state.queue(item.topic, item.queue_id)
-            self._check_owner(LeaseKey(group, queue), item, request.client_id)
-            self._check_place(item, queue)
-            offsets.append(_fact(item, queue, request.client_id))
-        check_new_group(self._engine, group)
+        return self._fact(request, [self._checked(group, item, request.client_id) for item in request.offsets])
+
+    def _checked(self, group: str, item: broker_pb2.QueueOffset, client_id: str) -> CommittedOffset:
+        queue = self._engine.state.queue(item.topic, item.queue_id)
+        self._check_owner(LeaseKey(group, queue), item, client_id)
+        self._check_place(item, queue)
+        if not client_id:
+            return CommittedOffset(*queue, item.offset)
+        # None keeps the tries recorded at this offset: a plain commit says nothing of the message there, which may have
+        # killed a member.
+        return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
+
+    def _fact(
+        self,
+        request: broker_pb2.CommitOffsetsRequest,
+        offsets: Sequence[CommittedOffset],
+        published: bool | msgspec.UnsetType = msgspec.UNSET,
+    ) -> OffsetsCommitted:
+        check_new_group(self._engine, request.group)
         queues = [QueueKey(item.topic_id, item.queue_id) for item in offsets]
-        check_new_offsets(self._engine.handle.any_store.state, group, queues)
-        return OffsetsCommitted(group, tuple(offsets), request.force)
+        check_new_offsets(self._engine.handle.any_store.state, request.group, queues)
+        return OffsetsCommitted(request.group, tuple(offsets), request.force, published)
 
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
         if client_id:

@@ -51,7 +51,7 @@ class BrokerService:
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
-        self.halves = HalfService(engine, options, lambda: self._attending.attendants, transactions.look)
+        self.halves = HalfService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)

@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import grpc
 import grpc.aio
+from google.protobuf import message
 
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
 
-
-class _Message(Protocol):
-    def SerializeToString(self) -> bytes: ...
-
-
-Message = TypeVar("Message", bound=_Message)
+Message = TypeVar("Message", bound=message.Message)
 
 
 class StreamWriter(Generic[Message]):
@@ -76,8 +72,8 @@ class StreamWriter(Generic[Message]):
             write.exception()  # marks it as retrieved; the waiting task, if it still exists, raises it
 
 
-def _encoded(message: _Message | bytes | None) -> bytes | None:
-    return message if message is None or isinstance(message, bytes) else message.SerializeToString()
+def _encoded(made: message.Message | bytes | None) -> bytes | None:
+    return made if made is None or isinstance(made, bytes) else made.SerializeToString()
 
 
 class AnswerStream:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minimq_broker.core.facts import Fact, RouteFact
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.administration import LoggedDecision
+from minimq_broker.services.administration import log_change
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
@@ -134,8 +134,14 @@ class Writes:
         self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
-        with LoggedDecision(decide) as decision:
-            return (await self.written(FactJob(decision, alone, keeps_log))).fact
+        job = FactJob(decide, alone, keeps_log)
+        try:
+            await self.written(job)
+        except BaseException as error:
+            log_change(job.change, error)
+            raise
+        log_change(job.change)
+        return job.fact
 
     def submit(self, job: Job) -> None:
         """Submit a job; `job.done` is called on the loop. Raises `NotMaster`."""

@@ -19,7 +19,6 @@ from typing import TypeVar
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.store.rows import ReadLimits, ReadResult, Row
@@ -29,6 +28,7 @@ from minimq_broker.store.upkeep.crash_note import startup_verify_s
 from minimq_broker.store.upkeep.log_marks import DamageMarks, keep, record_log_start
 from minimq_broker.store.upkeep.repair import NOTHING_VERIFIED, repair_at_start
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
+from minimq_common.files.lmdb_pages import sync_directory
 
 T = TypeVar("T")
 _START_OF = attrgetter("start")

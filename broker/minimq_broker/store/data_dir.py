@@ -28,6 +28,7 @@ import google_crc32c
 
 from minimq_broker.store.disk import is_full
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
+from minimq_common.files.lmdb_pages import sync_directory
 
 FORMAT = 5
 
@@ -207,12 +208,3 @@ def write_whole(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
     made.rename(path)
     sync_directory(path.parent)
-
-
-def sync_directory(path: Path) -> None:
-    """Sync a directory, so that new and removed names survive a power failure."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

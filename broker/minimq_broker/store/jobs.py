@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
+from minimq_broker.core.changes import AdminChange, change_of
 from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staged_batches import TransactionId
@@ -163,6 +164,8 @@ class FactJob(Job):
     alone: bool = True
     keeps_log: bool = False
     fact: Fact | None = field(default=None, init=False)
+    #: What the fact changes, if an administrator has to see it in the log.
+    change: AdminChange | None = field(default=None, init=False)
 
     has_fact = True
 
@@ -170,6 +173,7 @@ class FactJob(Job):
         """Make and record the fact."""
         self.fact = self.make(group.state)
         if self.fact is not None:
+            self.change = change_of(group.state, self.fact)
             group.add(self.fact)
 
 

@@ -20,10 +20,10 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import lt
-from typing import Protocol
 
 import msgspec
 
+from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptBatch
 from minimq_common.moments import MAX_TIME_MS
 
@@ -44,18 +44,6 @@ class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
     sequence: int
     stored_ms: int
     compacted_ms: int
-
-
-class RecordCounts(Protocol):
-    """The part of `Header` that this module needs."""
-
-    @property
-    def count(self) -> int:
-        """Number of offsets."""
-
-    @property
-    def remaining(self) -> int:
-        """Number of remaining records."""
 
 
 class RecordOrigins:
@@ -109,7 +97,7 @@ class RecordOrigins:
         return flags | HAS_ORIGINS, b"".join((_COUNT.pack(len(packed)), listed.tobytes(), *packed))
 
 
-def directory_place(content: bytes | memoryview, start: int, header: RecordCounts, flags: int) -> int:
+def directory_place(content: bytes | memoryview, start: int, header: Header, flags: int) -> int:
     """Return the start of the directory of a compacted batch, without verifying the columns before it."""
     listed = header.count - header.remaining if flags & LISTS_REMOVED else header.remaining
     if not flags & HAS_ORIGINS:
@@ -118,7 +106,7 @@ def directory_place(content: bytes | memoryview, start: int, header: RecordCount
     return start + _COUNT.size + 4 * listed + ORIGIN.size * int(many)
 
 
-def read_origins(content: bytes, start: int, end: int, header: RecordCounts, flags: int) -> tuple[RecordOrigins, int]:
+def read_origins(content: bytes, start: int, end: int, header: Header, flags: int) -> tuple[RecordOrigins, int]:
     """Return the origins of a compacted batch, and the start of its directory. Raises `CorruptBatch`."""
     count, remaining = header.count, header.remaining
     many = 0

@@ -382,14 +382,15 @@ def make_file(path: Path, tables: Iterable[bytes] = ()) -> None:
         finally:
             env.close()
         made.rename(path)
-        _sync_folder(path.parent)
+        sync_directory(path.parent)
     except BaseException:
         with suppress(OSError):
             made.unlink(missing_ok=True)
         raise
 
 
-def _sync_folder(path: Path) -> None:
+def sync_directory(path: Path) -> None:
+    """Sync a directory, so that new and removed names survive a power failure."""
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(folder)

@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from minimq_common.errors import InvalidArgument, SystemBusy, Unavailable
 from minimq_common.security.issuer import Issuer, is_url
@@ -28,20 +27,7 @@ _NO_KEYS: TokenKeys = {}
 _COME_BACK_S = 0.1
 
 
-class IssuerKeys(Protocol):
-    """The current keys of an issuer."""
-
-    def keys(self) -> TokenKeys:
-        """Return the known keys; empty before the first were loaded."""
-
-    def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None if the issuer has no such key. Raises `Unavailable` or `SystemBusy`."""
-
-    def stop(self) -> None:
-        """Stop to refresh the keys."""
-
-
-def keys_of(name: str, issuer: Issuer, folder: Path | None) -> IssuerKeys:
+def keys_of(name: str, issuer: Issuer, folder: Path | None) -> FileKeys | FetchedKeys:
     """Return the keys of an issuer, and start to refresh them."""
     folder = folder or Path()
     if is_url(issuer.jwks):
@@ -58,11 +44,11 @@ class FileKeys:
         self._file = Watched([path], lambda found: self._parse(found[0]), most_bytes=MAX_SET_BYTES, initial=_NO_KEYS)
 
     def keys(self) -> TokenKeys:
-        """Return the keys in the file."""
+        """Return the keys in the file; empty before they could be read."""
         return self._file.get()
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None."""
+        """Return a key, or None. Raises `Unavailable` if the file could never be read."""
         keys = self.keys()
         if keys is _NO_KEYS:
             raise Unavailable(
@@ -113,11 +99,14 @@ class FetchedKeys:
         threading.Thread(target=self._run, name=f"minimq-issuer-{name}", daemon=True).start()
 
     def keys(self) -> TokenKeys:
-        """Return the known keys."""
+        """Return the known keys; empty before the first fetch."""
         return self._keys
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None if a fetch that began after the first request did not find it."""
+        """Return a key, or None if a fetch that began after the first request did not find it.
+
+        Raises `Unavailable` or `SystemBusy`.
+        """
         found = self._keys.get(key_id)
         if found is not None:
             return found

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from minimq_common.errors import SystemBusy
 from minimq_common.security.caller import ByteRate
 from minimq_common.security.issuer import Issuer, VerifiedToken
-from minimq_common.security.issuer_keys import IssuerKeys, keys_of
+from minimq_common.security.issuer_keys import FetchedKeys, FileKeys, keys_of
 from minimq_common.security.tokens import RefusedToken, TokenKeys, claim_of, verify
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class TokenGate:
         self._folder = folder
         self._now_ms = now_ms
         self._clock = clock
-        self._issuers: dict[str, tuple[Issuer, IssuerKeys]] = {}
+        self._issuers: dict[str, tuple[Issuer, FileKeys | FetchedKeys]] = {}
         self._all = ByteRate(CHECKS_OF_ALL, clock)
         self._peers: OrderedDict[str, ByteRate] = OrderedDict()
         self._is_lacking_library = False

@@ -188,7 +188,8 @@ NOT_OPEN = attend_pb2.REPLY_OUTCOME_NOT_OPEN
 UNREAD = attend_pb2.REPLY_OUTCOME_UNREAD
 TOO_LARGE = attend_pb2.REPLY_OUTCOME_TOO_LARGE
 
-_NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread", TOO_LARGE: "too-large"}
+#: The names of outcomes in metrics.
+OUTCOME_NAMES = {FORWARDED: "forwarded", NOT_OPEN: "not-open", UNREAD: "unread", TOO_LARGE: "too-large"}
 
 
 class ReplyService:
@@ -215,7 +216,7 @@ class ReplyService:
 
     def _forward(self, item: attend_pb2.InboxReplies) -> attend_pb2.ReplyOutcome.ValueType:
         outcome = self._try(item, len(item.replies))
-        self._engine.counters.replies[_NAMES[outcome]] += item.count
+        self._engine.counters.replies[OUTCOME_NAMES[outcome]] += item.count
         return outcome
 
     def _try(self, item: attend_pb2.InboxReplies, size: int) -> attend_pb2.ReplyOutcome.ValueType:
@@ -230,8 +231,3 @@ class ReplyService:
             return UNREAD
         attendant.add(attend_pb2.AttendEvent(replies=item.replies))
         return FORWARDED
-
-
-def outcome_names() -> Sequence[str]:
-    """Return the names of the outcomes of replies in metrics."""
-    return [*_NAMES.values()]

@@ -88,9 +88,6 @@ class DueTimer(PeriodicTask):
         self._began_at = 0.0
         super().__init__("delays", self._once, self._pause_s, log, at_once=True)
 
-    #: To be called when this broker may have become the master.
-    look = PeriodicTask.wake
-
     def delayed(self, due_ms: int) -> None:
         """Note that a batch is delayed until this time, in ms since 1970."""
         if self._next_ms is None or due_ms < self._next_ms:

@@ -131,9 +131,6 @@ class TransactionService(PeriodicTask):
 
     # ---- in the background ------------------------------------------------------------------------------
 
-    #: To be called when this broker may have become the master.
-    look = PeriodicTask.wake
-
     async def _once(self) -> None:
         if not self._handle.store.leads:
             return

@@ -129,12 +129,10 @@ class PopLine:
             return None
         if not self._waiting and (queue_id := self._next(take.answers)) is not None:
             return self._step(take, queue_id)
-        self._waiting[take] = None
-        if take.until <= self._loop.time():
-            self._overdue[take] = None
+        self._wait(take)
+        if take in self._overdue:
             self._serve()
         else:
-            take.timer = self._loop.call_at(take.until, self._expire, take)
             self._arm()
         return None
 
@@ -166,12 +164,8 @@ class PopLine:
         else:  # another take was faster
             if self._has(queue_id):
                 self._rest(queue_id, self._clock.now_ms() + _RECHECK_MS)
-            self._waiting[take] = None
+            self._wait(take)
             self._waiting.move_to_end(take, last=False)
-            if take.until <= self._loop.time():
-                self._overdue[take] = None
-            else:
-                take.timer = self._loop.call_at(take.until, self._expire, take)
         if not self._is_over:
             self._serve()
 
@@ -264,6 +258,13 @@ class PopLine:
             self._asked[queue_id] -= take.most
             self._under_way[queue_id] -= 1
             take.answers.fail(take.id, error)
+
+    def _wait(self, take: WaitingTake) -> None:
+        self._waiting[take] = None
+        if take.until <= self._loop.time():
+            self._overdue[take] = None
+        else:
+            take.timer = self._loop.call_at(take.until, self._expire, take)
 
     def _leave(self, take: WaitingTake) -> None:
         del self._waiting[take]

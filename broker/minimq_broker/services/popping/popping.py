@@ -60,7 +60,9 @@ class PopService:
         self._poppers = engine.tables.poppers
         self._clients = PopClients(engine)
         self.clock = PopClock(engine.newest_ms() or 0)
-        self._reader = PopReader(engine, self.clock, self._settle_for)
+        self._reader = PopReader(
+            engine, self.clock, lambda key, settle: self._submit_settles(key.group, [PopStep(0, key, settle)])
+        )
         self._lines: dict[tuple[str, int], PopLine] = {}
         #: The same lines by topic id, then group.
         self._lines_of: dict[int, dict[str, PopLine]] = {}
@@ -331,9 +333,6 @@ class PopService:
     def _returned(self, lines: Sequence[tuple[PopLine, int]]) -> None:
         for line, queue_id in lines:
             line.returned(queue_id)
-
-    def _settle_for(self, key: PopKey, settle: Settle) -> None:
-        self._submit_settles(key.group, [PopStep(0, key, settle)])
 
     def _submit_settles(self, group: str, steps: Sequence[PopStep]) -> None:
         lines = self._returning(steps)

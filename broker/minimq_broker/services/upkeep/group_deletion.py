@@ -93,15 +93,11 @@ class GroupDeletion:
     async def _look_at_group(self, group: str, state: State, now: int) -> bool:
         if self._engine.groups.agreement(group) is not None or self._engine.tables.poppers.of_group(group):
             return False  # it has members
-        if group in state.agreements:
-            self._give_up_members(group)
-        else:
+        if group not in state.agreements:
             return await self._look_at(group, now)
-        return False
-
-    def _give_up_members(self, group: str) -> None:
-        if self._loop.time() >= self._members_are_back_at:
+        if self._loop.time() >= self._members_are_back_at:  # they were here before the broker started
             self._sessions.keep_agreement(group)
+        return False
 
     async def _look_at(self, group: str, now: int) -> bool:
         due_ms = expires_ms(self._engine, self._expiry, group)

@@ -18,11 +18,12 @@ import lmdb
 
 from minimq_broker.store.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.data_dir import DataDirectory, sync_directory
+from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.segment import Segment, rows_of
 from minimq_common.errors import StoreError, StoreFull
+from minimq_common.files.lmdb_pages import sync_directory
 
 #: Left by a copy that was interrupted before it marked the directory, or created by some file systems.
 _IGNORED_NAMES = frozenset({"lock", "crash", "format", "format.new", "lost+found"})

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from minimq_broker.store.data_dir import sync_directory
+from minimq_common.files.lmdb_pages import sync_directory
 
 log = logging.getLogger(__name__)
 

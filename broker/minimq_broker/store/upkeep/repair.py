@@ -9,13 +9,12 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.data_dir import sync_directory
 from minimq_broker.store.disk import is_full
 from minimq_broker.store.entry import read_header
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
 from minimq_broker.store.segment import LOG_TABLE, Segment, mark_in, rows_of
 from minimq_common.errors import CorruptEntry, StoreFull
-from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in
+from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in, sync_directory
 from minimq_common.words import count_of
 
 log = logging.getLogger(__name__)
