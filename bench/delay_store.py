@@ -22,8 +22,7 @@ from processes import anonymous_bytes
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.held.delays import Delay, DueKey
 from minimq_broker.store.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
-from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.model import Message

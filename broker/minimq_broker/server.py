@@ -40,7 +40,7 @@ from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import StoreOptions
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl

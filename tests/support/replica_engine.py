@@ -13,7 +13,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from support.observers import NO_ENGINE_OBSERVER

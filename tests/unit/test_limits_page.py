@@ -7,7 +7,7 @@ from pathlib import Path
 from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
-from minimq_broker.core import group_room, groups
+from minimq_broker.core import groups
 from minimq_broker.core.popping import pop_runs
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication import copying
@@ -115,10 +115,10 @@ def seconds(*options: str) -> str:
         ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
         ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
         ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),
-        ("Per broker", "topics of all members", f"{group_room.OF_GROUP.topics:,}"),
-        ("Per broker", "topics of all members", f"{group_room.OF_GROUP.characters >> 20} Mi characters"),
-        ("Per broker", "members of a group", f"{group_room.MAX_MEMBERS:,}"),
-        ("Per broker", "groups of one client id", f"{group_room.MAX_GROUPS_OF_CLIENT}"),
+        ("Per broker", "topics of all members", f"{groups.OF_GROUP.topics:,}"),
+        ("Per broker", "topics of all members", f"{groups.OF_GROUP.characters >> 20} Mi characters"),
+        ("Per broker", "members of a group", f"{groups.MAX_MEMBERS:,}"),
+        ("Per broker", "groups of one client id", f"{groups.MAX_GROUPS_OF_CLIENT}"),
         ("Per broker", "queues that members of a group report", f"{groups.MAX_HELD_OF_GROUP:,}; {groups.MAX_HELD:,}"),
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
         ("Per broker", "committed offsets", f"{offsets.MAX_OFFSETS:,}"),

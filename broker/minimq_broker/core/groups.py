@@ -1,24 +1,27 @@
 """The members of consumer groups. Each member list has a version, so that members know which one is newer.
 
-A member whose configuration conflicts with the others is refused. It is remembered, so that the broker can notify it
-once the conflict is over.
+The members of a group must agree on its configuration: allocation strategy, filters, hold time. They may subscribe to
+different topics: a deployment that adds a topic replaces one member at a time. A member whose configuration conflicts
+with the others is refused. It is remembered, so that the broker can notify it once the conflict is over.
 
 After a restart of the broker, the former agreement of a group stays valid for a while. Otherwise the first member to
 return could be one in conflict with all others, and these would be refused.
+
+Members and their subscriptions are limited, because they are kept in memory and sent to every member.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from minimq_broker.core.agreement import GroupConfig, check_agreement
-from minimq_broker.core.group_room import GroupQuota, Share, check_size
-from minimq_common.errors import GroupConflict
+from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
+from minimq_common.names import retry_topic
+from minimq_common.wire.protocol_bounds import MAX_AGREED
 
 Held = tuple[MessageQueue, ...]
 
@@ -26,6 +29,54 @@ Held = tuple[MessageQueue, ...]
 #: like queues that no member holds.
 MAX_HELD_OF_GROUP = 50_000
 MAX_HELD = 400_000
+#: Members of one group, including refused ones.
+MAX_MEMBERS = 1_000
+#: Groups that one client id is in: normally just one, as each consumer has its own client id.
+MAX_GROUPS_OF_CLIENT = 64
+
+
+class GroupConfig(NamedTuple):
+    """The shared part of the configuration, of one member or of a whole group."""
+
+    filters: tuple[tuple[str, str], ...]
+    allocation: str
+    hold_ms: int = 0
+
+    @property
+    def topics(self) -> list[str]:
+        """The subscribed topics, sorted."""
+        return [topic for topic, _ in self.filters]
+
+
+def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
+    """Raise `GroupConflict` if the configuration of a member conflicts with that of others in its group."""
+    if own.allocation != theirs.allocation:
+        raise GroupConflict(
+            f"group {group!r} allocates queues by {theirs.allocation!r}, this member by {own.allocation!r}: "
+            "all members of a group need the same strategy"
+        )
+    if (retry_topic(group) in own.topics) != (retry_topic(group) in theirs.topics):
+        raise GroupConflict(
+            f"group {group!r} has {_kind(group, theirs)}, this member is one of {_kind(group, own)}: "
+            "all members of a group need to be of one kind"
+        )
+    filters = dict(theirs.filters)
+    for topic, filter_of_member in own.filters:
+        filter_of_group = filters.get(topic, filter_of_member)
+        if filter_of_member != filter_of_group:
+            raise GroupConflict(
+                f"group {group!r} filters topic {topic!r} by {filter_of_group!r}, this member by {filter_of_member!r}: "
+                "all members of a group need the same filters"
+            )
+    if own.hold_ms != theirs.hold_ms:
+        raise GroupConflict(
+            f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
+            "all members of a group need the same hold time"
+        )
+
+
+def _kind(group: str, agreement: GroupConfig) -> str:
+    return "push consumers" if retry_topic(group) in agreement.topics else "pull consumers"
 
 
 class Members(NamedTuple):
@@ -243,3 +294,103 @@ class GroupTable:
 
 def _members(group: str, entry: _Group) -> Members:
     return Members(group, entry.version, tuple(sorted(entry.members)), entry.frozen, entry.topics)
+
+
+class Share(NamedTuple):
+    """The subscriptions of one member, or their sum over several members."""
+
+    topics: int = 0
+    characters: int = 0
+
+    @classmethod
+    def of(cls, agreement: GroupConfig) -> Share:
+        """Return the share of a member with this configuration."""
+        return cls(len(agreement.filters), sum(len(topic) + len(text) for topic, text in agreement.filters))
+
+    def changed(self, before: Share, after: Share) -> Share:
+        """Return this sum after the share of one member changed."""
+        return Share(*(total - old + new for total, old, new in zip(self, before, after, strict=True)))
+
+
+#: Limits on the sum of one group, and of all groups.
+OF_GROUP = Share(topics=65_536, characters=16 << 20)
+OF_BROKER = Share(topics=1_000_000, characters=64 << 20)
+
+_NONE = Share()
+_REMEDIES = Share._fields, ("subscribe to fewer", "write shorter filters")
+
+
+def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
+    """Raise `SystemBusy` if topics and filters of a group, over all its members, are too long."""
+    characters = sum(len(topic) + len(text) for topic, text in filters)
+    if characters > MAX_AGREED:
+        raise SystemBusy(
+            f"topics and filters of group {group!r} have {characters} characters, the limit is {MAX_AGREED}: "
+            "write shorter filters, or divide the topics among several groups",
+            limit="filters",
+        )
+
+
+class GroupQuota:
+    """Limits the shares of all members, refused ones included. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, dict[str, Share]] = {}
+        self._of_group: dict[str, Share] = {}
+        self._of_broker = _NONE
+        self._groups_of: dict[str, int] = {}
+
+    def check(self, group: str, client_id: str, share: Share) -> None:
+        """Raise `SystemBusy` if a member cannot be added, or its share cannot change to `share`."""
+        shares = self._shares.get(group, {})
+        if client_id not in shares:
+            if len(shares) >= MAX_MEMBERS:
+                raise SystemBusy(
+                    f"group {group!r} has {len(shares)} members, the limit is {MAX_MEMBERS}: "
+                    "stop some, or let several threads handle the messages of one member",
+                    limit="members",
+                )
+            if self._groups_of.get(client_id, 0) >= MAX_GROUPS_OF_CLIENT:
+                raise SystemBusy(
+                    f"client {client_id!r} is in {self._groups_of[client_id]} groups, the limit is "
+                    f"{MAX_GROUPS_OF_CLIENT}: give each consumer its own client id",
+                    limit="client-groups",
+                )
+        before = shares.get(client_id, _NONE)
+        wholes = (
+            (f"group {group!r}", self._of_group.get(group, _NONE), OF_GROUP),
+            ("this broker", self._of_broker, OF_BROKER),
+        )
+        for whose, total, most in wholes:
+            after = total.changed(before, share)
+            for what, had, has, limit, remedy in zip(_REMEDIES[0], total, after, most, _REMEDIES[1], strict=True):
+                if has > max(limit, had):
+                    raise SystemBusy(
+                        f"members of {whose} have {has} {what} in all, the limit is {limit}: {remedy}, or stop members",
+                        limit="subscriptions",
+                    )
+
+    def put(self, group: str, client_id: str, share: Share) -> None:
+        """Set the share of a member."""
+        shares = self._shares.setdefault(group, {})
+        if client_id not in shares:
+            self._groups_of[client_id] = self._groups_of.get(client_id, 0) + 1
+        self._change(group, shares.get(client_id, _NONE), share)
+        shares[client_id] = share
+
+    def take(self, group: str, client_id: str) -> None:
+        """Remove a member."""
+        shares = self._shares.get(group, {})
+        share = shares.pop(client_id, None)
+        if share is None:
+            return
+        self._change(group, share, _NONE)
+        if not shares:
+            del self._shares[group], self._of_group[group]
+        self._groups_of[client_id] -= 1
+        if not self._groups_of[client_id]:
+            del self._groups_of[client_id]
+
+    def _change(self, group: str, before: Share, after: Share) -> None:
+        self._of_group[group] = self._of_group.get(group, _NONE).changed(before, after)
+        self._of_broker = self._of_broker.changed(before, after)

@@ -12,7 +12,6 @@ from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
     AccessSet,
     AtomicBegun,
@@ -36,8 +35,9 @@ from minimq_broker.core.facts import (
     TransactionsExpired,
 )
 from minimq_broker.core.group_index import GroupIndex
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueKey, DueSkipped
-from minimq_broker.core.held.staged_batches import BatchStaged
+from minimq_broker.core.held.staging import BatchStaged
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopMoved

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import AccessSet, Deliveries, Topic
-from minimq_broker.core.held.staged_batches import StageKey, TransactionId
+from minimq_broker.core.groups import GroupConfig
+from minimq_broker.core.held.staging import StageKey, TransactionId
 from minimq_broker.core.popping.pop_queue import PopQueue, PopRow
 from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.state import QueueEnd, QueueKey, State

@@ -14,7 +14,7 @@ from itertools import islice
 
 from prometheus_client.core import Metric
 
-from minimq_broker.core.held.staged_batches import HalfOutcome
+from minimq_broker.core.held.staging import HalfOutcome
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView

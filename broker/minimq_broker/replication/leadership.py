@@ -19,7 +19,7 @@ from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.services.clock import lease_clock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
-from minimq_broker.services.stream_writer import StreamWriter
+from minimq_broker.services.streams import StreamWriter
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.serving.periodic import PeriodicTask

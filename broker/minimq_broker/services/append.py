@@ -13,7 +13,7 @@ from minimq_broker.core.held.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.stream_writer import AnswerStream
+from minimq_broker.services.streams import AnswerStream
 from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, Unavailable

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
-from minimq_broker.core.held.staged_batches import HalfOutcome
+from minimq_broker.core.held.staging import HalfOutcome
 from minimq_broker.core.popping.pop_runs import Claim, PopKey, Reopen
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
@@ -15,7 +15,7 @@ from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.services.popping.pop_clients import settle_step, spans_of
 from minimq_broker.services.popping.popping import PopService
-from minimq_broker.services.stream_writer import AnswerStream
+from minimq_broker.services.streams import AnswerStream
 from minimq_broker.store.jobs import AppendJob, AtomicJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError

@@ -20,8 +20,7 @@ from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AppendJob, Job
-from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.model import first_epoch
 from minimq_common.wire.unsent import UnsentBudget
 

@@ -15,8 +15,7 @@ from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.stream_writer import StreamWriter
-from minimq_broker.services.streams import raise_failure
+from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError, OffsetOutOfRange, SystemBusy, TopicRecreated

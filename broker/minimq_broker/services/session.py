@@ -12,16 +12,15 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import Fact, GroupAgreed
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.services.session_table import MemberLists, Session, SessionEvents, SessionTable
-from minimq_broker.services.stream_writer import StreamWriter
-from minimq_broker.services.streams import raise_failure
+from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP, check_client_id, check_group

@@ -16,8 +16,7 @@ from typing import TypeVar
 from minimq_broker.core.state import State
 from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.jobs import Notify
-from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import CopyInterrupted, SystemBusy
 

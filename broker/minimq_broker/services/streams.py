@@ -1,18 +1,242 @@
-"""The tasks that receive from clients. They are cancelled at the end of a role or of the broker."""
+"""Serving the streams of clients: the tasks that receive, and the writers of messages and answers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Any, Generic, TypeVar
 
+import grpc
+import grpc.aio
+from google.protobuf import message
 from google.protobuf.message import DecodeError
 
-from minimq_broker.services.stream_writer import AnswerStream
 from minimq_common.errors import MiniMQError
+from minimq_common.security.caller import ByteRate
+from minimq_common.wire import rpc
+from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
 
 log = logging.getLogger(__name__)
+
+Message = TypeVar("Message", bound=message.Message)
+
+
+class StreamWriter(Generic[Message]):
+    """Serializes the writes of several tasks to one stream.
+
+    gRPC breaks a stream if a write is cancelled, overlaps another, or is unfinished when the call ends. So a write
+    continues when its task is cancelled, and `drained` must be awaited before the call ends.
+
+    Messages are encoded here rather than by gRPC (the `Dispatcher` allows it), which saves one copy in memory.
+    """
+
+    def __init__(self, context: Any, unsent: UnsentBudget, rate: ByteRate | None = None) -> None:
+        self._rate = rate
+        self._context = context
+        self._unsent = unsent
+        self._peer: str = context.peer()
+        self._turn = asyncio.Lock()
+
+    async def write(
+        self, make: Callable[[], Message | bytes | None], expected: Callable[[], int] | None = None
+    ) -> bool:
+        """Wait for the turn and for room for `expected` bytes, then write what `make` returns; False if it is None."""
+        await self._turn.acquire()
+        try:
+            if self._rate is not None:
+                await self._rate.turn()
+            if self._unsent.is_tight:
+                await self._unsent.room(expected() if expected else 0)
+            data = _encoded(make())
+        except BaseException:
+            self._turn.release()
+            raise
+        if data is None:
+            self._turn.release()
+            return False
+        if self._rate is not None:
+            self._rate.moved(len(data))
+        taken = self._unsent.begin(self._peer, len(data))
+        write = asyncio.ensure_future(rpc.write(self._context, data))
+        write.add_done_callback(partial(self._written, taken))
+        del data  # only the write keeps it alive
+        await asyncio.shield(write)
+        return True
+
+    async def drained(self) -> None:
+        """Wait for the current write."""
+        async with self._turn:
+            pass
+
+    def _written(self, taken: Write, write: asyncio.Future[None]) -> None:
+        self._unsent.end(taken)
+        self._turn.release()
+        if not write.cancelled():
+            write.exception()  # marks it as retrieved; the waiting task, if it still exists, raises it
+
+
+def _encoded(made: message.Message | bytes | None) -> bytes | None:
+    return made if made is None or isinstance(made, bytes) else made.SerializeToString()
+
+
+class AnswerStream:
+    """Writes the answers to the requests of one stream. Answers added during a write leave together after it.
+
+    Drives gRPC's write coroutine by hand: a task would cost one loop iteration per step. With no answer waiting, the
+    end of a write is handled only when the next answer comes.
+    """
+
+    def __init__(
+        self,
+        context: Any,
+        encode: Callable[[list[Any]], bytes],
+        soon: Callable[[Callable[[], None]], object],
+        unsent: UnsentBudget,
+        rate: ByteRate | None = None,
+    ) -> None:
+        self._write, self._peer = context.write, context.peer()
+        self._encode, self._soon, self._unsent, self._rate = encode, soon, unsent, rate
+        self._answers: list[Any] = []
+        self._writing: Coroutine[Any, Any, None] | None = None
+        self._step: asyncio.Future[Any] | None = None
+        #: A flush is scheduled: soon, after the current write, or when there is room among unsent bytes.
+        self._is_due = False
+        self._room_task: asyncio.Task[None] | None = None
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changed: asyncio.Future[None] | None = None
+        #: Accepted requests that are not answered yet, and answers not written yet.
+        self.expected = 0
+
+    @property
+    def is_closed(self) -> bool:
+        """True if the stream ended or failed: no answer is written any more."""
+        return self._over.done()
+
+    def add(self, answer: Any) -> None:
+        """Queue an answer; it is written together with those that follow soon."""
+        self._answers.append(answer)
+        if not self._is_due:
+            self._is_due = True
+            self._soon(self._flush)
+
+    async def fewer(self, most: int) -> None:
+        """Wait until fewer than `most` answers are queued, or the stream ended."""
+        while len(self._answers) >= most and not self._over.done():
+            await self._change()
+
+    async def serve(self, receiver: asyncio.Task[None]) -> None:
+        """Wait until `receiver` and all expected answers are done, or the stream ends. Raises its error, if any."""
+        await asyncio.wait((receiver, self._over), return_when=asyncio.FIRST_COMPLETED)
+        while (self.expected > 0 or self._answers) and not self._over.done():
+            await self._change()
+        await self.drained()
+        if self._over.done():
+            self._over.result()
+
+    async def drained(self) -> None:
+        """Wait for the current write: gRPC's abort hangs if the first write of a call was not finished."""
+        if self._step is not None:
+            await asyncio.wait((self._step,))
+            self._end_write()
+
+    def close(self) -> None:
+        """Write nothing more. `drained` must be awaited before the call ends."""
+        self._end(None)
+        if self._room_task is not None:
+            self._room_task.cancel()
+        if self._step is not None and not self._is_due:
+            self._step.add_done_callback(self._flush)  # retrieves the result of the write
+
+    def next_size(self) -> int:
+        """Estimate the bytes of the next message."""
+        return 0
+
+    def take(self) -> bytes:
+        """Return the next message, encoded, and count its answers as written. By default it has all queued answers."""
+        answers, self._answers = self._answers, []
+        self.expected -= len(answers)
+        return self._encode(answers)
+
+    def _flush(self, _: object = None) -> None:
+        if self._step is not None:
+            if not self._step.done():
+                self._step.add_done_callback(self._flush)
+                return
+            self._end_write()
+        self._is_due = False
+        if self._over.done() or not self._answers:
+            return
+        if self._rate is None and not self._unsent.is_tight:
+            self._begin_write()
+        else:
+            self._is_due = True
+            self._room_task = asyncio.create_task(self._make_room(), name="answers-room")
+
+    async def _make_room(self) -> None:
+        if self._rate is not None:
+            await self._rate.turn()
+        if self._unsent.is_tight:
+            await self._unsent.room(self.next_size())
+        self._is_due = False
+        self._begin_write()
+
+    def _begin_write(self) -> None:
+        try:
+            data = self.take()
+            if self._rate is not None:
+                self._rate.moved(len(data))
+            self._writing = self._write(data)
+            self._step = self._writing.send(None)
+            if len(data) > SMALL_BYTES:  # the number of streams bounds smaller ones
+                taken = self._unsent.begin(self._peer, len(data))
+                self._step.add_done_callback(lambda _: self._unsent.end(taken))
+        except StopIteration:  # written without waiting
+            self._writing = None
+        except _CALL_ENDED:
+            self._end(None)
+        except Exception as error:  # noqa: BLE001 - it ends the call
+            self._end(error)
+        if self._answers and not self._over.done():  # too many for one message
+            self._is_due = True
+            self._soon(self._flush)
+        if self._changed is not None:
+            self._wake()
+
+    def _end_write(self) -> None:
+        writing, self._writing, self._step = self._writing, None, None
+        try:
+            if writing is not None:
+                writing.send(None)
+        except StopIteration:
+            pass
+        except _CALL_ENDED:
+            self._end(None)
+        except Exception as error:  # noqa: BLE001 - it ends the call
+            self._end(error)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._over.done():
+            return
+        if error is None:
+            self._over.set_result(None)
+        else:
+            self._over.set_exception(error)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
+
+    async def _change(self) -> None:
+        self._changed = asyncio.get_running_loop().create_future()
+        await self._changed
+
+
+#: gRPC raises these when a call ends during a write.
+_CALL_ENDED = (asyncio.CancelledError, grpc.aio.BaseError, grpc.RpcError)
 
 
 class Streams:

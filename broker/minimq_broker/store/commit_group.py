@@ -10,8 +10,15 @@ from typing import NamedTuple
 
 from minimq_broker.core.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
-from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.held.staging import Staged, StagedCount, StagingLimits, check_room
+from minimq_broker.core.held.staging import (
+    BatchStaged,
+    Staged,
+    StagedBatch,
+    StagedCount,
+    StagingLimits,
+    TransactionId,
+    check_room,
+)
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.store.commit_log import CommitLog

@@ -15,7 +15,7 @@ import google_crc32c
 
 from minimq_broker.core.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.core.held.delays import BatchDelayed, DueKey
-from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from minimq_broker.core.changes import AdminChange, change_of
 from minimq_broker.core.facts import Fact, OffsetsCommitted
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.held.due_index import DueIndex

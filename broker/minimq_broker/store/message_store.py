@@ -10,12 +10,15 @@ from pathlib import Path
 
 import lmdb
 
+from minimq_broker.core.held.delays import MAX_DELAY_MS
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
+from minimq_broker.core.upkeep.disk import UNWATCHED, Watermarks
+from minimq_broker.core.upkeep.retention import FOR_EVER, RetentionRules
 from minimq_broker.store.checkpoint import Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.data_dir import DataDirectory
+from minimq_broker.store.data_dir import DataDirectory, Owner
 from minimq_broker.store.disk import Disk
 from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
@@ -24,10 +27,29 @@ from minimq_broker.store.jobs import FactJob, Notify
 from minimq_broker.store.lmdb_file import DamagedFile
 from minimq_broker.store.recovery import open_state
 from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_broker.store.writer import CommitFigures, Writer, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """Options of a store."""
+
+    segment_bytes: int = 1 << 30
+    #: True: acknowledge after the sync; False: before the commit.
+    sync: bool = True
+    checkpoint_interval_s: float = 5.0
+    retention: RetentionRules = FOR_EVER
+    #: Minimum age of a segment that is rewritten only to remove garbage.
+    rewrite_after_s: float = 3600.0
+    dead_letters: RetentionRules = FOR_EVER
+    watermarks: Watermarks = UNWATCHED
+    #: None: half of the disk, because publishing writes staged batches a second time.
+    staging: StagingLimits | None = None
+    max_delay_ms: int = MAX_DELAY_MS
+    replication_timeout_s: float = 5.0
+    owner: Owner | None = None
 
 
 @dataclass(frozen=True, slots=True)

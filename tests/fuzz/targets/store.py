@@ -21,7 +21,7 @@ from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.held.delays import DueKey
-from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store import entry as entries

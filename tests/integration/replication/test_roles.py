@@ -26,9 +26,8 @@ from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.checkpoint import Snapshot
-from minimq_broker.store.message_store import MessageStore
+from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.store_options import StoreOptions
 from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc

@@ -7,7 +7,6 @@ from typing import cast
 import msgspec
 import pytest
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import (
     AccessSet,
     CommittedOffset,
@@ -21,6 +20,7 @@ from minimq_broker.core.facts import (
     Topic,
     TopicSet,
 )
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.producers import Place

@@ -14,10 +14,9 @@ import pytest
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.store.upkeep.check import check_directory, verified
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.repair import repair_segment
-from minimq_broker.store.upkeep.verify import verified
 from support.stores import OpenStore, Stores
 
 Table = Any

@@ -7,7 +7,7 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.held.delays import DueKey
-from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.state_rows import load_row
 from minimq_broker.store.entry import (

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
 from minimq_broker.options import BrokerOptions

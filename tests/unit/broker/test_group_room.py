@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.core import group_room
-from minimq_broker.core.agreement import GroupConfig
-from minimq_broker.core.group_room import Share
-from minimq_broker.core.groups import GroupTable, Members
+from minimq_broker.core import groups
+from minimq_broker.core.groups import GroupConfig, GroupTable, Members, Share
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
 
@@ -19,7 +17,7 @@ def held(count: int, topic: str = "t") -> list[MessageQueue]:
 
 
 def test_a_group_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_room, "MAX_MEMBERS", 3)
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 3)
     table = GroupTable(0)
     for name in "abc":
         table.join("g", name, T)
@@ -33,7 +31,7 @@ def test_a_group_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_those_that_were_refused_count_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_room, "MAX_MEMBERS", 2)
+    monkeypatch.setattr(groups, "MAX_MEMBERS", 2)
     table = GroupTable(0)
     table.join("g", "a", T)
     for _ in range(3):
@@ -46,7 +44,7 @@ def test_those_that_were_refused_count_until_they_are_gone(monkeypatch: pytest.M
 
 
 def test_a_client_is_in_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_room, "MAX_GROUPS_OF_CLIENT", 2)
+    monkeypatch.setattr(groups, "MAX_GROUPS_OF_CLIENT", 2)
     table = GroupTable(0)
     table.join("g", "a", T)
     table.join("h", "a", T)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
+from minimq_broker.core.held.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import Attendants

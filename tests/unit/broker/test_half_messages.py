@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.held import half_outcomes
-from minimq_broker.core.held.staged_batches import HalfOutcome, TransactionId
-from minimq_broker.core.held.staging import Staged, StagingLimits
+from minimq_broker.core.held import transactions
+from minimq_broker.core.held.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store.held import half_drafts
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
@@ -119,7 +118,7 @@ def test_they_share_the_room_with_all_that_is_staged(store: OpenStore) -> None:
 
 
 def test_the_latest_outcomes_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half_outcomes.HalfOutcomes.__init__, "__defaults__", (5,))
+    monkeypatch.setattr(transactions.HalfOutcomes.__init__, "__defaults__", (5,))
     stores = Stores(tmp_path)
     store = stores.open()
     store.create_topic("t")

@@ -6,8 +6,8 @@ import asyncio
 import threading
 from pathlib import Path
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.agreement import GroupConfig
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
 from minimq_broker.services import offsets
 from minimq_broker.services.engine import Engine

@@ -16,7 +16,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
 from minimq_broker.services.popping.popping import PopService
-from minimq_broker.store.store_options import StoreOptions
+from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import broker_pb2

@@ -25,9 +25,8 @@ from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoredBatch
+from minimq_broker.store.message_store import StoredBatch, StoreOptions
 from minimq_broker.store.rows import BorrowedViews, ReadLimits
-from minimq_broker.store.store_options import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_common.batch import header as batch

@@ -15,12 +15,10 @@ from minimq_broker.store.entry import EntryHeader, batch_entry, payload_of
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.rows import ReadLimits, unpack_row
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.check import check_directory, compare_directories, verified
 from minimq_broker.store.upkeep.copy import SegmentCopy, StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_broker.store.upkeep.rewriting import Rewriting
-from minimq_broker.store.upkeep.verify import verified
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
 from support.photographs import photographed

@@ -8,12 +8,11 @@ import lmdb
 import pytest
 
 from minimq_broker.core.facts import PermissionSet, StagedSequences, Topic, TopicSet, TransactionDecided
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.store import commit_group
 from minimq_broker.store.jobs import AppendStatus, ReplicaJob
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.check import check_directory, compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.errors import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.core.facts import StagedSequences, TransactionDecided
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED

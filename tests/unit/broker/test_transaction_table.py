@@ -22,8 +22,15 @@ from minimq_broker.core.facts import (
 )
 from minimq_broker.core.facts import Topic as TopicFact
 from minimq_broker.core.held.delays import DueKey
-from minimq_broker.core.held.staged_batches import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.held.staging import IdleExpiry, Staged, StagingLimits, check_room
+from minimq_broker.core.held.staging import (
+    BatchStaged,
+    IdleExpiry,
+    Staged,
+    StagedBatch,
+    StagingLimits,
+    TransactionId,
+    check_room,
+)
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State

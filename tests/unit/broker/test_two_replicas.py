@@ -25,11 +25,11 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
-from minimq_broker.core.held.staged_batches import TransactionId
+from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.term_history import common_point
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.upkeep.compare import compare_directories
+from minimq_broker.store.upkeep.check import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, NotMaster

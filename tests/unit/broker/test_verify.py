@@ -13,7 +13,7 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.upkeep.verify import verified
+from minimq_broker.store.upkeep.check import verified
 from support.stores import Stores, numbered_batch
 
 Table = Any  # as lmdb has it

@@ -5,7 +5,8 @@ published, that is, copied to their queues one after the other. All others are d
 
 Of each name, the decision with the latest number is kept. The decision on a number is final, so a repeated request gets
 the same answer. Half messages are staged and published like all others, under the name of their producer group, but
-each of their numbers ends independently, and only the latest outcomes are remembered: see `HalfOutcomes`.
+each of their numbers is random and ends independently. That outcome is final, and only the latest ones are remembered:
+see `HalfOutcomes`.
 """
 
 from __future__ import annotations
@@ -27,19 +28,20 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
-from minimq_broker.core.held.half_outcomes import HalfOutcomes, described, ended
-from minimq_broker.core.held.staged_batches import (
+from minimq_broker.core.held.staging import (
     BatchStaged,
     Ending,
     HalfOutcome,
+    IdleExpiry,
     OpenHalf,
     Stage,
     StagedBatch,
+    StagedCount,
     StageKey,
+    StagingLimits,
     TransactionId,
     size_of,
 )
-from minimq_broker.core.held.staging import IdleExpiry, StagedCount, StagingLimits
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
@@ -49,6 +51,8 @@ from minimq_common.names import is_half_name
 MAX_NAMES = 100_000
 #: Bytes of kept decisions; each names the batches of its transaction at all brokers.
 MAX_DECISION_BYTES = 64 << 20
+#: Remembered outcomes of half messages; they take 20 MB of memory.
+MAX_OUTCOMES = 100_000
 _POSITION_OF = attrgetter("position")
 
 
@@ -437,3 +441,54 @@ def check_producer(transaction: TransactionId, producer_id: int, parts: Collecti
         raise InvalidArgument(
             f"{described(transaction)} was begun by another producer: each transaction draws a number of its own"
         )
+
+
+class HalfOutcomes:
+    """The latest outcomes of transactions with half messages, each a row of the checkpoint."""
+
+    def __init__(self, changed: set[tuple[Any, ...]], most: int = MAX_OUTCOMES) -> None:
+        self._changed = changed
+        self._most = most
+        #: Log position of the fact, and outcome. Latest last, unless some were loaded.
+        self._ends: OrderedDict[TransactionId, tuple[int, HalfOutcome]] = OrderedDict()
+        self._is_ordered = True
+
+    def of(self, transaction: TransactionId) -> HalfOutcome | None:
+        """Return how a transaction ended; None if it has not, or is no longer remembered."""
+        end = self._ends.get(transaction)
+        return None if end is None else end[1]
+
+    def remember(self, fact: HalfEnded, at: int) -> None:
+        """Note the outcome in a fact at log position `at`."""
+        transaction = TransactionId(fact.name, fact.number)
+        self._ends[transaction] = at, fact.outcome
+        self._changed.add(("half-ended", *transaction))
+        if len(self._ends) > self._most:
+            if not self._is_ordered:
+                self._ends = OrderedDict(sorted(self._ends.items(), key=lambda item: item[1]))
+                self._is_ordered = True
+            self._changed.add(("half-ended", *self._ends.popitem(last=False)[0]))
+
+    def row(self, name: str, number: int) -> tuple[int, HalfOutcome] | None:
+        """Return the checkpoint row of an outcome; None if it is forgotten."""
+        return self._ends.get(TransactionId(name, number))
+
+    def load(self, row: Any, name: str, number: int) -> None:
+        """Load a checkpoint row. Rows may be loaded in any order."""
+        self._ends[TransactionId(name, number)] = msgspec.convert(row, tuple[int, HalfOutcome])
+        self._is_ordered = False
+
+
+def described(transaction: TransactionId) -> str:
+    """Return the name of a transaction with half messages for errors."""
+    return f"transaction {transaction.number} of producer group {transaction.name[1:]!r}"
+
+
+def ended(transaction: TransactionId, outcome: HalfOutcome) -> TransactionEnded:
+    """Return the error for a request about a transaction that has already ended."""
+    why = {
+        HalfOutcome.COMMITTED: "was committed, by an answer of a check or by hand",
+        HalfOutcome.ROLLED_BACK: "was rolled back, by its producer, an answer of a check, or by hand",
+        HalfOutcome.EXPIRED: "has expired: it was not decided in time, or the broker lost a part of it",
+    }[outcome]
+    return TransactionEnded(f"{described(transaction)} {why}: that outcome stands")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from minimq_broker.core.held.half_outcomes import described
-from minimq_broker.core.held.staged_batches import HalfOutcome, OpenHalf, TransactionId
+from minimq_broker.core.held.staging import HalfOutcome, OpenHalf, TransactionId
+from minimq_broker.core.held.transactions import described
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from minimq_broker.core.facts import Fact, StagedSequences, TransactionDecided, TransactionPrepared, TransactionsExpired
-from minimq_broker.core.held.staged_batches import TransactionId
-from minimq_broker.core.held.staging import IdleExpiry
+from minimq_broker.core.held.staging import IdleExpiry, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
 from minimq_broker.services.clock import now_ms

@@ -15,7 +15,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pull import batch_parts, fill_batch
-from minimq_broker.services.stream_writer import AnswerStream
+from minimq_broker.services.streams import AnswerStream
 from minimq_broker.store.message_store import StoredBatch
 from minimq_broker.store.rows import BorrowedViews, ReadLimits
 from minimq_common.errors import CorruptEntry, MiniMQError

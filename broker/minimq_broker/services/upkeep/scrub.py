@@ -14,7 +14,7 @@ from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.verify import verified
+from minimq_broker.store.upkeep.check import verified
 from minimq_common.errors import CorruptEntry
 from minimq_common.serving.periodic import PeriodicTask
 

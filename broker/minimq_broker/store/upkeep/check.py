@@ -1,11 +1,13 @@
-"""Verifies a whole data directory: every checksum, every index row, every offset."""
+"""Verifies a whole data directory or one segment: every checksum, every index row, every offset. Compares two logs."""
 
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 
 import lmdb
@@ -22,7 +24,7 @@ from minimq_broker.store.data_dir import DataDirectory
 from minimq_broker.store.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.rows import Row, last_offset_in, row_of
-from minimq_broker.store.segment import Segment, is_segment
+from minimq_broker.store.segment import PageCheck, Segment, is_segment, rows_of
 from minimq_broker.store.upkeep.log_marks import missing_before
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
@@ -323,3 +325,109 @@ def _mistake(row: PopRow, end: int, committed: int) -> str:
             return f"messages {run.first} to {run.end} are in flight, but were never handed out"
         following = run.end
     return f"it was handed out to {following}, but ends at {end}" if following > end else ""
+
+
+def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
+    """Verify all pages, then all entries and index rows of a sealed segment, some of them in each step.
+
+    Raises one of `DAMAGE` if something is damaged. No read transaction is open between two steps.
+    """
+    yield from PageCheck(segment.path).walk(deep=True)
+    position, is_over = segment.start, False
+    found: Counter[str] = Counter()
+    while not is_over:
+        left_bytes, left_entries, is_over = max_bytes, max_entries, True
+        with closing(segment.entries(position)) as entries:
+            for at, data in entries:
+                position = _verified(segment, position, at, bytes(data), found)
+                left_bytes, left_entries = left_bytes - len(data), left_entries - 1
+                if left_bytes <= 0 or left_entries <= 0:
+                    is_over = False
+                    break
+        if not is_over:
+            yield
+    if (segment.rewritten_to or position) != end:
+        raise CorruptEntry(f"it ends at position {position}, and the next one starts at {end}")
+    if segment.counts != (counts := (found["entries"], found["rows"], found["due"])):
+        raise CorruptEntry(
+            "it has {} entries, {} batches in queues and {} due rows, but it says that it has {} entries, {} index"
+            " rows and {} due rows".format(*counts, *segment.counts)
+        )
+
+
+def _verified(segment: Segment, expected: int, position: int, data: bytes, found: Counter[str]) -> int:
+    if position < expected or (position > expected and not segment.rewritten_to):
+        raise CorruptEntry(f"an entry begins at position {position}, where {expected} was expected")
+    rows, due_rows = rows_of([(position, data)])
+    found.update(entries=1, rows=len(rows), due=len(due_rows))
+    for queue, row in rows:
+        if segment.row_at(queue, row.last_offset) != row:
+            raise CorruptEntry(f"the index row of queue {queue} offset {row.last_offset} is wrong")
+    for due in due_rows:
+        if not segment.due.has(due):
+            raise CorruptEntry(f"the due row of the batch of position {due.due.id} is wrong")
+    return position + len(data)
+
+
+@dataclass(frozen=True, slots=True)
+class LogComparison:
+    """The result of a comparison."""
+
+    start: int
+    end: int
+    #: Length of the first log minus that of the second, in bytes.
+    ahead: int
+    entries: int
+    #: One line about the first different entry; None if there is none.
+    difference: str | None = None
+
+    @property
+    def summary(self) -> str:
+        """The result in one line."""
+        if self.difference is not None:
+            return f"different: {self.difference}"
+        if self.start >= self.end:
+            return "nothing to compare: no position is in both logs"
+        same = f"the same: {count_of(self.entries, 'entry', 'entries')}, from position {self.start} to {self.end}"
+        if not self.ahead:
+            return f"{same}, where both logs end"
+        return f"{same}; the {'first' if self.ahead > 0 else 'second'} log is {abs(self.ahead)} bytes longer"
+
+
+def compare_directories(path: Path, other: Path) -> LogComparison:
+    """Compare the entries of two data directories that are not in use, over the positions that both have."""
+    with ExitStack() as opened:
+        try:
+            return _compare(_open(path, opened), _open(other, opened))
+        except lmdb.Error as error:
+            raise StoreError(f"{path} and {other} cannot be compared: {error}: run minimq-broker check") from None
+
+
+def _open(path: Path, opened: ExitStack) -> CommitLog:
+    directory = DataDirectory(path, create=False)
+    opened.callback(directory.close)
+    return opened.enter_context(closing(CommitLog(directory.log_path, 0, readonly=True)))
+
+
+def _compare(mine: CommitLog, other: CommitLog) -> LogComparison:
+    start, end = max(mine.complete_from, other.complete_from), min(mine.end, other.end)
+    entries = 0
+    for left, right in zip_longest(mine.entries(start), other.entries(start)):
+        if min(place[0] for place in (left, right) if place is not None) >= end:
+            break
+        difference = _difference(left, right)
+        if difference is not None:
+            return LogComparison(start, end, mine.end - other.end, entries, difference)
+        entries += 1
+    return LogComparison(start, end, mine.end - other.end, entries)
+
+
+def _difference(left: tuple[int, memoryview] | None, right: tuple[int, memoryview] | None) -> str | None:
+    if left is None or (right is not None and right[0] < left[0]):
+        assert right is not None  # one of the logs is longer
+        return f"position {right[0]}: only the second log has an entry that begins there"
+    if right is None or left[0] < right[0]:
+        return f"position {left[0]}: only the first log has an entry that begins there"
+    if bytes(left[1]) != bytes(right[1]):
+        return f"position {left[0]}: the entries differ"
+    return None
