@@ -81,18 +81,14 @@ class Leadership:
                 f"this broker may no longer be the master of {self.record.broker_name}: another was elected, or its "
                 "controller does not answer and not all replicas in sync confirm it; look up the route and retry"
             )
-        if to_sender and not self.has_enough:
+        in_sync = len(self.in_sync.members)
+        if to_sender and self.record.sync and in_sync < self.record.min_in_sync:
             return NotEnoughReplicas(
-                f"{len(self.in_sync.members)} replicas of {self.record.broker_name} are in sync, and "
+                f"{in_sync} replicas of {self.record.broker_name} are in sync, and "
                 f"{self.record.min_in_sync} are needed: start its slaves, wait until they have caught up, or send "
                 "elsewhere"
             )
         return None
-
-    @property
-    def has_enough(self) -> bool:
-        """True if enough replicas are in sync to accept a batch."""
-        return not self.record.sync or len(self.in_sync.members) >= self.record.min_in_sync
 
     @property
     def lease_left_s(self) -> float:

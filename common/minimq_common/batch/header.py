@@ -47,10 +47,9 @@ CODEC_ZSTD = 1
 #: number of unsettled sequence numbers.
 HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
-_LANE = struct.Struct("<I")
-LANE_BYTES = _LANE.size
-#: Number of remaining records of a compacted batch (30 bits) and the two flags of `record_origins.py`.
-_REMAINING = struct.Struct("<I")
+#: After the fixed part: the lane in version 3; in version 4 the number of remaining records (30 bits) and the two flags
+#: of `record_origins.py`.
+_MORE = struct.Struct("<I")
 _REMAINING_BITS = (1 << 30) - 1
 CRC_BYTES = 4
 #: The CRC-32C of any data followed by its own CRC-32C. Allows verifying a batch without copying a part of it.
@@ -126,8 +125,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     @property
     def size(self) -> int:
         """Length of the header in bytes."""
-        more = LANE_BYTES if self.version == FIFO_VERSION else _REMAINING.size
-        return HEADER_BYTES + (more if self.version != VERSION else 0) + 4 * len(self.tag_hashes or ())
+        return HEADER_BYTES + (_MORE.size if self.version != VERSION else 0) + 4 * len(self.tag_hashes or ())
 
     @property
     def remaining(self) -> int:
@@ -147,33 +145,28 @@ def tag_hash(tag: str | None) -> int:
 
 def lane_bytes(lane: int) -> bytes:
     """Return the bytes that follow the fixed part of the header: the lane, or nothing if it is 0."""
-    return _LANE.pack(lane) if lane else b""
+    return _MORE.pack(lane) if lane else b""
 
 
 def read_lane(data: bytes | memoryview) -> int:
     """Return only the lane of a batch; 0 if it has none. Raises `CorruptBatch`."""
-    if data[0] != FIFO_VERSION:
-        return 0
-    if len(data) < HEADER_BYTES + LANE_BYTES + CRC_BYTES:
-        raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    return int(_LANE.unpack_from(data, HEADER_BYTES)[0])
+    return _more_in(data) if data[0] == FIFO_VERSION else 0
 
 
-def remaining_in(data: bytes | memoryview) -> int:
-    """Return only the number of remaining records of a compacted batch. Raises `CorruptBatch`."""
-    if len(data) < HEADER_BYTES + _REMAINING.size + CRC_BYTES:
+def _more_in(data: bytes | memoryview) -> int:
+    if len(data) < HEADER_BYTES + _MORE.size + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
-    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & _REMAINING_BITS
+    return int(_MORE.unpack_from(data, HEADER_BYTES)[0])
 
 
 def remaining_bytes(remaining: int, flags: int) -> bytes:
     """Return the bytes that follow the fixed part of the header of a compacted batch."""
-    return _REMAINING.pack(remaining | flags)
+    return _MORE.pack(remaining | flags)
 
 
 def flags_of(data: bytes | memoryview) -> int:
     """Return the flags of a compacted batch; `record_origins.py` defines them."""
-    return int(_REMAINING.unpack_from(data, HEADER_BYTES)[0]) & ~_REMAINING_BITS
+    return _more_in(data) & ~_REMAINING_BITS
 
 
 def read_header(data: bytes | memoryview) -> Header:
@@ -184,27 +177,17 @@ def read_header(data: bytes | memoryview) -> Header:
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
-    if version not in _VERSIONS:
-        raise InvalidArgument(
-            f"batch format {version} is not known here (this is {COMPACTED_VERSION}): upgrade this side"
-        )
-    if not 0 < count <= MAX_RECORDS:
-        raise CorruptBatch(f"a batch says that it has {count} records: it can have 1 to {MAX_RECORDS}")
-    if codec not in (CODEC_NONE, CODEC_ZSTD):
-        raise CorruptBatch(f"codec {codec} of a batch is not known here: upgrade this side, if it is not damaged")
-    if not 0 <= first <= last <= _MAX_BORN_MS:
-        raise CorruptBatch(
-            f"the records of a batch were born from {first} to {last} ms after 1970, "
-            f"which is not a range within 0 to {_MAX_BORN_MS}"
-        )
-    lane, removed, at = 0, 0, HEADER_BYTES
+    is_right = version in _VERSIONS and 0 < count <= MAX_RECORDS and codec in (CODEC_NONE, CODEC_ZSTD)
+    if not (is_right and 0 <= first <= last <= _MAX_BORN_MS):
+        raise _wrong_number(version, count, codec, first, last)
+    more, at = (0, HEADER_BYTES) if version == VERSION else (_more_in(data), HEADER_BYTES + _MORE.size)
+    lane = removed = 0
     if version == COMPACTED_VERSION:
-        remaining, at = remaining_in(data), HEADER_BYTES + _REMAINING.size
-        removed = count - remaining
+        removed = count - (more & _REMAINING_BITS)
         if removed < 0:
-            raise CorruptBatch(f"a compacted batch says that {remaining} of its {count} records remain")
+            raise CorruptBatch(f"a compacted batch says that {count - removed} of its {count} records remain")
     elif version == FIFO_VERSION:
-        lane, at = read_lane(data), HEADER_BYTES + LANE_BYTES
+        lane = more
         if not lane:
             raise CorruptBatch("a batch for a FIFO topic without a message group")
     tags = None
@@ -215,6 +198,21 @@ def read_header(data: bytes | memoryview) -> Header:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, at)
     return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, lane, removed)
+
+
+def _wrong_number(version: int, count: int, codec: int, first: int, last: int) -> CorruptBatch | InvalidArgument:
+    if version not in _VERSIONS:
+        return InvalidArgument(
+            f"batch format {version} is not known here (this is {COMPACTED_VERSION}): upgrade this side"
+        )
+    if not 0 < count <= MAX_RECORDS:
+        return CorruptBatch(f"a batch says that it has {count} records: it can have 1 to {MAX_RECORDS}")
+    if codec not in (CODEC_NONE, CODEC_ZSTD):
+        return CorruptBatch(f"codec {codec} of a batch is not known here: upgrade this side, if it is not damaged")
+    return CorruptBatch(
+        f"the records of a batch were born from {first} to {last} ms after 1970, "
+        f"which is not a range within 0 to {_MAX_BORN_MS}"
+    )
 
 
 def verify(data: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ def copy_of(
     """Copy a master up to a position, or else up to its saved state, and no further."""
     snapshot = master.store.snapshot()
     end = snapshot.position if end is None else end
-    with StoreCopy(path, snapshot, master.store.log.start, SEGMENT_BYTES, replace=replace) as copy:
+    with closing(StoreCopy(path, snapshot, master.store.log.start, SEGMENT_BYTES, replace=replace)) as copy:
         while copy.position < end:
             copy.put(master.store.entries(copy.position, min(frame_bytes, end - copy.position)))
         copy.finish()
@@ -75,7 +76,7 @@ def test_what_is_damaged_is_not_copied(stores: Stores, master: OpenStore) -> Non
         with pytest.raises(StoreError, match="damaged"):
             StoreCopy(stores.folder / "slave", Snapshot(snapshot.position, harmed), start)
     entry = master.store.entries(start, 1)[0]
-    with StoreCopy(stores.folder / "slave", snapshot, start) as copy:
+    with closing(StoreCopy(stores.folder / "slave", snapshot, start)) as copy:
         with pytest.raises(CorruptEntry, match=f"position {start} "):
             copy.put([bytes([entry[0] ^ 1]) + entry[1:]])
         assert copy.position == start
@@ -124,7 +125,7 @@ def test_a_copy_goes_into_no_directory_that_holds_something(stores: Stores, mast
 
 def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys(stores: Stores, master: OpenStore) -> None:
     slave = stores.folder / "slave"
-    with StoreCopy(slave, master.store.snapshot(), master.store.log.start):
+    with closing(StoreCopy(slave, master.store.snapshot(), master.store.log.start)):
         pass
     DataDirectory(slave, create=False, owner=Owner("another", "broker-z", 3)).close()
     (slave / "thesis.tex").write_text("of the user")

@@ -154,7 +154,7 @@ def test_a_copy_has_what_waits(stores: Stores) -> None:
     store, keys = delay(stores)
     store.recall("t", keys[1])
     snapshot = store.store.snapshot()
-    with StoreCopy(stores.folder / "copy", snapshot, 0) as copy:
+    with closing(StoreCopy(stores.folder / "copy", snapshot, 0)) as copy:
         copy.put(store.store.entries(0, 1 << 30))
         copy.finish()
     made = stores.open("copy")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.state import State
 from minimq_broker.store.upkeep.copy import StoreCopy
@@ -38,7 +40,7 @@ def test_a_copy_has_the_identity_also_without_the_entry_that_brought_it(stores: 
     first = stores.open("a", segment_bytes=48 << 10)
     assert first.store.old.remove_first(first.store.saved_position)
     start, snapshot = first.store.log.start, first.store.snapshot()
-    with StoreCopy(stores.folder / "copy", snapshot, start) as copy:
+    with closing(StoreCopy(stores.folder / "copy", snapshot, start)) as copy:
         copy.put(first.store.entries(start, 1 << 30))
         copy.finish()
     assert start > 0

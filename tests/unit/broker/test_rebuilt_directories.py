@@ -34,7 +34,7 @@ def make_old_and_copy(stores: Stores) -> Path:
     for number in range(5):
         slave.append("t", 0, b"old-%d" % number)
     slave.close()
-    with StoreCopy(slave.path / "rebuilding", master.store.snapshot(), 0) as copy:
+    with closing(StoreCopy(slave.path / "rebuilding", master.store.snapshot(), 0)) as copy:
         copy.put(master.store.entries(0, 1 << 30))
         copy.finish()
     return slave.path

@@ -232,7 +232,7 @@ def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> N
 
 def copied(master: MessageStore, path: Path, frame_bytes: int = 20_000) -> None:
     snapshot, log = master.snapshot(), master.log
-    with StoreCopy(path, snapshot, log.start, SEGMENT_BYTES, complete_from=log.complete_from) as copy:
+    with closing(StoreCopy(path, snapshot, log.start, SEGMENT_BYTES, complete_from=log.complete_from)) as copy:
         while copy.position < master.end:
             position, entries = master.part(copy.position, frame_bytes)
             if position > copy.position:
@@ -275,7 +275,7 @@ def test_a_copy_of_a_log_to_whose_end_it_was_rewritten(store: OpenStore, stores:
 
 def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: Stores) -> None:
     snapshot = store.store.snapshot()
-    with StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES, complete_from=100) as copy:
+    with closing(StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES, complete_from=100)) as copy:
         with pytest.raises(StoreError, match="the log has a gap: entry at 101 where 0 was expected"):
             copy.skip_to(101)
         copy.skip_to(50)

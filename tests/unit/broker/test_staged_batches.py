@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -425,7 +426,7 @@ def test_a_copy_has_what_is_staged(stores: Stores, pair: tuple[OpenStore, OpenSt
     staged_over_segments(master)
     master.store.confirm(master.store.end)
     snapshot = master.store.snapshot()
-    with StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES) as copy:
+    with closing(StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES)) as copy:
         copy.put(master.store.entries(0, 1 << 40))
         copy.finish()
     master.close()

@@ -11,6 +11,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import closing
 
 import pytest
 
@@ -231,7 +232,7 @@ class Pair:
         self.anew += 1
         self.slave.close()
         snapshot, source = self.master.store.snapshot(), self.master.store
-        with StoreCopy(self.slave.path, snapshot, source.log.start, SEGMENT_BYTES, replace=True) as copy:
+        with closing(StoreCopy(self.slave.path, snapshot, source.log.start, SEGMENT_BYTES, replace=True)) as copy:
             while copy.position < snapshot.position:
                 copy.put(source.entries(copy.position, 1))
             copy.finish()

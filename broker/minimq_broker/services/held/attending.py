@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence, Set
+from collections.abc import AsyncIterator, Sequence, Set
 from typing import Any
 
 import grpc.aio
@@ -37,16 +37,14 @@ class _UnbatchedStream(AnswerStream):
 class Attendant(_UnbatchedStream):
     """One client that attends, and the events that wait for it. Belongs to the event loop."""
 
-    def __init__(
-        self, hello: attend_pb2.AttendRequest, context: Any, engine: Engine, count: Callable[[int], None]
-    ) -> None:
+    def __init__(self, hello: attend_pb2.AttendRequest, context: Any, engine: Engine, every: Attendants) -> None:
         super().__init__(context, engine)
         self.client_id = hello.client_id
         self.inbox = inbox_of(hello.inbox_key) if hello.inbox_key else None
         self.producer_groups = tuple(dict.fromkeys(hello.producer_groups))
         self.producer_ids = frozenset(hello.producer_ids)
         self.unread_bytes = 0
-        self._count = count
+        self._every = every
 
     def add(self, event: attend_pb2.AttendEvent) -> None:
         """Queue an event; ignored after the end of the stream."""
@@ -75,44 +73,37 @@ class Attendant(_UnbatchedStream):
 
     def _account(self, size: int) -> None:
         self.unread_bytes += size
-        self._count(size)
+        self._every.unread_bytes += size
 
 
 class Attendants:
     """All clients that attend during one role. Belongs to the event loop."""
 
     def __init__(self) -> None:
+        #: Of all clients.
         self.unread_bytes = 0
-        self._by_inbox: dict[bytes, Attendant] = {}
+        self.by_inbox: dict[bytes, Attendant] = {}
         self._by_producer_group: defaultdict[str, dict[Attendant, None]] = defaultdict(dict)
-
-    def count(self, change: int) -> None:
-        """Add to the unread bytes of all clients."""
-        self.unread_bytes += change
 
     def enter(self, attendant: Attendant) -> None:
         """Add a client. It takes over its inbox: only the same client, in a new stream, has the same key."""
         if attendant.inbox is not None:
-            former = self._by_inbox.get(attendant.inbox)
+            former = self.by_inbox.get(attendant.inbox)
             if former is not None:
                 former.hand_over(attendant)
-            self._by_inbox[attendant.inbox] = attendant
+            self.by_inbox[attendant.inbox] = attendant
         for group in attendant.producer_groups:
             self._by_producer_group[group][attendant] = None
 
     def leave(self, attendant: Attendant) -> None:
         """Remove a client."""
-        if attendant.inbox is not None and self._by_inbox.get(attendant.inbox) is attendant:
-            del self._by_inbox[attendant.inbox]
+        if attendant.inbox is not None and self.by_inbox.get(attendant.inbox) is attendant:
+            del self.by_inbox[attendant.inbox]
         for group in attendant.producer_groups:
             members = self._by_producer_group[group]
             members.pop(attendant, None)
             if not members:
                 del self._by_producer_group[group]
-
-    def with_inbox(self, inbox: bytes) -> Attendant | None:
-        """Return the client of an inbox address."""
-        return self._by_inbox.get(inbox)
 
     def of_producer_group(self, group: str) -> Sequence[Attendant]:
         """Return the clients of a producer group in the order in which they came."""
@@ -151,7 +142,7 @@ class AttendService:
         if self._is_retired:
             raise Unavailable("the role of this broker has changed: attend again")
         _check(hello)
-        attendant = Attendant(hello, context, self._engine, self.attendants.count)
+        attendant = Attendant(hello, context, self._engine, self.attendants)
         attendant.add(attend_pb2.AttendEvent(attending=attend_pb2.Attending()))
         self.attendants.enter(attendant)
         try:
@@ -222,7 +213,7 @@ class ReplyService:
     def _try(self, item: attend_pb2.InboxReplies, size: int) -> attend_pb2.ReplyOutcome.ValueType:
         if size > self._engine.limits.max_body_bytes + _MAX_PROPERTY_BYTES:
             return TOO_LARGE
-        attendant = self._attendants.with_inbox(item.inbox)
+        attendant = self._attendants.by_inbox.get(item.inbox)
         if attendant is None:
             return NOT_OPEN
         if attendant.unread_bytes and attendant.unread_bytes + size > MAX_UNREAD_BYTES:

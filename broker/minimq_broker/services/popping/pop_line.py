@@ -100,9 +100,8 @@ class PopLine:
         self._due: dict[int, int] = {}
         self._earliest_ms: float = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        #: By queue: the messages that takes in flight may receive, and the number of these takes.
+        #: By queue: the messages that takes in flight may receive, at least one for each.
         self._asked: Counter[int] = Counter()
-        self._under_way: Counter[int] = Counter()
         #: Settles in flight that return messages.
         self._returning = 0
         #: Cached first offsets of queues. `_cuts` is the state of the log for which they are valid.
@@ -146,7 +145,6 @@ class PopLine:
         """Process the result of a take: answer it, or let it wait again."""
         queue_id = step.key.queue_id
         self._asked[queue_id] -= take.most
-        self._under_way[queue_id] -= 1
         self._ready[queue_id] = None
         error = job.error or step.error
         if error is not None:
@@ -233,7 +231,7 @@ class PopLine:
             if (queue_id := self._next(take.answers)) is None:
                 break
             self._ask(take, queue_id)
-        if self._overdue and not self._returning and not any(self._under_way.values()):
+        if self._overdue and not self._returning and not any(self._asked.values()):
             for take in [*self._overdue]:
                 self._leave(take)
                 take.answers.add(broker_pb2.PopResult(id=take.id))
@@ -256,7 +254,6 @@ class PopLine:
             self._engine.writes.submit(job)
         except MiniMQError as error:
             self._asked[queue_id] -= take.most
-            self._under_way[queue_id] -= 1
             take.answers.fail(take.id, error)
 
     def _wait(self, take: WaitingTake) -> None:
@@ -291,7 +288,6 @@ class PopLine:
             lanes = self._lanes.of(queue, first, stored[1]) if self._topic.fifo else None
         until_ms = self._clock.after_ms(take.invisible_ms)
         self._asked[queue_id] += take.most
-        self._under_way[queue_id] += 1
         self._turn -= take.most
         present = self._engine.tables.poppers.present(self._group)
         wanted = Take(
@@ -339,7 +335,7 @@ class PopLine:
                 return queue_id
             del ready[queue_id]  # takes in flight and arriving batches add it again
             popped = self._engine.state.popped.get((self._group, self._topic.topic_id, queue_id))
-            if popped is not None and popped.due_ms > now and not self._under_way[queue_id]:
+            if popped is not None and popped.due_ms > now and not self._asked[queue_id]:
                 self._rest(queue_id, popped.due_ms)
         return None
 
@@ -350,7 +346,7 @@ class PopLine:
         if popped is None:
             return end - self._asked[queue_id] > state.committed.get((self._group, *queue), 0)
         if popped.due_ms <= self._clock.now_ms():
-            return not self._under_way[queue_id]
+            return not self._asked[queue_id]
         return end - self._asked[queue_id] > popped.next and popped.takes_new and self._may_begin()
 
     def _rest(self, queue_id: int, due_ms: int) -> None:

@@ -63,9 +63,8 @@ class PopService:
         self._reader = PopReader(
             engine, self.clock, lambda key, settle: self._submit_settles(key.group, [PopStep(0, key, settle)])
         )
-        self._lines: dict[tuple[str, int], PopLine] = {}
-        #: The same lines by topic id, then group.
-        self._lines_of: dict[int, dict[str, PopLine]] = {}
+        #: By topic id, then group.
+        self._lines: dict[int, dict[str, PopLine]] = {}
         self._pending_spans = 0
         self._counted_at = -_COUNT_INTERVAL_S
         self._is_full = False
@@ -76,10 +75,10 @@ class PopService:
         """Stop serving: another role has begun."""
         self._is_retired = True
         self._listen(False)
-        for line in self._lines.values():
-            line.end(None)
+        for lines in self._lines.values():
+            for line in lines.values():
+                line.end(None)
         self._lines.clear()
-        self._lines_of.clear()
 
     def _listen(self, wanted: bool) -> None:
         # Listens for batches only while there are lines, because most brokers serve no work queues.
@@ -261,13 +260,15 @@ class PopService:
         topic = state.topic(take.topic)
         state.check_allowed(topic, Permission.READ)
         tags = self._clients.subscribe(popper, take)
-        line = self._lines.get((group, topic.topic_id))
+        line = self._line_of(group, topic.topic_id)
         if line is None:
             line = PopLine(self._engine, group, topic, self.clock, self.may_begin)
-            self._lines[group, topic.topic_id] = line
-            self._lines_of.setdefault(topic.topic_id, {})[group] = line
+            self._lines.setdefault(topic.topic_id, {})[group] = line
             self._listen(True)
         return line, tags
+
+    def _line_of(self, group: str, topic_id: int) -> PopLine | None:
+        return self._lines.get(topic_id, {}).get(group)
 
     def may_begin(self) -> bool:
         """Return whether new messages may be delivered, because the number of runs is below its limit."""
@@ -318,13 +319,13 @@ class PopService:
     def wake_after(self, step: PopStep) -> None:
         """Wake the line of a queue after a settle, which may have released messages or made room for new ones."""
         key = step.key
-        if not self._is_retired and (line := self._lines.get((key.group, key.topic_id))) is not None:
+        if not self._is_retired and (line := self._line_of(key.group, key.topic_id)) is not None:
             line.wake(key.queue_id)
 
     def _returning(self, steps: Sequence[PopStep]) -> list[tuple[PopLine, int]]:
         found = []
         for step in steps:
-            line = self._lines.get((step.key.group, step.key.topic_id))
+            line = self._line_of(step.key.group, step.key.topic_id)
             if line is not None and (not isinstance(step.what, Settle) or step.what.outcome in _LEAVING):
                 line.returning()
                 found.append((line, step.key.queue_id))
@@ -359,27 +360,27 @@ class PopService:
 
     def _arrived(self, queue: QueueKey | None) -> None:
         if queue is not None:
-            for line in [*self._lines_of.get(queue.topic_id, {}).values()]:
+            for line in [*self._lines.get(queue.topic_id, {}).values()]:
                 line.wake(queue.queue_id)
             return
-        for (group, topic_id), line in [*self._lines.items()]:
+        every = [(topic_id, group) for topic_id, lines in self._lines.items() for group in lines]
+        for topic_id, group in every:
             try:
-                line.look_again()
+                self._lines[topic_id][group].look_again()
             except MiniMQError as error:
                 self._drop_line(group, topic_id, error)
 
     def _arriving(self, job: AppendJob) -> None:
         topic = self._engine.handle.any_store.state.topics.get(job.topic)
         if topic is not None and job.transaction is None:
-            for line in self._lines_of.get(topic.topic_id, {}).values():
+            for line in self._lines.get(topic.topic_id, {}).values():
                 line.join(job.queue_id)
 
     def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
-        line = self._lines.pop((group, topic_id))
-        lines = self._lines_of[topic_id]
-        del lines[group]
+        lines = self._lines[topic_id]
+        line = lines.pop(group)
         if not lines:
-            del self._lines_of[topic_id]
+            del self._lines[topic_id]
         if not self._lines:
             self._listen(False)
         line.end(error)
@@ -403,7 +404,7 @@ class PopService:
 
     def _leave(self, group: str) -> None:
         if not self._is_retired and not self._poppers.of_group(group):
-            for topic_id in [topic for name, topic in self._lines if name == group]:
+            for topic_id in [topic_id for topic_id, lines in self._lines.items() if group in lines]:
                 self._drop_line(group, topic_id, None)
             for member in self._poppers.leave(group):
                 self._may_join(group, member)

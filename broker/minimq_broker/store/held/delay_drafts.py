@@ -184,7 +184,7 @@ class DelayDrafts:
     def _outcome(self, key: DueKey, topic_id: int, batch: BatchDelayed | None, index: DueIndex) -> RecallOutcome:
         if batch is not None and batch.place.topic_id != topic_id:
             return RecallOutcome.TOO_LATE
-        if key in self._recalled or index.is_recalled(key, self._published.key):
+        if key in self._recalled or index.recall_of(key, self._published.key) is not None:
             return RecallOutcome.ALREADY_RECALLED
         if batch is None or self._published.covers(key):
             return RecallOutcome.TOO_LATE

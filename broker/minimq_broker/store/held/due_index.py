@@ -100,11 +100,8 @@ class DueIndex:
         """Return the effect of a delayed batch, from its header alone; None if there is no readable one."""
         return next((batch_in(segment, key) for segment in self._from(key.id)[:1]), None)
 
-    def is_recalled(self, key: DueKey, mark: DueKey) -> bool:
-        """Return whether a batch was recalled."""
-        return self._recall_of(key, mark) is not None
-
-    def _recall_of(self, key: DueKey, mark: DueKey) -> DueRow | None:
+    def recall_of(self, key: DueKey, mark: DueKey) -> DueRow | None:
+        """Return the row of the recall of a batch, None if it was not recalled."""
         for segment in self._from(key.id):
             first = segment.due.next_key(mark) if key > mark else key
             if first is not None and first <= key and (row := segment.due.recall_of(key)) is not None:
@@ -127,7 +124,7 @@ class DueIndex:
         return key > mark and not self._is_recalled_for_good(key, mark)
 
     def _is_recalled_for_good(self, key: DueKey, mark: DueKey) -> bool:
-        row = self._recall_of(key, mark)
+        row = self.recall_of(key, mark)
         return row is not None and row.position < self._log.saved_to
 
     def waiting_from(self, mark: DueKey) -> int | None:

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import accumulate
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import lmdb
 
@@ -69,14 +67,6 @@ class StoreCopy:
             checkpoint.restore(snapshot.rows)
             checkpoint.close()
             self._opened = opening.pop_all()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def put(self, entries: Sequence[bytes]) -> None:
         """Add entries that begin at `position`, verified and synced."""
