@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence, Set
 from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
 
 from minimq_broker.core.held.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions
@@ -12,7 +16,9 @@ from minimq_broker.services.held.attending import Attendants
 from minimq_broker.services.held.halves import HalfService
 from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
+from minimq_common.errors import CorruptEntry
 from minimq_common.names import half_name
+from minimq_proto.v1 import attend_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch
 
@@ -43,5 +49,51 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp
         await checks._look()
         assert HALF not in table.open_halves()
         assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED
+
+    with_engine(tmp_path, test)
+
+
+class Member:
+    client_id, producer_ids, unread_bytes = "a", frozenset({7}), 0
+
+    def __init__(self) -> None:
+        self.events: list[attend_pb2.AttendEvent] = []
+
+    def add(self, event: attend_pb2.AttendEvent) -> None:
+        self.events.append(event)
+
+
+class OneMember(Attendants):
+    def __init__(self, member: Member) -> None:
+        super().__init__()
+        self._member: Any = member
+
+    def of_producer_group(self, group: str) -> Sequence[Any]:
+        return [self._member]
+
+    @property
+    def producers(self) -> Set[tuple[str, int]]:
+        return {("shop", 7)}
+
+
+def test_a_check_whose_batch_cannot_be_read_is_not_made_and_does_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(position: int) -> NoReturn:
+        raise CorruptEntry(f"the entry at position {position} is damaged")
+
+    async def test(engine: Engine) -> None:
+        member, options = Member(), BrokerOptions(half_check_after_s=0.05, half_check_interval_s=0.05)
+        checks = HalfService(engine, options, lambda: OneMember(member), lambda: None)
+        await engine.lead(1, waits_for_replicas=False)
+        await stage(engine)
+        await asyncio.sleep(0.1)
+        with monkeypatch.context() as damage:
+            damage.setattr(engine.store.log, "entry_at", unreadable)
+            await checks._look()
+        assert not member.events
+        await asyncio.sleep(0.1)
+        await checks._look()
+        assert [event.check.checks for event in member.events] == [1]
 
     with_engine(tmp_path, test)
