@@ -42,7 +42,7 @@ class AccessLinks:
             asyncio.create_task(self._run(address), name=f"access-{address}") for address in self._nameservers
         ]
 
-        asyncio.get_running_loop().call_later(_SETTLE_S if self._nameservers else 0.0, self._shared.settle)
+        asyncio.get_running_loop().call_later(_SETTLE_S if self._nameservers else 0.0, self._shared.settled.set)
 
     async def stop(self) -> None:
         """End the streams."""
@@ -61,7 +61,7 @@ class AccessLinks:
 
         def agreed() -> None:
             outage.worked("access: in touch again nameserver=%s", address)
-            self._shared.settle()
+            self._shared.settled.set()
 
         async with contextlib.aclosing(channels):
             while True:

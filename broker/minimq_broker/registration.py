@@ -13,6 +13,7 @@ import grpc.aio
 from minimq_common.errors import DeadlineExceeded, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.serving.periodic import until_first_ends
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import Channels, explained
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
@@ -140,19 +141,15 @@ class _Link:
 
     async def _hold(self, stream: _Stream) -> None:
         answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
-        # Reads continuously, not only for an answer, to notice a broken stream at once.
-        reading = asyncio.create_task(self._read(stream, answers), name=f"register-read-{self.address}")
-        talking = asyncio.create_task(self._talk(stream, answers), name=f"register-talk-{self.address}")
         try:
-            done, _ = await asyncio.wait((reading, talking), return_when=asyncio.FIRST_COMPLETED)
-            # The reader first: it knows why a stream broke.
-            for task in (reading, talking):
-                if task in done:
-                    task.result()
+            # Reads continuously, not only for an answer, to notice a broken stream at once, and why it broke.
+            await until_first_ends(
+                {
+                    f"register-read-{self.address}": self._read(stream, answers),
+                    f"register-talk-{self.address}": self._talk(stream, answers),
+                }
+            )
         finally:
-            for task in (reading, talking):
-                task.cancel()
-            await asyncio.gather(reading, talking, return_exceptions=True)
             stream.cancel()
 
     async def _read(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:

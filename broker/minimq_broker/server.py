@@ -148,7 +148,7 @@ class Broker:
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         standard = self._add_services(server, engine, service, replication)
         if self._access is not None:  # users and rules may be outdated until then
-            await self._access.shared.wait_until_settled()
+            await self._access.shared.settled.wait()
         await server.start()
         self._registration = Registration(
             options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)

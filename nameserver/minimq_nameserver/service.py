@@ -67,7 +67,7 @@ class NameServerService:
         """Treat topics without a route as nonexistent from now on, and start sending events to watchers."""
         self._settled.set()
         if self._access is not None:
-            self._access.settle()
+            self._access.settled.set()
 
     def end_streams(self) -> None:
         """End all streams because this name server stops. Watchers get no events of brokers that leave thereby."""
@@ -101,7 +101,7 @@ class NameServerService:
             )
         own, peer = self._access, f"broker at {rpc.address_of(context.peer())}"
         with rpc.LiveStream(self._streams):
-            await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settle)
+            await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settled.set)
 
     # ---- Clients ---------------------------------------------------------------------------------
 

@@ -17,8 +17,7 @@ from minimq.local.certificate_signer import Signer
 from minimq.local.server_process import free_port
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.etcd_controller import EtcdController
-from minimq_broker.replication.etcd_view import EtcdLink
+from minimq_broker.replication.etcd_controller import EtcdController, EtcdLink
 from minimq_common.security.certificates import security_of_files
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 

@@ -68,11 +68,7 @@ class Backlog:
                 pops = popped.get((group, topic_id, queue_id))
                 lag = end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first)
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + max(0, lag)
-        lags: dict[tuple[str, str], int] = {}
-        for number, ((topic_id, group), lag) in enumerate(sorted(by_pair.items())):
-            pair = (group, names[topic_id]) if number < self._most_series else (OTHERS, OTHERS)
-            lags[pair] = lags.get(pair, 0) + lag
-        return lags
+        return self._bounded(by_pair, names)
 
     def in_flight(self) -> dict[tuple[str, str], int]:
         """Return the messages of work queues that consumers hold, by group and topic."""
@@ -80,6 +76,9 @@ class Backlog:
         for (group, topic_id, _), queue in self._store().state.popped.copy().items():
             if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
+        return self._bounded(by_pair, names)
+
+    def _bounded(self, by_pair: dict[tuple[int, str], int], names: dict[int, str]) -> dict[tuple[str, str], int]:
         found: dict[tuple[str, str], int] = {}
         for number, ((topic_id, group), count) in enumerate(sorted(by_pair.items())):
             pair = (group, names[topic_id]) if number < self._most_series else (OTHERS, OTHERS)

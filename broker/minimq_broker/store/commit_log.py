@@ -59,6 +59,8 @@ class CommitLog:
         #: Grows whenever first offsets of queues may have changed.
         self.cuts = 0
         self.truncations = 0
+        #: Cached first offsets of queues. Replaced as a whole, so that slow readers put nothing outdated into it.
+        self._firsts: dict[QueueKey, int] = {}
         self._segment_bytes = segment_bytes
         self.lost: dict[int, str] = {}
         verified_from = NOTHING_VERIFIED  # segments that start here or later were verified when they were opened
@@ -164,6 +166,7 @@ class CommitLog:
     def mark_damaged(self, start: int, reason: str) -> bool:
         """Mark a segment as damaged; return False if it is gone or already marked. Any thread may call this."""
         with self.kept:
+            self._firsts = {}
             return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
 
     def clear_damage_mark(self, start: int) -> None:
@@ -232,11 +235,12 @@ class CommitLog:
                 sync_directory(self.path)
                 self.damage.discard(last.start)
             self.active.truncate(position)
+            self._firsts = {}
 
     # ---- reads --------------------------------------------------------------------------------------
 
     def _use(self, segments: list[Segment]) -> None:
-        self.segments = segments
+        self.segments, self._firsts = segments, {}
         self.complete_from = max((self.start, *(segment.rewritten_to for segment in segments)))
         self.cuts += 1
 
@@ -364,7 +368,12 @@ class CommitLog:
 
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first visible offset of a queue that is still stored, None if there is none."""
-        found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
+        firsts = self._firsts  # first: another thread may replace both
+        found = firsts.get(queue)
+        if found is None:
+            found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
+            if found is not None:
+                firsts[queue] = found
         return self._shown(queue, found)
 
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:

@@ -155,7 +155,7 @@ class AccessControl:
         server = self._servers.get(key_hash)
         if server is not None:
             return server
-        if not self.shared.settled:  # a user may have been removed while this server was down
+        if not self.shared.settled.is_set():  # a user may have been removed while this server was down
             reason = "this server has just started, and checks whether users and rules have changed"
             raise SystemBusy(reason, retry_after_s=_RETRY_S)
         if refusal := self._too_old():

@@ -15,7 +15,7 @@ from minimq_common.security.access_document import AccessDocument, changes, deco
 from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.watched import Watched
 from minimq_common.serving.logs import ALWAYS_WRITTEN
-from minimq_common.serving.periodic import PeriodicTask
+from minimq_common.serving.periodic import PeriodicTask, until_first_ends
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_proto.v1.nameserver_pb2 import AccessNotice
@@ -85,29 +85,15 @@ class SharedAccess:
         self.rank = AccessRank()
         self.conflicts = 0
         self.age = AccessAge(max_age_s, time.monotonic)
-        self._settled = asyncio.Event()
+        #: Set once another server has sent its document after the start, or has had the time to do so. A server that
+        #: was down while a user was removed has an older document, and must not accept that user.
+        self.settled = asyncio.Event()
         self._listeners: list[Callable[[], None]] = []
         self._seen_conflict: tuple[AccessRank, AccessRank] | None = None
 
     def listen(self, changed: Callable[[], None]) -> None:
         """Call `changed` synchronously on the loop after each change; it must not block."""
         self._listeners.append(changed)
-
-    @property
-    def settled(self) -> bool:
-        """False after the start, until another server has sent its document or has had the time to do so.
-
-        A server that was down while a user was removed has an older document, and must not accept that user.
-        """
-        return self._settled.is_set()
-
-    async def wait_until_settled(self) -> None:
-        """Wait until `settled` is true."""
-        await self._settled.wait()
-
-    def settle(self) -> None:
-        """Start to use the current document."""
-        self._settled.set()
 
     def ignore(self, changed: Callable[[], None]) -> None:
         """Undo `listen`. Idempotent."""
@@ -183,19 +169,11 @@ async def exchange(
             agreed()
 
     own.listen(changed.set)
-    saying = asyncio.create_task(say(), name=f"access-say-{peer}")
-    hearing = asyncio.create_task(hear(), name=f"access-hear-{peer}")
-    try:
-        done, _ = await asyncio.wait((hearing, saying), return_when=asyncio.FIRST_COMPLETED)
-        for task in (hearing, saying):  # in this order, since the error of the reader tells why the stream broke
-            if task in done:
-                task.result()
+    try:  # the reader first: its error tells why the stream broke
+        await until_first_ends({f"access-hear-{peer}": hear(), f"access-say-{peer}": say()})
     finally:
         own.ignore(changed.set)
         own.age.lost(talk)
-        for task in (saying, hearing):
-            task.cancel()
-        await asyncio.gather(saying, hearing, return_exceptions=True)
 
 
 class AccessFolder(PeriodicTask):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
 from minimq_common.errors import NotMaster, SystemBusy
 from minimq_common.outage_log import OutageLog
@@ -103,3 +103,17 @@ async def slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequenc
         if start:
             await asyncio.sleep(0)
         yield items[start : start + size]
+
+
+async def until_first_ends(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+    """Run coroutines as tasks with these names until one ends; cancel the others. Raises the first error in order."""
+    tasks = [asyncio.create_task(work, name=name) for name, work in works.items()]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task in done:
+                task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

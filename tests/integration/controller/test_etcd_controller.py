@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.etcd_view import EtcdLink, EtcdView
+from minimq_broker.replication.etcd_controller import EtcdLink, EtcdView
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replicas.election import elect
 from support.etcd_cluster import MEMBERS, EtcdCluster, etcd_cluster

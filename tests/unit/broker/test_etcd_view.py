@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from minimq_broker.replication.etcd_view import EtcdResult, EtcdView, Stored
+from minimq_broker.replication.etcd_controller import EtcdResult, EtcdView, Stored
 from minimq_common.replicas.election import found
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report

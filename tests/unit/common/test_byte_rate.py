@@ -90,7 +90,7 @@ def test_all_keys_of_a_user_share_its_limits_until_the_user_is_gone() -> None:
         one, other = (new_key(bytes([number]) * 37) for number in (1, 2))
         keys = {each.id: StoredKey(each.hash) for each in (one, other)}
         shared = SharedAccess()
-        shared.settle()
+        shared.settled.set()
         shared.offer(AccessDocument(1, {"alice": User(keys, limits=UserLimits(LEAST_RATE))}), "test")
         control = AccessControl(tuple, shared)
         control.start()

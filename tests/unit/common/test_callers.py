@@ -71,7 +71,7 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
     with pytest.raises(SystemBusy, match="checks whether users and rules have changed"):
         own.identify(shown(ALICE))
     assert own.identify(shown(SERVER)).user == "%servers"
-    own.shared.settle()
+    own.shared.settled.set()
     with pytest.raises(NotAuthenticated):  # there is no document, which lets in nobody
         own.identify(shown(ALICE))
     own.allow(1)
@@ -102,7 +102,7 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
 @on_loop
 async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() -> None:
     own = world()
-    own.shared.settle()
+    own.shared.settled.set()
     own.allow(1, "allow write topic t*")
     caller = own.identify(shown(ALICE))
     request = broker_pb2.AppendRequest(topic="t")
@@ -129,7 +129,7 @@ async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() ->
 @on_loop
 async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server() -> None:
     own = world()
-    own.shared.settle()
+    own.shared.settled.set()
     own.allow(1, expires_ms=EXPIRES_MS)
     began = asyncio.Queue[str]()
 
@@ -161,7 +161,7 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
 @on_loop
 async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() -> None:
     own = world()
-    own.shared.settle()
+    own.shared.settled.set()
     own.allow(1, "allow read topic t")
     former = own.identify(shown(ALICE))
     former.check(broker_pb2.PullRequest(topic="t"))

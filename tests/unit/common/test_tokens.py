@@ -44,7 +44,7 @@ class World:
 
     def __init__(self, folder: Path, *, only_reports: bool = False) -> None:
         self.shared = SharedAccess(only_reports=only_reports)
-        self.shared.settle()
+        self.shared.settled.set()
         self.folder = folder
         self.version = 0
         self.now_ms = ISSUER_MS

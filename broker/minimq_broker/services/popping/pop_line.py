@@ -104,9 +104,6 @@ class PopLine:
         self._asked: Counter[int] = Counter()
         #: Settles in flight that return messages.
         self._returning = 0
-        #: Cached first offsets of queues. `_cuts` is the state of the log for which they are valid.
-        self._firsts: dict[int, int] = {}
-        self._cuts: tuple[object, int] = None, -1
         #: The queue that each stream took from last.
         self._preferred: WeakKeyDictionary[PopAnswers, int] = WeakKeyDictionary()
         self._turn = _TURN
@@ -279,7 +276,7 @@ class PopLine:
     def _step(self, take: WaitingTake, queue_id: int) -> PopStep:
         queue = QueueKey(self._topic.topic_id, queue_id)
         key = PopKey(self._group, *queue)
-        stored = self._stored(queue)
+        stored = self._engine.store.bounds(queue)
         unwanted, lanes = (0, 0), None
         if take.tags or self._topic.fifo:
             popped = self._engine.state.popped.get(key)
@@ -294,19 +291,6 @@ class PopLine:
             take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present, take.asked_ms
         )
         return PopStep(take.id, key, wanted, stored)
-
-    def _stored(self, queue: QueueKey) -> tuple[int, int]:
-        store = self._engine.store
-        if (store.log, store.log.cuts) != self._cuts:
-            self._cuts = store.log, store.log.cuts
-            self._firsts.clear()
-        first = self._firsts.get(queue.queue_id)
-        if first is not None:
-            return first, store.queue_end(queue).offset
-        stored = store.bounds(queue)
-        if stored[0] < stored[1]:
-            self._firsts[queue.queue_id] = stored[0]
-        return stored
 
     def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
         with suppress(MiniMQError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
