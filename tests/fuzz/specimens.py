@@ -18,7 +18,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import PATIENCE_S, OpenStore, Stores, batches_of, numbered_batch
 
 OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"
@@ -142,7 +142,7 @@ def _truth(store: MessageStore) -> Truth:
     for name in ("t", ORDERED, DEAD):
         for queue_id in range(2):
             key = store.state.queue(name, queue_id)
-            found = store.read(key, store.bounds(key)[0], 1 << 40, 1 << 40)
+            found = batches_of(store, key, store.bounds(key)[0], 1 << 40, 1 << 40)
             batches = [
                 Batch(each.base_offset, each.stored_ms, list(map(bytes, RecordBatch(each.data).bodies())))
                 for each in found

@@ -26,7 +26,7 @@ from support.fake_broker import registered
 from support.observers import nothing
 from support.process import process
 from support.scraping import Scrape
-from support.stores import make_batch
+from support.stores import batches_of, make_batch
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
@@ -82,7 +82,7 @@ def stored_numbers(data_dir: Path) -> list[int]:
     assert check_directory(data_dir).findings == []
     store = MessageStore(data_dir, nothing, StoreOptions(), lambda: 0)
     queue = store.state.queue("t", 0)
-    batches = store.read(queue, 0, 1 << 40, 1 << 40)
+    batches = batches_of(store, queue, 0, 1 << 40, 1 << 40)
     store.close()
     return [int(next(iter(RecordBatch(each.data).bodies(0)))) for each in batches]
 

@@ -19,7 +19,7 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from support.batches import NOW_MS
-from support.stores import OpenStore
+from support.stores import OpenStore, batches_of
 
 ALL = ReadLimits(1 << 40, 1 << 40)
 TOMBSTONE_MS = 3_600_000
@@ -96,7 +96,7 @@ class Workload:
         key = self.store.key(self.topic, queue)
         end, offset = self.store.store.queue_end(key).offset, 0
         while offset < end:
-            for batch in self.store.store.read(key, offset, 1 << 40, 1 << 20):
+            for batch in batches_of(self.store.store, key, offset, 1 << 40, 1 << 20):
                 records = RecordBatch(batch.data)
                 bodies = records.bodies()
                 for place, number in enumerate(records.numbers()):

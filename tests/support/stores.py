@@ -25,6 +25,7 @@ from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.store.popping.pop_drafts import PopJob
+from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
@@ -46,6 +47,13 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
+
+
+def batches_of(
+    store: MessageStore, queue: QueueKey, offset: int, max_messages: int, max_bytes: int
+) -> list[StoredBatch]:
+    """Return the batches of a queue from the one that holds `offset` on."""
+    return store.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
 
 
 def make_batch(bodies: Sequence[bytes], tag: str | None = None) -> bytes:
@@ -271,7 +279,7 @@ class OpenStore:
     def read(
         self, topic: str, queue_id: int, offset: int, max_messages: int = 1 << 40, max_bytes: int = 1 << 40
     ) -> list[StoredBatch]:
-        return self.store.read(self.key(topic, queue_id), offset, max_messages, max_bytes)
+        return batches_of(self.store, self.key(topic, queue_id), offset, max_messages, max_bytes)
 
     def bodies(self, topic: str, queue_id: int, offset: int = 0) -> list[bytes]:
         """Return the bodies of a queue from an offset on."""

@@ -139,7 +139,7 @@ def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stor
     return found[1] in IN_QUEUE and found[3:] == (queue.queue_id, queue.topic_id, base_offset, stored_ms)
 
 
-def payload_of(entry: memoryview, header: EntryHeader) -> memoryview:
+def payload_of(entry: memoryview) -> memoryview:
     """Return the batch or fact in an entry."""
     return entry[batch_at(entry) :]
 
@@ -225,7 +225,7 @@ def opened(data: bytes | memoryview, position: int, *, verified: bool = False) -
     """Verify an entry for a log position, and the batch in it unless `verified`. Raises `StoreError`."""
     entry = memoryview(data)
     header = read_header(entry, position)
-    payload = payload_of(entry, header)
+    payload = payload_of(entry)
     if header.kind == EntryKind.FACT:
         return OpenedEntry(header, None, read_fact(payload, position))
     try:

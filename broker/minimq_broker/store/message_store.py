@@ -301,15 +301,11 @@ class MessageStore:
         found = None if start is None else self.log.offset_from(queue, start)
         return end if found is None else min(found, end)
 
-    def read(self, queue: QueueKey, offset: int, max_messages: int, max_bytes: int) -> list[StoredBatch]:
-        """Return the batches of a queue from the one that holds `offset` on; none if there is none yet.
-
-        Stops after the batch that reaches `max_messages` or `max_bytes`, so it returns at least one if there is one.
-        """
-        return self.search(queue, offset, ReadLimits(max_messages, max_bytes))[0]
-
     def search(self, queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
-        """Return matching batches, as `read` does, and the offset after everything that was examined."""
+        """Return the matching batches from the one that holds `offset` on, and the offset after all that was examined.
+
+        Stops after the batch that reaches a limit, so it returns at least one if there is one.
+        """
         # The log may already have batches beyond `end`, which are committed but not applied or confirmed yet.
         end = self.queue_end(queue).offset
         part = self.log.read(queue, offset, limits)

@@ -14,7 +14,7 @@ from minimq_broker.core.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
+from support.stores import PATIENCE_S, OpenStore, Stores, batches_of, make_batch
 
 SMALL = 256 << 10
 
@@ -101,7 +101,7 @@ def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkey
     job = store.submit("t", 0, make_batch([b"x"]))
     assert applying.wait(PATIENCE_S)
 
-    assert store.store.read(store.key("t", 0), 0, 10, 1 << 20) == []
+    assert batches_of(store.store, store.key("t", 0), 0, 10, 1 << 20) == []
     go_on.set()
     job.result(PATIENCE_S)
     assert store.bodies("t", 0) == [b"x"]
@@ -235,7 +235,7 @@ def test_readers_see_whole_batches_while_the_writer_writes(stores: Stores) -> No
             _, end = store.store.bounds(queue)
             at = 0
             while at < end:
-                part = store.store.read(queue, at, 1 << 40, 1 << 20)
+                part = batches_of(store.store, queue, at, 1 << 40, 1 << 20)
                 if not part or part[0].base_offset != at:
                     troubles.append(f"at {at} of {end}: {[stored.base_offset for stored in part]}")
                     return

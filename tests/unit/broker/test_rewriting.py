@@ -139,7 +139,7 @@ def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Sto
     """As a compaction does: the same queue and offsets."""
 
     def shorter(position: int, header: EntryHeader, entry: memoryview) -> bytes:
-        count = len(RecordBatch(bytes(payload_of(entry, header))).bodies(0))
+        count = len(RecordBatch(bytes(payload_of(entry))).bodies(0))
         return batch_entry(header.queue, header.base_offset, header.stored_ms, make_batch([b"x"] * count))
 
     log = store.store.log

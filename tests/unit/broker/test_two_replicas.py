@@ -35,7 +35,7 @@ from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, NotMaster
 from support.states import rows, rows_from_scratch
-from support.stores import OpenStore, Stores, make_batch, numbered_batch
+from support.stores import OpenStore, Stores, batches_of, make_batch, numbered_batch
 
 SEGMENT_BYTES = 48 << 10
 TOPICS = ("red", "%DLQ%green")
@@ -184,7 +184,7 @@ class Pair:
             for topic in replica.state.topics.values():
                 for queue in (QueueKey(topic.topic_id, number) for number in range(2)):
                     first, end = replica.store.bounds(queue)
-                    for stored in replica.store.read(queue, max(first, end - 3), 100, 1 << 30):
+                    for stored in batches_of(replica.store, queue, max(first, end - 3), 100, 1 << 30):
                         [body] = RecordBatch(stored.data).bodies()
                         former = self.seen.setdefault((queue, stored.base_offset), body)
                         assert former == body or not self.waits
@@ -300,7 +300,7 @@ class Pair:
                 job = future.result(0)
                 queue = QueueKey(topic_id, job.stored_queue_id)
                 if job.base_offset >= self.master.store.bounds(queue)[0]:
-                    [stored] = self.master.store.read(queue, job.base_offset, 1, 1)
+                    [stored] = batches_of(self.master.store, queue, job.base_offset, 1, 1)
                     assert (stored.base_offset, RecordBatch(stored.data).bodies()) == (job.base_offset, [body])
                     looked += 1
         for item, committing in self.committing:

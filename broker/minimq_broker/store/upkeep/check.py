@@ -203,7 +203,7 @@ class _LogWalk:
             self.position = position + len(entry)
             try:
                 header = read_header(entry, position)
-                data = bytes(payload_of(entry, header))
+                data = bytes(payload_of(entry))
                 done = effect(entry, position)
                 if self.replayed is not None and position < self._saved.position:
                     self.replayed.apply(done, self.position, header.stored_ms)

@@ -92,7 +92,7 @@ class CompactionChoice:
         if rules is None or header.kind not in IN_QUEUE or position >= self._end:
             return None
         try:
-            records = RecordBatch(bytes(payload_of(entry, header)))
+            records = RecordBatch(bytes(payload_of(entry)))
             records.check_values()
         except (CorruptBatch, InvalidArgument):  # kept as it is: readers will report it
             return None

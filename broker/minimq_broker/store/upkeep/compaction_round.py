@@ -117,7 +117,7 @@ class CompactionRound:
                     self._end = at
                     return
                 try:
-                    records = RecordBatch(bytes(payload_of(entry, header)))
+                    records = RecordBatch(bytes(payload_of(entry)))
                     offsets = [header.base_offset + number for number in records.numbers()]
                     self._newest.add(header.queue, key_names(records), offsets)
                 except (CorruptBatch, InvalidArgument):

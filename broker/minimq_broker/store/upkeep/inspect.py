@@ -146,7 +146,7 @@ def _entries(log: CommitLog) -> Iterator[dict[str, Any]]:
     for position, entry in log.entries():
         header = read_header(entry, position)
         about: dict[str, Any] = {"position": position, "stored_at": _moment(header.stored_ms)}
-        payload = payload_of(entry, header)
+        payload = payload_of(entry)
         if header.kind == EntryKind.FACT:
             about["fact"] = msgspec.to_builtins(read_fact(payload, position))
         else:

@@ -117,7 +117,7 @@ class Rewriting:
             return self._index.needs(position, entry, self._mark)
         if header.kind != EntryKind.FACT:
             return False
-        fact = read_fact(payload_of(entry, header), position)
+        fact = read_fact(payload_of(entry), position)
         if isinstance(fact, DelaysSetBack):  # without it, later batches would seem to be published out of order
             return True
         recalled = fact.batches if isinstance(fact, BatchesRecalled) else ()
