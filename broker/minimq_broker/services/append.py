@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 import grpc.aio
-from google.protobuf.message import DecodeError
 
 from minimq_broker.core.held.delays import Delay
 from minimq_broker.services.engine import Engine
@@ -70,7 +69,7 @@ class AppendService:
         if len(joined) > MAX_JOINED_APPENDS:  # their ids are not decoded, so only the end of the stream can answer
             raise InvalidArgument(f"{len(joined)} requests are joined to one, the limit is {MAX_JOINED_APPENDS}")
         for number in range(-1, len(joined)):
-            part = request if number < 0 else _opened(joined[number])
+            part = request if number < 0 else broker_pb2.AppendRequest.FromString(joined[number])
             if (job := self._take(part, answers, caller)) is not None:
                 await self._wait_for_room(job, answers)
 
@@ -158,14 +157,6 @@ class AppendAnswers(AnswerStream):
 
 def _encoded(results: list[broker_pb2.AppendResult]) -> bytes:
     return broker_pb2.AppendResponse(results=results).SerializeToString()
-
-
-def _opened(data: bytes) -> broker_pb2.AppendRequest:
-    try:
-        return broker_pb2.AppendRequest.FromString(data)
-    except DecodeError as error:
-        reason = f"{len(data)} bytes of a joined request cannot be decoded: {error}"
-    raise InvalidArgument(reason)
 
 
 def _delay_of(wire: delay_pb2.Delay) -> Delay:

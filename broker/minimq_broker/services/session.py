@@ -19,7 +19,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
-from minimq_broker.services.session_table import MemberLists, Session, SessionEvents, SessionTable
+from minimq_broker.services.session_table import MemberLists, Session, SessionTable
 from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
@@ -51,7 +51,7 @@ class SessionService:
         #: Serializes large requests, so that others run in between.
         self._turn = asyncio.Lock()
         self._starts = GroupBeginnings(engine)
-        self._lists = MemberLists(engine, self._starts, self._events_of, round(options.session_grace_s * 1000))
+        self._lists = MemberLists(engine, self._starts, self._sessions, round(options.session_grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
 
@@ -294,10 +294,6 @@ class SessionService:
         session = self._sessions.member(group, client_id)
         if session is not None:
             session.tell(event)
-
-    def _events_of(self, group: str, client_id: str) -> SessionEvents | None:
-        session = self._sessions.member(group, client_id)
-        return session.events if session is not None else None
 
 
 def _group(request: broker_pb2.SessionRequest) -> str:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 
 from minimq_broker.core.groups import Members
 from minimq_broker.services.clock import now_ms
@@ -200,16 +200,10 @@ _ROUND_SHARE = 10
 class MemberLists:
     """Sends member lists to the members of groups, one list at a time. Belongs to the event loop."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        starts: GroupBeginnings,
-        events_of: Callable[[str, str], SessionEvents | None],
-        grace_ms: int,
-    ) -> None:
+    def __init__(self, engine: Engine, starts: GroupBeginnings, sessions: SessionTable, grace_ms: int) -> None:
         self._engine = engine
         self._starts = starts
-        self._events_of = events_of
+        self._sessions = sessions
         self._grace_ms = grace_ms
         #: Groups with a scheduled round.
         self._changed: set[str] = set()
@@ -249,9 +243,9 @@ class MemberLists:
             members = self._engine.groups.members(group)
             event = await self._encoded(members)  # once for all members
             for client_id in members.client_ids:
-                events = self._events_of(group, client_id)
-                if events is not None:
-                    events.add_list(group, members.version, event)
+                session = self._sessions.member(group, client_id)
+                if session is not None:
+                    session.events.add_list(group, members.version, event)
             self._round_took_s = time.monotonic() - began
 
     @property
