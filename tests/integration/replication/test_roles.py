@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc
-import lmdb
 import pytest
 
 from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
@@ -169,18 +168,18 @@ def test_a_slave_says_that_it_has_what_is_on_its_disk(
 ) -> None:
     gate, said = threading.Event(), list[int]()
     gate.set()
-    put, acknowledgement = Segment.put, follower._EntryReceiver._acknowledgement
+    write, acknowledgement = Segment.write, follower._EntryReceiver._acknowledgement
 
-    def slowly(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
+    def slowly(segment: Segment, *added: Any) -> None:
         assert not segment.path.is_relative_to(tmp_path / "1") or gate.wait(20)
-        put(segment, txn, *added)
+        write(segment, *added)
 
     def note(intake: follower._EntryReceiver) -> replication_pb2.ReplicaRequest:
         request = acknowledgement(intake)
         said.append(request.synced)
         return request
 
-    monkeypatch.setattr(Segment, "put", slowly)
+    monkeypatch.setattr(Segment, "write", slowly)
     monkeypatch.setattr(follower._EntryReceiver, "_acknowledgement", note)
 
     async def test() -> None:
@@ -204,14 +203,14 @@ def test_a_slave_says_that_it_has_what_is_on_its_disk(
 
 def test_a_master_whose_store_fails_resigns(tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken: list[Path] = []
-    put = Segment.put
+    write = Segment.write
 
-    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
+    def write_or_fail(segment: Segment, *added: Any) -> None:
         if any(segment.path.is_relative_to(path) for path in broken):
             raise OSError(errno.EIO, "no more")
-        put(segment, txn, *added)
+        write(segment, *added)
 
-    monkeypatch.setattr(Segment, "put", put_or_fail)
+    monkeypatch.setattr(Segment, "write", write_or_fail)
 
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
@@ -235,19 +234,19 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
     tmp_path: Path, controller: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full: list[Path] = []
-    put, after = Segment.put, FollowBackoff.after
+    write, after = Segment.write, FollowBackoff.after
     tries: list[tuple[Break, float]] = []
 
-    def put_or_fail(segment: Segment, txn: lmdb.Transaction, *added: Any) -> None:
+    def write_or_fail(segment: Segment, *added: Any) -> None:
         if any(segment.path.is_relative_to(path) for path in full):
             raise OSError(errno.ENOSPC, "no more")
-        put(segment, txn, *added)
+        write(segment, *added)
 
     def note(pauses: FollowBackoff, cause: Break, followed_s: float) -> float:
         tries.append((cause, after(pauses, cause, followed_s)))
         return tries[-1][1]
 
-    monkeypatch.setattr(Segment, "put", put_or_fail)
+    monkeypatch.setattr(Segment, "write", write_or_fail)
     monkeypatch.setattr(FollowBackoff, "after", note)
 
     async def test() -> None:

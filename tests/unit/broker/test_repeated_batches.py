@@ -51,13 +51,13 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     made = Disk()
-    put = Segment.put
+    write = Segment.write
 
-    def put_through(segment: Segment, *written: Any) -> None:
+    def write_through(segment: Segment, *written: Any) -> None:
         made.pass_on()
-        put(segment, *written)
+        write(segment, *written)
 
-    monkeypatch.setattr(Segment, "put", put_through)
+    monkeypatch.setattr(Segment, "write", write_through)
     yield made
     made.let_go()
 

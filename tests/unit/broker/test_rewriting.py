@@ -167,7 +167,7 @@ def test_a_crash_at_any_stage(store: OpenStore, stores: Stores) -> None:
     """The log has the former segments, or the rewritten one; nothing else is left of either."""
     before = {topic: offsets(store, topic) for topic in TOPICS}
     starts = [segment.start for segment in store.store.log.segments]
-    steps = ((Segment, "put"), (Segment, "mark_rewritten"), (Path, "unlink"), (Path, "replace"), (Path, "rename"))
+    steps = ((Segment, "write"), (Segment, "mark_rewritten"), (Path, "unlink"), (Path, "replace"), (Path, "rename"))
     with photographed(store.path, stores.folder, *steps) as copies:
         rewrite(store.store, 1, 3, only(store, "a", "c"))
     after = {topic: offsets(store, topic) for topic in TOPICS}

@@ -30,14 +30,14 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     made = Disk()
-    put = Segment.put
+    write = Segment.write
 
-    def put_or_fail(segment: Segment, *written: Any) -> None:
+    def write_or_fail(segment: Segment, *written: Any) -> None:
         if made.error:
             raise made.error
-        put(segment, *written)
+        write(segment, *written)
 
-    monkeypatch.setattr(Segment, "put", put_or_fail)
+    monkeypatch.setattr(Segment, "write", write_or_fail)
     return made
 
 
