@@ -33,6 +33,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.observers import nothing
+from support.stores import batches_of
 
 PROCESSES: Final = 2
 #: A case that takes so long hangs, however loaded the machine is.
@@ -308,7 +309,7 @@ class _Queue:
                 return [f"{self._where} has {first} to {end}, and not {start} to {stop}"]
             offset = first
             while offset < stop:
-                found = self._store.read(self._key, offset, 3, 1 << 20)
+                found = batches_of(self._store, self._key, offset, 3, 1 << 20)
                 if not found:
                     return [f"{self._where} has nothing from {offset} on"]
                 for stored in found:
@@ -325,7 +326,7 @@ class _Queue:
             try:
                 if batch.base_offset < self._store.bounds(self._key)[0]:
                     continue  # a pull is told which offsets there are
-                for stored in self._store.read(self._key, batch.base_offset, 1, 1)[:1]:
+                for stored in batches_of(self._store, self._key, batch.base_offset, 1, 1)[:1]:
                     if problems := self._compare(stored, batch.base_offset):
                         return problems
                 at = self._store.offset_at(self._key, batch.stored_ms)

@@ -20,7 +20,7 @@ from support.reading import read_all
 from support.replica import replica, until
 from support.replica_engine import make_topic
 from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
-from support.stores import make_batch
+from support.stores import batches_of, make_batch
 from support.waiting import wait_until
 
 #: A segment has ten of these at most.
@@ -146,8 +146,8 @@ def test_what_the_master_has_deleted_is_deleted_and_the_rest_is_repaired(tmp_pat
             assert theirs.log.start == mine.log.start
             queue = slave.engine.state.queue("t", 0)
             assert theirs.bounds(queue) == mine.bounds(queue)
-            assert theirs.read(queue, theirs.bounds(queue)[0], 100, 1 << 30) == mine.read(
-                queue, mine.bounds(queue)[0], 100, 1 << 30
+            assert batches_of(theirs, queue, theirs.bounds(queue)[0], 100, 1 << 30) == batches_of(
+                mine, queue, mine.bounds(queue)[0], 100, 1 << 30
             )
             await appended(master.engine, 5)
             await until(lambda: mine.end == theirs.end)

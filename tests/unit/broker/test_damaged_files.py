@@ -29,7 +29,7 @@ from minimq_common.replicas.election import found
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.chance import SEED
 from support.reports import report
-from support.stores import OpenStore, Stores
+from support.stores import OpenStore, Stores, batches_of
 
 PAGE = 4096
 GROUPS = 20
@@ -292,7 +292,7 @@ def test_a_flipped_bit_in_an_index_row_is_a_named_error(stores: Stores, filled: 
     store = stores.open(segment_bytes=96 << 10)
     queue = store.key("t", 0)
     with pytest.raises(CorruptEntry, match=r"cannot be read at offset 0 .*go on from offset 1"):
-        store.store.read(queue, 0, 1, 1)
+        batches_of(store.store, queue, 0, 1, 1)
     with pytest.raises(CorruptEntry):
         store.store.log.row_at(queue, 0)
     assert store.bodies("t", 0, 1) == store.bodies("t", 0, 1)
