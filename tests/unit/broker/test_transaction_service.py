@@ -61,7 +61,7 @@ def test_what_is_decided_is_published_by_whoever_leads_next(tmp_path: Path) -> N
         await asyncio.sleep(0)
         await engine.lead(2, waits_for_replicas=False)
         queue = await stage_and_decide(engine)
-        service.look()
+        service.wake()
         await until_published(engine, queue)
         await service.stop()
         await service.stop()
@@ -184,12 +184,12 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
         service.start()
         for _ in range(3):
             await looks.get()
-            service.look()
+            service.wake()
         assert engine.state.transactions.count == 3
         now_ms += 60_000
         while engine.counters.expired_by_age < 2:
             await looks.get()
-            service.look()
+            service.wake()
         await service.stop()
         assert engine.state.transactions.count == 0
         assert engine.counters.expired_by_age == 2  # transactions, of three batches
