@@ -245,7 +245,7 @@ def test_the_handle_of_another_topic_recalls_nothing(
     admin.create_topic(other, queues=1)
     receipt = producer.send(Message(topic, b"x", deliver_after_s=LATER_S, recallable=True))
     handle = RecallHandle.parse(receipt.recall_handle)
-    assert producer.recall(str(handle._replace(topic=other))) is RecallResult.TOO_LATE
+    assert producer.recall(str(structs.replace(handle, topic=other))) is RecallResult.TOO_LATE
     assert producer.recall(str(handle)) is RecallResult.RECALLED
 
 
