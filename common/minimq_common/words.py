@@ -1,4 +1,4 @@
-"""Counts, durations, sizes and paths as people write them: "3d", "1h30m", "64MiB"."""
+"""Values as people write and read them: counts, durations, sizes, paths, quotes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ from minimq_common.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+
+def quoted(value: object) -> str:
+    """Return a value in quotes, for an error; at most 60 characters of it."""
+    text = str(value)
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
 
 
 def count_of(count: int, thing: str, things: str = "") -> str:

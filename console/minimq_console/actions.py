@@ -10,12 +10,12 @@ from starlette.requests import Request
 
 from minimq import Admin
 from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of, read
-from minimq.operations.texts import quoted
 from minimq.operations.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.security.access_rule import Need
 from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_common.words import quoted
 from minimq_console.answers import address_of
 from minimq_console.console import Console
 from minimq_console.page import Data, Offer, Visit

@@ -8,8 +8,8 @@ from itertools import islice
 from typing import TypeVar
 from urllib.parse import quote, urlencode
 
-from minimq.operations.texts import quoted
 from minimq_common.errors import InvalidArgument
+from minimq_common.words import quoted
 
 Row = TypeVar("Row")
 Default = TypeVar("Default", bound=int | None)

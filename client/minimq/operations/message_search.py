@@ -14,13 +14,13 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.operations.messages import store_order
 from minimq.operations.search_bounds import SearchBounds
-from minimq.operations.texts import quoted
 from minimq.operations.values import OnProgress
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission
 from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.words import quoted
 from minimq_proto.v1 import find_pb2
 
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)

@@ -29,11 +29,11 @@ from typing import (
     overload,
 )
 
-from minimq.operations.texts import quoted
 from minimq.operations.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_group, check_producer_group, check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.words import quoted
 
 if TYPE_CHECKING:
     from minimq.admin import Admin

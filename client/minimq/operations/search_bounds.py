@@ -8,12 +8,12 @@ from typing import TypedDict
 
 import msgspec
 
-from minimq.operations.texts import quoted
 from minimq.options import refuse_unknown
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.moments import Time, start_ms, timestamp_ms
 from minimq_common.names import check_broker, check_topic
+from minimq_common.words import quoted
 
 _MOST_OFFSET = (1 << 63) - 1
 _MOST_QUEUE = (1 << 31) - 1

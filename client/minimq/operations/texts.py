@@ -11,12 +11,6 @@ from minimq_common.model import AwayBroker, Permission
 SHOWN_BODY_BYTES = 200
 
 
-def quoted(value: object) -> str:
-    """Return a value in quotes, for an error; at most 60 characters of it."""
-    text = str(value)
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")
-
-
 def size_of(size: float) -> str:
     """Return a number of bytes in the most readable unit: "1.2 GB"."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
 from minimq.operations.operation import Param
-from minimq.operations.texts import quoted
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms
-from minimq_common.words import bytes_of, seconds_of
+from minimq_common.words import bytes_of, quoted, seconds_of
 
 #: Texts that select the broker's own setting.
 _AS_THE_BROKER = ("default", "0")

@@ -273,6 +273,7 @@ class Settler:
         """Send waiting acknowledgements before the request that the caller sends next."""
         if self._acks:
             self.send_acks()
+        if self._unsettled:
             for _ in range(2):  # loop iterations: a settle starts in the next one; if it has several parts, they follow
                 await asyncio.sleep(0)
 
