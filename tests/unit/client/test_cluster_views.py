@@ -1,4 +1,4 @@
-"""What several name servers report about one cluster, merged."""
+"""Views of one cluster by several name servers, merged."""
 
 from __future__ import annotations
 
