@@ -76,10 +76,19 @@ class OneMember(Attendants):
         return {("shop", 7)}
 
 
+async def look_until(checks: HalfService, happened: Sequence[object]) -> None:
+    while not happened:
+        await checks._look()
+        await asyncio.sleep(0.01)
+
+
 def test_a_check_whose_batch_cannot_be_read_is_not_made_and_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    tries: list[int] = []
+
     def unreadable(position: int) -> NoReturn:
+        tries.append(position)
         raise CorruptEntry(f"the entry at position {position} is damaged")
 
     async def test(engine: Engine) -> None:
@@ -87,13 +96,11 @@ def test_a_check_whose_batch_cannot_be_read_is_not_made_and_does_not_count(
         checks = HalfService(engine, options, lambda: OneMember(member), lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         await stage(engine)
-        await asyncio.sleep(0.1)
         with monkeypatch.context() as damage:
             damage.setattr(engine.store.log, "entry_at", unreadable)
-            await checks._look()
+            await look_until(checks, tries)
         assert not member.events
-        await asyncio.sleep(0.1)
-        await checks._look()
+        await look_until(checks, member.events)
         assert [event.check.checks for event in member.events] == [1]
 
     with_engine(tmp_path, test)

@@ -184,7 +184,7 @@ class _Attempt:
             left = "it is decided, as a broker reported, and no broker that answers knows the decision"
             waited_for = waited_for or list(reasons.values())
         else:
-            left = "it is not known whether it is decided, as only these know"
+            left = "it is not known whether it is decided: only these brokers know"
         text = f"transaction {protocol.transaction} was not ended {waited}"
         if not waited_for:
             return Unavailable(f"{text}: {left}")
