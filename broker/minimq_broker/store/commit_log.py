@@ -173,6 +173,7 @@ class CommitLog:
         """Remove the damage mark of a segment without a repair. Any thread may call this."""
         with self.kept:
             self.damage.discard(start)
+            self._firsts = {}
 
     def install_repaired(self, made: Path, start: int) -> bool:
         """Install a repaired segment in place of the sealed one with its start, or before the first segment.
@@ -369,7 +370,8 @@ class CommitLog:
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first visible offset of a queue that is still stored, None if there is none."""
         firsts = self._firsts  # first: another thread may replace both
-        found = firsts.get(queue)
+        # A damaged segment that is not served refuses, whatever it answered before.
+        found = firsts.get(queue) if self.damage.is_served or not self.damage.reasons else None
         if found is None:
             found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
             if found is not None:

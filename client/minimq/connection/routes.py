@@ -134,8 +134,7 @@ class RouteWatch:
                 return 0.0
             return refusal.retry_after_s
         except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+            if _is_cancelled():
                 raise
             self._outage.failed(_NOT_WATCHED, nameserver, "it did not answer a query")  # by `restart_if_unanswered`
         finally:
@@ -158,6 +157,12 @@ class RouteWatch:
                 topics = self._topics()[:MAX_WATCHED]
                 await stream.write(nameserver_pb2.WatchRoutesRequest(topics=topics))
                 await self._topics_changed.wait()
+
+
+def _is_cancelled() -> bool:
+    # A function, as a frame in the traceback of the error must not hold the task: the cycle would keep the channel open.
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 class Routes:

@@ -130,9 +130,9 @@ class Stream(Generic[Request, Response]):
             return false_answer
         finally:
             self._requests.clear()
-            self._call = None
             if self._written is not None:
-                self._written.add_done_callback(_drop_error)
+                self._written.cancel()  # gRPC may report the end of a write after the loop was closed
+            self._call = self._writing = self._written = None
             call.cancel()
         return None
 
@@ -183,11 +183,6 @@ class Stream(Generic[Request, Response]):
             self._on_end(error)
         except Exception:
             log.exception("processing the end of a stream failed peer=%s", self._peer)
-
-
-def _drop_error(write: asyncio.Future[Any]) -> None:
-    if not write.cancelled():
-        write.exception()  # else asyncio logs it
 
 
 class Part(NamedTuple, Generic[Answer]):

@@ -212,8 +212,8 @@ class HalfService(PeriodicTask):
         for (transaction, member), check in zip(due.items(), questions, strict=True):
             asked = self._asked[transaction]
             asked.last_at = now
+            asked.count += 1  # also if the batch is unreadable: after `half_checks`, an operator must decide
             if check.batch:
-                asked.count += 1
                 check.checks = asked.count
                 member.add(attend_pb2.AttendEvent(check=check))
                 self._engine.counters.half_checks += 1

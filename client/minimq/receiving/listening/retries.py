@@ -139,7 +139,7 @@ class RetrySender:
         sent = [False] * len(failed)
         try:
             self._send(failed, sent)
-        except Exception:  # the messages count as not sent, and later ones wait for this round
+        except BaseException:  # the messages count as not sent, and later ones wait for this round
             log.exception("consumer: cannot send retries or dead letters")
         return sent
 
