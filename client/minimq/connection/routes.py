@@ -160,7 +160,7 @@ class RouteWatch:
 
 
 def _is_cancelled() -> bool:
-    # A function, as a frame in the traceback of the error must not hold the task: the cycle would keep the channel open.
+    # A function, so that no frame in the error's traceback holds the task: that cycle would keep the channel open.
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0
 
