@@ -54,6 +54,15 @@ def test_a_message_arrives_as_it_was_sent(cluster: LocalCluster, producer: Produ
     assert before <= got.born_at <= got.stored_at == receipt.stored_at <= datetime.now(UTC)
 
 
+@pytest.mark.parametrize("kind", [bytearray, memoryview])
+def test_a_body_may_be_of_any_kind_of_bytes(
+    cluster: LocalCluster, producer: Producer, topic: str, kind: Callable[[bytes], Any]
+) -> None:
+    producer.send(Message(topic, kind(b"alone")))
+    producer.send_many([Message(topic, kind(b"one")), Message(topic, kind(b"of two"))])
+    assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == [b"alone", b"of two", b"one"]
+
+
 def test_receipts_come_in_the_order_of_the_messages(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, new_name: Callable[[], str]
 ) -> None:

@@ -55,11 +55,13 @@ class Stream(Generic[Request, Response]):
         self._join = join
         self._requests: deque[Request | None] = deque()  # None: end of requests
         self._is_over = False
-        #: Accepts requests; None before it is connected, and after a write has failed.
+        #: Accepts requests; None before it begins, and after a write has failed.
         self._call: grpc.aio.StreamStreamCall[Request, Response] | None = None
         #: gRPC's coroutine of the last write, and the future that it awaits.
         self._writing: Coroutine[Any, Any, None] | None = None
         self._written: asyncio.Future[Any] | None = None
+        #: Whether a write has ended. The first one also waits for the connection; each later one awaits one future.
+        self._has_written = False
         self._running: asyncio.Task[MiniMQError | None] | None = None
         connection.check_open()
         if not connection.call_soon(self._begin):
@@ -111,14 +113,13 @@ class Stream(Generic[Request, Response]):
 
     async def _run(self) -> MiniMQError | None:
         stub = self._connection.broker_stub(self.address)
-        call = self._method(stub)()
+        self._call = call = self._method(stub)()
         try:
-            await call.wait_for_connection()
-            self._call = call
             self._write()
             async for response in call:
                 check_answer(response, self._peer)
                 self._on_response(response)
+                self._write()  # ends the last write, which holds its request in memory
         except grpc.aio.AioRpcError as failure:
             error = from_rpc_error(failure, self._peer)
             if isinstance(error, NotAuthenticated) and self._connection.has_new_key(self.address, stub):
@@ -130,8 +131,8 @@ class Stream(Generic[Request, Response]):
             return false_answer
         finally:
             self._requests.clear()
-            if self._written is not None:
-                self._written.cancel()  # gRPC may report the end of a write after the loop was closed
+            if (written := self._written) is not None and not written.cancel() and not written.cancelled():
+                written.exception()  # else asyncio logs it. A cancelled one gets no report after the end of the loop.
             self._call = self._writing = self._written = None
             call.cancel()
         return None
@@ -140,7 +141,7 @@ class Stream(Generic[Request, Response]):
         """Write the queued requests, each as soon as gRPC has taken the one before.
 
         Drives gRPC's coroutines by hand: a task would cost an iteration of the loop per request. With no request
-        waiting, the end of a write is handled only when the next one comes.
+        waiting, the end of a write is handled only when a response or the next request comes.
         """
         written, requests = self._written, self._requests
         if written is not None:
@@ -155,10 +156,11 @@ class Stream(Generic[Request, Response]):
                 self._written = self._writing.send(None)
             except StopIteration:
                 self._writing = self._written = None
+                self._has_written = True
             except (asyncio.CancelledError, asyncio.InvalidStateError, grpc.RpcError):
                 self._call = None
             else:
-                if requests:
+                if requests or not self._has_written:
                     self._written.add_done_callback(self._write)
                 return
 
