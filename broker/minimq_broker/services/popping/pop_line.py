@@ -100,7 +100,7 @@ class PopLine:
         self._due: dict[int, int] = {}
         self._earliest_ms: float = math.inf
         self._timer: asyncio.TimerHandle | None = None
-        #: By queue: the messages that takes in flight may receive, at least one for each.
+        #: By queue, how many messages its takes in flight asked for. Each asks for one or more, so 0 means no take.
         self._asked: Counter[int] = Counter()
         #: Settles in flight that return messages.
         self._returning = 0
