@@ -136,6 +136,8 @@ def test_the_command_creates_and_describes_compacted_topics(cluster: LocalCluste
     assert "Compacted" in run("topic", "describe", name)
     for option in ("--min-lag", "--tombstone-time"):
         assert run("topic", "create", name, "--compact", option, "400d", status=2).startswith(f"error: {option} is ")
+    for option, value in (("--min-lag", "1h"), ("--tombstone-time", "1d"), ("--dirty-ratio", "0.1")):
+        assert f"{option} needs --compact" in run("topic", "create", new_name(), option, value, status=2)
     again = "topic", "create", name, "--compact", "--if-not-exists"
     assert "exists already, unchanged" in run(*again)
     assert "change it with" in run(*again, "--same-settings", status=1)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
+from click.core import ParameterSource
 
 from minimq.cli.base import Option, confirm, show_json, show_table, tell
 from minimq.operations.operation import Given, Operation, Param, Parameter, operations_of, read
@@ -162,6 +163,10 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
         elif each.about.is_file:
             given = _content(Path(typed[each.key]))
         elif each.parts:
+            source_of = click.get_current_context().get_parameter_source
+            stray = [part.flag for part in each.parts if source_of(part.key) is not ParameterSource.DEFAULT]
+            if stray and not given:
+                raise click.UsageError(f"{stray[0]} needs {each.flag}")
             given = {part.name: typed[part.key] for part in each.parts} if given else None
         source[each.name] = given or None if each.is_many else given
     return read(parameters, source, lambda each: each.name.upper() if each.is_argument else each.flag)
