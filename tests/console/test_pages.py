@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import closing
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 import minimq_console
 from minimq.admin import Admin
+from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
@@ -121,6 +123,20 @@ def test_a_group_shows_who_reads_which_queue(
         listed = wait_until(lambda: console.json(f"/groups?search={group}")["groups"])
         assert listed[0]["members"] == 1
         wait_until(lambda: all(queue["held_since"] for queue in console.json(f"/groups/{group}")["queues"]))
+
+
+def test_a_published_group_is_no_problem(
+    console: ConsoleVisitor, cluster: LocalCluster, topic: str, group: str, producer: Producer
+) -> None:
+    queue = producer.send(Message(topic, b"x")).queue
+    with closing(QueueFinder(cluster.nameserver)) as finder:
+        finder.publish(group, {queue: 0})
+    page = console.get(f"/groups/{group}").text
+    assert "<dd>1 offset, " in page
+    assert "has no members" not in page
+    assert 'class="bad' not in page
+    wait_until(lambda: ">published<" in console.get(f"/groups?search={group}").text)
+    assert f"group {group} has no members" not in console.get("/").text
 
 
 def _owned(console: ConsoleVisitor, group: str) -> dict[str, Any]:

@@ -7,14 +7,14 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, zip_longest
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from minimq.administration.descriptions import BrokerStatus, TopicDescription
 from minimq.administration.group_descriptions import GroupDescription
 from minimq.operations.texts import duration_of, size_of
 from minimq.operations.views import Row, name_in_rows, row_of
-from minimq_common.errors import AccessDenied, MiniMQError
+from minimq_common.errors import AccessDenied
 from minimq_common.model import MASTER_ID
 from minimq_common.words import count_of
 
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: Topics described in each read: the busiest ones, and others in turn.
-_BUSIEST = 20
-_IN_TURN = 20
-#: Seconds after which a read describes no further topic.
-_TOPIC_BUDGET_S = 1.0
+#: Topics described in each read: the busiest ones, and others in turn. Together they are as many as the concurrent calls
+#: to one broker, so that a silent broker costs one timeout.
+_BUSIEST = 16
+_IN_TURN = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +112,11 @@ def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescr
         f"broker {name} does not answer: {why}" for name, why in sorted(unanswered.items()) if name not in told
     ]
     unread = [
-        ActivityProblem(f"group {each.group} has no members, and a lag of {count_of(each.lag, 'message')}", each.group)
+        ActivityProblem(
+            f"group {each.group} has no members, and a lag of {count_of(each.lag, each.lag_unit)}", each.group
+        )
         for each in groups
-        if each.lag and not each.members
+        if each.lag and not each.members and not each.is_published  # a Spark query publishes without being a member
     ]
     return [*map(ActivityProblem, sentences), *unread]
 
@@ -217,23 +218,16 @@ class ActivityReader:
         )
 
     def _look_at_topics(self, names: Sequence[str]) -> None:
-        until = self._clock() + _TOPIC_BUDGET_S
         busiest = [each.topic for each in islice(self._by_rate(), _BUSIEST)]
         others = sorted(set(names) - set(busiest))
         begin = bisect_right(others, self._last)
         in_turn = (others[begin:] + others[:begin])[:_IN_TURN]
-        # Alternate, so that the time is not over before any of the others is described.
-        for name in filter(None, chain(*zip_longest(in_turn, busiest))):
-            if name not in busiest:
-                self._last = name
-            try:
-                topic = self._source.describe_topic(name)
-            except MiniMQError:  # deleted meanwhile, or its brokers are away, which is reported for them
-                continue
-            rate = self._rates.rate(("topic", name), stored_in(topic), self._clock())
-            self._topics[name] = TopicActivity(name, sum(queue.messages for queue in topic.queues), rate)
-            if self._clock() >= until:
-                break
+        self._last = in_turn[-1] if in_turn else ""
+        now = self._clock()
+        for topic in self._source.describe_topics([*in_turn, *busiest]):
+            if topic.settings:  # else its brokers are away or silent, which is reported for them, or refuse
+                rate = self._rates.rate(("topic", topic.topic), stored_in(topic), now)
+                self._topics[topic.topic] = TopicActivity(topic.topic, topic.messages, rate)
 
     def _by_rate(self) -> list[TopicActivity]:
         return sorted(self._topics.values(), key=lambda each: (-(each.in_per_s or 0.0), -each.messages, each.topic))

@@ -54,7 +54,7 @@ def gather_group(visit: Visit) -> Data:
         "part": part,
         "queues": shown,
         "charts": [
-            sampler.chart(("group", name, "lag"), "Lag", "messages"),
+            sampler.chart(("group", name, "lag"), "Lag", f"{group.lag_unit}s"),
             sampler.chart(("group", name, "out"), "Committed", "messages/s"),
         ],
         "actions": visit.offers(ACTIONS["reset-offsets"].on(group=name), ACTIONS["delete-group"].on(group=name)),

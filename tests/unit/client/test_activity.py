@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from minimq.administration.descriptions import BrokerStatus, QueueDescription, TopicDescription
+from minimq.administration.descriptions import BrokerStatus, TopicDescription, topic_from_wire
 from minimq.administration.group_descriptions import GroupDescription, group_from_wire
 from minimq.operations.activity import ActivityProblem, ActivityReader, problems_of
-from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each
 
@@ -20,9 +20,11 @@ def replica(broker: str, broker_id: int = 0, error: str | None = None) -> Broker
     return BrokerStatus("minimq", broker, broker_id, "127.0.0.1:2", report=None, error=error)
 
 
-def group(name: str, lag: int = 0, members: str = "", **unanswered: str) -> GroupDescription:
-    queue = broker_pb2.GroupQueue(topic="orders", max_offset=lag)
-    answer = broker_pb2.DescribeGroupResponse(client_ids=members.split(), queues=[queue])
+def group(
+    name: str, lag: int = 0, members: str = "", *, sparse: bool = False, published: bool = False, **unanswered: str
+) -> GroupDescription:
+    queue = broker_pb2.GroupQueue(topic="orders", max_offset=lag, sparse=sparse)
+    answer = broker_pb2.DescribeGroupResponse(client_ids=members.split(), queues=[queue], published=published)
     return group_from_wire(name, {"a": answer}, unanswered, datetime(2026, 1, 31, tzinfo=UTC))
 
 
@@ -52,28 +54,37 @@ def test_a_broker_that_does_not_answer_is_told_of_once_however_many_groups_miss_
 
 def test_a_problem_names_the_group_that_it_is_about() -> None:
     groups = [group("audit", lag=1), group("billing", lag=1_200), group("read", lag=5, members="m"), group("idle")]
+    groups += [group("filters", lag=2, sparse=True), group("spark", lag=3, published=True)]
     assert problems_of([replica("a", error=LOST)], groups) == [
         ActivityProblem(f"broker a does not answer: {LOST}"),
         ActivityProblem("group audit has no members, and a lag of 1 message", "audit"),
         ActivityProblem("group billing has no members, and a lag of 1,200 messages", "billing"),
+        ActivityProblem("group filters has no members, and a lag of 2 offsets", "filters"),
     ]
 
 
-class OneTopic:
-    """A cluster with one topic and one group, of which each broker stores and reads what it is told."""
+class Cluster:
+    """A cluster with some topics and one group, of which each broker stores and reads what it is told."""
 
-    def __init__(self) -> None:
+    def __init__(self, *topics: str) -> None:
+        self.topics = topics
         self.ends: dict[str, int] = {}
+        self.asked: list[int] = []
 
     def broker_status(self) -> list[BrokerStatus]:
         return []
 
     def list_topics(self) -> list[str]:
-        return ["orders"]
+        return list(self.topics)
 
-    def describe_topic(self, name: str) -> TopicDescription:
-        queues = [QueueDescription(MessageQueue(name, broker, 0), 0, end, None) for broker, end in self.ends.items()]
-        return TopicDescription(name, (), tuple(queues))
+    def describe_topics(self, names: Sequence[str]) -> list[TopicDescription]:
+        self.asked.append(len(names))
+        answers = {
+            broker: broker_pb2.DescribeTopicResponse(queues=[broker_pb2.QueueStatus(max_offset=end)])
+            for broker, end in self.ends.items()
+        }
+        unanswered = {} if answers else {"broker-a": LOST}
+        return [topic_from_wire(name, answers, (), unanswered) for name in names]
 
     def describe_groups(self) -> list[GroupDescription]:
         answers = {
@@ -86,7 +97,7 @@ class OneTopic:
 
 
 def test_a_broker_that_comes_back_brings_no_rate_of_messages_that_nobody_stored() -> None:
-    cluster, now = OneTopic(), [0.0]
+    cluster, now = Cluster("orders"), [0.0]
     source: Any = cluster
     reader = ActivityReader(source, lambda: now[0])
     rates: list[tuple[float | None, float | None]] = []
@@ -103,3 +114,14 @@ def test_a_broker_that_comes_back_brings_no_rate_of_messages_that_nobody_stored(
         rates.append((activity.topics[0].in_per_s, activity.groups[0].out_per_s))
         now[0] += 1
     assert rates == [(rate, rate) for rate in (None, 30, 20, 20, 20 + 10 / 3, 30)]
+
+
+def test_a_silent_broker_costs_each_read_one_round_of_calls() -> None:
+    cluster = Cluster(*(f"t{number:02d}" for number in range(50)))
+    source: Any = cluster
+    reader = ActivityReader(source)
+    assert (reader.read().topics, cluster.asked) == ((), [16])
+    cluster.ends = {"broker-a": 1}
+    while len(reader.read().topics) < 50:
+        assert max(cluster.asked) <= 32
+    assert len(cluster.asked) < 6
