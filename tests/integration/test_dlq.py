@@ -228,6 +228,8 @@ def test_a_work_queue_alone_gets_the_originals_again(
     bury(cluster, producer, topic, topic, 6)
     with pytest.raises(InvalidArgument, match="leave out the topic"):
         admin.resend_dead_letters(topic, only_group=True, to=topic)
+    for options in (("--only-group", "--to", topic), ("--to", f"%RETRY%{topic}")):
+        Minimq(cluster.nameserver)("dlq", "resend", topic, "--all", "--dry-run", *options, status=2)
     assert admin.resend_dead_letters(topic, only_group=True, reason="odd", dry_run=True) == 3
     assert Minimq(cluster.nameserver)("dlq", "resend", topic, "--reason", "odd", "--only-group").startswith("3 dead")
     assert admin.describe_group(topic).lag == 3
@@ -407,6 +409,8 @@ def test_what_died_after_its_topic_was_made_anew_is_open(
     assert [(letter.topic, letter.reason) for letter in admin.dead_letters(topic)] == [(None, "unknown")] * 4
     with pytest.raises(InvalidArgument, match=r"the topic of dead letter .* is unknown"):
         admin.resend_dead_letters(topic)
+    with pytest.raises(InvalidArgument, match=r"give one \(--to\) in place of --only-group"):
+        admin.resend_dead_letters(topic, only_group=True)
     assert admin.resend_dead_letters(topic, to=topic) == 4
     assert bodies(cluster, topic)[b"x"] == 4
     admin.delete_group(topic, dead_letters=True)

@@ -353,8 +353,9 @@ class LetterSettler:
         if topic == self._retry and letter.topic is not None:
             return letter.retry(), self._first_of(topic, letter.queue.broker_name)
         if topic is None or topic == self._retry:
+            remedy = "give one (--to)" + (" in place of --only-group" if self._to else "")
             raise InvalidArgument(
-                f"the topic of dead letter {letter.place} is unknown: give one (--to), or select other dead letters"
+                f"the topic of dead letter {letter.place} is unknown: {remedy}, or select other dead letters"
             )
         message, origin, route = letter.message(topic), letter.origin_queue, self._client.routes.known(topic)
         is_chosen = message.message_group is not None or (route is not None and bool(route.key_queues))

@@ -146,7 +146,16 @@ def _nothing(given: Given, found: _OpenLetters) -> Plan:
     return found.plan([said], is_harmless=True)
 
 
+def _target(group: str, to: str | None, *, only_group: bool) -> str | None:
+    if to is not None and check_topic(to).startswith("%"):
+        raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
+    if only_group and to is not None:
+        raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
+    return retry_topic(group) if only_group else to
+
+
 def _plan_resend(admin: Admin, given: Given) -> Plan:
+    _target(check_group(given.group), given.to, only_group=given.only_group)
     found = _OpenLetters(admin, given, "resent")
     if found.is_none:
         return _nothing(given, found)
@@ -348,14 +357,8 @@ class LetterOperations(Operations):
                 the first of them.
             MiniMQError: the text has the number of resent ones. Repeat the call for the others.
         """
-        if to is not None and check_topic(to).startswith("%"):
-            raise InvalidArgument(f"messages cannot be sent to {to}: topics that begin with % are minimq's own")
-        if only_group and to is not None:
-            raise InvalidArgument("only_group sends them to the group itself: leave out the topic")
-        if only_group:
-            to = retry_topic(check_group(group))
-        choice = choice_of(chosen)
-        return self._settle(check_group(group), choice, "resent", to, progress, on_damage, dry_run=dry_run)
+        target = _target(check_group(group), to, only_group=only_group)
+        return self._settle(group, choice_of(chosen), "resent", target, progress, on_damage, dry_run=dry_run)
 
     @Operation(
         "dlq drop",
