@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-#: Topics described in each read: the busiest ones, and others in turn. Together they are as many as the concurrent calls
-#: to one broker, so that a silent broker costs one timeout.
+#: Topics described in each read: the busiest ones, and others in turn. Together they are as many as concurrent calls to
+#: a broker, so that a silent broker costs one timeout.
 _BUSIEST = 16
 _IN_TURN = 16
 
