@@ -169,6 +169,8 @@ def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
     assert re.fullmatch(r"broker-a: away since .*, 4 queues not read\n", told)
     seen, told = stderr_of(half, "peek", "orders", "--last", "3", "--queue", "broker-b:0")
     assert (seen, told) == ("x\n" * 3, "")
+    _, told = stderr_of(half, "peek", "orders", "--queue", "broker-a:0", status=1)
+    assert re.fullmatch(r"error: broker-a: away since .*, 4 queues not read\n", told)
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,10 @@ def _look(
         known = {item.queue: item for item in described.queues}
         for queue in chosen:
             if queue not in known:
+                away = [each for each in described.away if each.broker_name == queue.broker_name]
+                silent = {name: why for name, why in described.unanswered.items() if name == queue.broker_name}
+                for reason in missing(away, silent, "not read"):
+                    raise Unavailable(reason)
                 raise QueueNotFound(f"there is no queue {queue}: `minimq topic describe {topic}` lists the queues")
         found = [known[queue] for queue in chosen] or described.queues
         return described, found, _starts(admin, found, offset, start, last)
