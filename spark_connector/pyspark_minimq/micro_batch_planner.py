@@ -42,6 +42,8 @@ _SIZE_TIMEOUT_S = 5.0
 _SIZE_LIFETIME_S = 10.0
 #: The assumed size if no message can be read.
 _DEFAULT_MESSAGE_BYTES = 1024.0
+#: Minimum estimate per offset of a compacted batch, because later batches may have all of their messages.
+_MIN_COMPACTED_BYTES = 100.0
 
 
 class MicroBatchPlanner:
@@ -210,6 +212,8 @@ class MicroBatchPlanner:
             with closing(reader.read(MessageQueue(*queue), offset, offset + 1)) as batches:
                 records = next(batches).records
                 size = records.size / len(records)
+                if records.remaining < len(records):
+                    size = max(size, _MIN_COMPACTED_BYTES)
         except MiniMQError as error:
             log.warning("the size of messages is not known: %s", error.message)
         self._sizes[queue] = size, time.monotonic()

@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from minimq import MessageQueue, MiniMQError, errors
@@ -366,24 +364,47 @@ def test_without_fail_on_data_loss_a_query_starts_with_the_chosen_queues_that_ex
     assert planner.advance(planner.initial(), BatchLimits()) is not None
 
 
+@dataclass
+class Records:
+    size: int
+    remaining: int
+
+    def __len__(self) -> int:
+        return 100
+
+
+@dataclass
+class Reader:
+    records: Records
+    begun: list[int] = field(default_factory=list)
+
+    def read(self, _: MessageQueue, start: int, end: int) -> Iterator[Reader]:
+        self.begun.extend(range(start, end))
+        yield self
+
+
 def test_the_size_of_messages_is_looked_at_every_ten_seconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[int] = []
-
-    class Reader:
-        def read(self, _: MessageQueue, start: int, end: int) -> Iterator[SimpleNamespace]:
-            read.extend(range(start, end))
-            yield SimpleNamespace(records=np.zeros(100))  # messages of one byte
-
-    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: Reader())
+    reader = Reader(Records(size=100, remaining=100))  # messages of one byte
+    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: reader)
     world.ends[T0] = 100
     query = Query(startingOffsets="earliest", maxBytesPerTrigger="10")
     assert query.advance() == {0: (0, 10)}
     world.now += 9.9
     assert query.advance() == {0: (10, 20)}
-    assert read == [0]
+    assert reader.begun == [0]
     world.now += 0.1
     assert query.advance() == {0: (20, 30)}
-    assert read == [0, 20]
+    assert reader.begun == [0, 20]
+
+
+def test_a_batch_that_compaction_has_emptied_does_not_lift_the_limit(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = Reader(Records(size=43, remaining=0))
+    monkeypatch.setattr(micro_batch_planner, "range_reader", lambda *_: reader)
+    world.ends[T0] = 4_000
+    query = Query(startingOffsets="earliest", maxBytesPerTrigger="10000")
+    assert query.advance() == {0: (0, 100)}
 
 
 def test_progress_is_committed_when_it_has_changed(world: World) -> None:
