@@ -358,7 +358,7 @@ def test_pages_have_the_rows_of_operations(
     place = f"{receipt.queue.broker_name}/{receipt.queue.queue_id}"
     page = visitor.json(f"/topics/{topic}/messages/{place}/{receipt.queue_offset}?trace=1")
     trace = call(visitor, "message/trace", message=f"{topic}/{place}@{receipt.queue_offset}")["result"]
-    assert page["fates"] == trace["groups"]
+    assert page["trace"] == trace
 
 
 def test_the_document_describes_every_operation(visitor: ConsoleVisitor) -> None:

@@ -17,9 +17,12 @@ import minimq_console
 from minimq.admin import Admin
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
+from minimq.operations.message_trace import MessageTrace
 from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
+from minimq_console import page as page_module
+from minimq_console.pages import topics
 from support.cases import for_each
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
@@ -96,6 +99,26 @@ def test_messages_are_shown_and_nothing_is_committed(console: ConsoleVisitor, to
     assert body.headers["Content-Disposition"].startswith("attachment")
     assert body.headers["X-Content-Type-Options"] == "nosniff"
     assert console.json("/groups")["part"]["total"] == len(console.json("/groups?rows=100")["groups"])
+
+
+def test_what_is_left_out_of_a_page_is_named(
+    console: ConsoleVisitor, topic: str, producer: Producer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = producer.send(Message(topic, b"0", tag="a", keys=["k"])).queue
+    producer.send(Message(topic, b"1", tag="b", keys=["k"]), queue=queue)
+    page = console.json(f"/topics/{topic}?key=k&tag=b&messages=1")
+    assert ([each["tag"] for each in page["messages"]], "There may be more." in page["notes"]) == (["b"], False)
+
+    address = f"/topics/{topic}/messages/{queue.broker_name}/{queue.queue_id}/0?trace=1"
+    assert "No group reads its topic." in console.get(address).text
+    monkeypatch.setattr(MessageTrace, "is_complete", False)
+    html = console.get(address).text
+    assert "The trace is incomplete: groups may be missing." in html
+    assert "No group reads its topic." not in html
+
+    monkeypatch.setattr(topics, "_RESERVE_S", page_module.PATIENCE_S)  # no time is left after the first batch
+    page = console.json(f"/topics/{topic}?from=earliest")
+    assert page["missing"] == [f"queue {queue}: read in part"]
 
 
 def test_what_the_cluster_says_is_escaped(console: ConsoleVisitor, topic: str, producer: Producer) -> None:

@@ -57,7 +57,7 @@ def gather_message(visit: Visit) -> Data:
         "body": text,
         "is_cut": len(message.body) > SHOWN_BYTES,
         "schema": "" if decoded is None else decoded.schema,
-        "fates": None if trace is None else visit.shown("message trace", trace)["groups"],
+        "trace": None if trace is None else visit.shown("message trace", trace),
     }
 
 
@@ -107,24 +107,24 @@ async def follow(visit: Visit) -> AsyncIterator[Data]:
         for each in queues:
             await consumer.seek(each.queue, each.max_offset)
         while True:
-            rows, is_flooded = await _gathered(consumer, choice["tag"])
-            skipped = 0
-            if is_flooded:
+            rows = await _gathered(consumer, choice["tag"])
+            skipped = max(len(rows) - _MOST, 0)
+            if len(rows) >= _MOST:
                 for each in await asyncio.to_thread(_described, visit, choice):
                     skipped += max(each.max_offset - consumer.position(each.queue), 0)
                     await consumer.seek(each.queue, each.max_offset)
-            yield {"messages": rows[::-1], "skipped": skipped}
+            yield {"messages": rows[:_MOST][::-1], "skipped": skipped}
 
 
-async def _gathered(consumer: PullConsumer, tag: str) -> tuple[list[Data], bool]:
+async def _gathered(consumer: PullConsumer, tag: str) -> list[Data]:
     until = time.monotonic() + _GATHER_S
     rows: list[Data] = []
     while (left_s := until - time.monotonic()) > 0:
         messages = await consumer.poll(left_s, _MOST)
         rows += [message_row(message) for message in messages if not tag or message.tag == tag]
         if len(rows) >= _MOST:
-            return rows[:_MOST], True
-    return sorted(rows, key=lambda row: row["stored_at"]), False
+            return rows
+    return sorted(rows, key=lambda row: row["stored_at"])
 
 
 def _described(visit: Visit, choice: Data) -> Sequence[QueueDescription]:

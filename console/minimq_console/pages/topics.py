@@ -238,22 +238,24 @@ def _following(
 
 def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]) -> list[ReceivedMessage]:
     start, name = wanted["start"] or _SINCE, visit.parameters.name("topic")
+    most = _MOST_MESSAGES if wanted["tag"] or wanted["queue"] else wanted["most"]  # others are filtered out below
     found = visit.ask(
         "the search",
-        lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=wanted["most"]),
+        lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=most),
     ).or_else(None)
     if found is None:
         return []
     notes.append(f"Since {start}; {found.searched:,} offsets were searched.")
     notes += [f"Queue {each.queue} was not read from offset {each.offset} on: {each.reason}" for each in found.unread]
-    if found.is_cut:
-        notes.append("There may be more.")
     chosen = {each.queue for each in queues}
-    return [
+    messages = [
         each
         for each in found.messages
         if (not wanted["tag"] or each.tag == wanted["tag"]) and (not wanted["queue"] or each.queue in chosen)
     ]
+    if found.is_cut or len(messages) > wanted["most"]:
+        notes.append("There may be more.")
+    return messages[: wanted["most"]]
 
 
 def _read(
@@ -271,15 +273,19 @@ def _read(
         visit.ask(f"queue {queue}", partial(_of_queue, reader, queue, start, end, wanted, room, give_up))
         for queue, start, end in ranges
     ]
-    nothing: list[ReceivedMessage] = []
-    return sorted((message for each in asked for message in each.or_else(nothing)), key=store_order)
+    messages: list[ReceivedMessage] = []
+    for each, (queue, _, _) in zip(asked, ranges, strict=True):
+        found, is_cut = each.or_else(([], False))
+        messages += found
+        visit.missing += [f"queue {queue}: read in part"] if is_cut else []
+    return sorted(messages, key=store_order)
 
 
 def _of_queue(
     reader: RangeReader, queue: MessageQueue, start: int, end: int, wanted: Data, room: int, give_up: float
-) -> list[ReceivedMessage]:
+) -> tuple[list[ReceivedMessage], bool]:
     last, most, tags = wanted["is_newest"], wanted["most"], tuple(filter(None, [wanted["tag"]]))
-    found: list[ReceivedMessage] = []
+    found, is_cut = list[ReceivedMessage](), False
     batches = reader.read(queue, start, end, tags)
     try:
         for batch in batches:
@@ -292,13 +298,14 @@ def _of_queue(
             if last:
                 while found and size > room:
                     size -= len(found.pop(0).body)
-            elif len(found) >= most or size > room:
+            elif len(found) >= most:
                 break
-            if time.monotonic() >= give_up:
+            is_cut = batch.end_offset < end and (size > room or time.monotonic() >= give_up)
+            if is_cut:
                 break
     except OffsetOutOfRange:  # retention has deleted the beginning meanwhile
         if not found:
             raise
     finally:
         batches.close()
-    return found if last else found[:most]
+    return found if last else found[:most], is_cut
