@@ -74,7 +74,10 @@ class JsonSerializer(Serializer[Any]):
         value = msgspec.json.decode(payload)
         validator = self._own
         if validator is None and mark is not None:
-            validator = self._validator_of(self.written(mark).schema)
+            try:
+                validator = self._validator_of(self.written(mark).schema)
+            except InvalidArgument as error:
+                raise MalformedBody(f"the body cannot be read: {error}") from None
         if validator is not None and (mistake := _mistake(validator, value)):
             raise MalformedBody(f"the body does not fit its schema: {mistake}")
         return value

@@ -454,6 +454,9 @@ def test_a_guid_before_the_body_is_read_too(server: RegistryServer, registry: Sc
         AvroSerializer(registry=registry).value(
             Message("orders", prefix_mark(server.add("json", "{}", "JSON")) + b"{}")
         )
+    broken = server.add("broken", '{"type": "nothing"}', "JSON")
+    with pytest.raises(MalformedBody, match="cannot be read: this is no JSON Schema"):
+        JsonSerializer(registry=registry).value(Message("orders", prefix_mark(broken) + b"{}"))
 
 
 def test_a_type_is_registered_with_its_json_schema(server: RegistryServer, registry: SchemaRegistry) -> None:
