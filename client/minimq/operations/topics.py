@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.administration.descriptions import TopicDescription, topic_from_wire
@@ -130,9 +131,11 @@ def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | N
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
     name, cluster, brokers = given.name, given.cluster, given.brokers
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
-    if not chosen:
-        return Plan(sentences=[f"There is no topic {name} to delete."], is_harmless=True)
     away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
+    warnings = left_out(away, "brings the topic back when it starts: then delete it again")
+    if not chosen:
+        where = "on a broker that answers" if away else "to delete"
+        return Plan(sentences=[f"There is no topic {name} {where}."], warnings=warnings, is_harmless=True)
     described = admin.describe_topic(name)
     messages = sum(each.messages for each in described.queues if each.queue.broker_name in chosen)
     return Plan(
@@ -141,8 +144,13 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
             say_readers(admin, described),
             "Its messages are lost, also those that were not read. This cannot be undone.",
         ],
-        warnings=left_out(away, "brings the topic back when it starts: then delete it again"),
+        warnings=warnings,
     )
+
+
+def _view_deletion(_admin: Admin, given: Given, away: tuple[AwayBroker, ...], plan: Plan) -> View:
+    view = deletion_view("topic", given.name, away)
+    return replace(view, lines=plan.sentences) if plan.is_harmless else view
 
 
 class TopicOperations(TopicChanges):
@@ -258,7 +266,7 @@ class TopicOperations(TopicChanges):
         example="topic delete orders",
         needs=right("manage topic name"),
         plan=_plan_deletion,
-        view=lambda _admin, given, away, _plan: deletion_view("topic", given.name, away),
+        view=_view_deletion,
         asks="Delete topic {name}?",
         forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
     )
