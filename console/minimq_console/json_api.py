@@ -103,7 +103,7 @@ class JsonApi:
         question = operation.question(given, plan)
         if plan is not None and dry_run:
             told = {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
-            return {**told, "asks": question}
+            return {**told, "asks": question, "complete": plan.is_complete}
         if question and not yes:
             raise InvalidArgument(
                 f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
@@ -263,6 +263,8 @@ class DryRun(msgspec.Struct):
     rows: list[Any]
     #: The question that `yes` answers; empty if there is none.
     asks: str
+    #: False if a part could not be examined.
+    complete: bool
 
 
 def openapi(root: str = "") -> dict[str, object]:

@@ -67,6 +67,7 @@ def test_a_topic_from_its_creation_to_its_end(
     name = new_name()
     planned = call(visitor, "topic/create", name=name, queues=2, dry_run=True)
     assert f"Creates the topic {name} with 2 queues" in planned["changes"][0]
+    assert planned["complete"] is True
     assert name not in admin.list_topics()
     made = call(visitor, "topic/create", name=name, queues=2, retention_s="7d")
     assert made == {"result": {"topic": name, "created": True, "away": []}, "notes": [], "complete": True}
