@@ -233,7 +233,11 @@ def test_exit_at_end_waits_only_so_long_for_the_only_broker(
     [
         (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is away since .*\s+"),
         (("orders",), 1, r"error: topic orders was not deleted: broker-a is away since .*\s+"),
-        (("bills", "--if-exists", "--force"), 0, r"There is no topic bills on a broker that answers.\s+broker-a: away since .*\s+"),
+        (
+            ("bills", "--if-exists", "--force"),
+            0,
+            r"There is no topic bills on a broker that answers.\s+broker-a: away since .*\s+",
+        ),
         (("bills", "--force"), 1, r"error: there is no topic bills to delete: .* on a broker that is away .*\s+"),
         (("orders", "--broker", "broker-x"), 2, r"error: there is no broker 'broker-x': .*\s+"),
         (("orders", "--cluster", "other"), 2, r"error: there is no cluster 'other': .*\s+"),

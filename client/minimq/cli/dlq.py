@@ -18,7 +18,7 @@ from minimq.operations import values
 from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
-from minimq.operations.texts import SHOWN_BODY_BYTES, instant_of, missing, printable
+from minimq.operations.texts import instant_of, missing, printable, shown_body
 from minimq.operations.views import row_of
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
     if letter.keys:
         lines.append(f"  keys {', '.join(letter.keys)}")
     lines += [f"  {name} = {value}" for name, value in sorted(letter.properties.items())]
-    body = letter.body[:SHOWN_BODY_BYTES].decode(errors="backslashreplace")
-    more = f" ... {len(letter.body):,} bytes" if len(letter.body) > SHOWN_BODY_BYTES else ""
-    lines.append(f"  {body}{more}")
+    lines.append(f"  {shown_body(letter.body)}")
     return "\n".join(map(printable, lines)).encode(errors="backslashreplace")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
 from minimq.operations.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
-from minimq.operations.texts import SHOWN_BODY_BYTES, instant_of, missing, printable
+from minimq.operations.texts import instant_of, missing, printable, shown_body
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
@@ -95,15 +95,12 @@ def _labelled(*about: tuple[str, str | None]) -> Iterator[str]:
 
 def as_line(message: ReceivedMessage) -> bytes:
     """Return a line: store time, address, tag, keys and the start of the body. Control characters are escaped."""
-    body = message.body[:SHOWN_BODY_BYTES].decode(errors="backslashreplace")
-    if len(message.body) > SHOWN_BODY_BYTES:
-        body += f"... ({len(message.body):,} bytes)"
     about = [
         f"{message.stored_at.astimezone(UTC):%H:%M:%S.%f}"[:-3],
         f"{message.queue}@{message.queue_offset}",
         *([f"tag={message.tag}"] if message.tag is not None else []),
         *(f"key={key}" for key in message.keys),
-        body,
+        shown_body(message.body),
     ]
     return printable("  ".join(about)).encode(errors="backslashreplace")
 

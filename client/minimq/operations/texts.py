@@ -66,6 +66,12 @@ def instant_of(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
+def shown_body(body: bytes) -> str:
+    """Return the start of a body as text, with its size if that is not all."""
+    more = f"... ({len(body):,} bytes)" if len(body) > SHOWN_BODY_BYTES else ""
+    return body[:SHOWN_BODY_BYTES].decode(errors="backslashreplace") + more
+
+
 def printable(text: str, keep: str = "") -> str:
     """Escape control characters, which a terminal would obey; those in `keep` stay."""
     if text.isprintable():

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from minimq.cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
+from minimq.operations.texts import shown_body
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch import builder as batch_builder
 from minimq_common.model import Message, MessageQueue
@@ -108,3 +109,8 @@ def test_a_reader_that_stands_still_holds_up_nothing_that_was_told_to_end(pipe: 
     assert written > 0
     assert taken_back(output, reader_left=False) == {QUEUES[0]: written // 10}
     assert output.count == written // 10
+
+
+def test_a_long_body_is_shown_in_part_with_its_size() -> None:
+    assert shown_body(b"\xff" * 200) == "\\xff" * 200
+    assert shown_body(b"x" * 1_001) == "x" * 200 + "... (1,001 bytes)"
