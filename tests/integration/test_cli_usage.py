@@ -112,12 +112,44 @@ def test_a_person_is_asked_before_messages_are_kept_for_less_long(
     cluster: LocalCluster, admin: Admin, topic: str
 ) -> None:
     update = partial(Minimq(cluster.nameserver).on_terminal, "topic", "update", topic)
-    status, said = update("--retention", "7d", answer=b"n\n")
+    status, said = update("--retention", "1d", answer=b"n\n")
     assert (f"Change topic {topic}? [y/N]" in said, status) == (True, 1)
-    assert update("--retention", "7d", answer=b"y\n")[0] == 0
-    assert "[y/N]" not in update("--retention", "8d", answer=b"n\n")[1]
+    assert "[y/N]" not in update("--retention", "8d", answer=b"n\n")[1], "brokers keep messages for three days"
     assert "[y/N]" in update("--retention", "6d", answer=b"n\n")[1]
+    assert "[y/N]" in update("--retention", "default", answer=b"n\n")[1]
     assert {each.retention_s for each in admin.describe_topic(topic).settings} == {8 * 86_400.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("--queues 8 --broker broker-a", ("gets 8 write queues and 8 read queues", "Consumers see the new")),
+        ("--queues 2 --broker broker-a", ("Producers leave 2 queues with 2 messages", "2 stored messages of")),
+        (
+            "--read-queues 4 --write-queues 2 --broker broker-a",
+            ("gets 2 write queues and 4 read queues", "Keys may go"),
+        ),
+        ("--read-queues 2 --broker broker-a", ("Consumers leave 2 queues with 2 messages", "2 stored messages of")),
+        ("--read-queues 4 --write-queues 4", ("has these queues already.",)),
+    ],
+)
+def test_the_plan_of_other_queues_says_what_changes_where(
+    minimq: Callable[..., Result], producer: Producer, admin: Admin, topic: str, change: str, said: tuple[str, ...]
+) -> None:
+    for queue in admin.route(topic).write_queues():
+        producer.send(Message(topic, b"x"), queue=queue)
+    planned = minimq("topic", "update", topic, "--dry-run", *change.split()).output
+    assert [part for part in (*said, "broker-b") if part not in planned] == ["broker-b"]
+
+
+def test_the_plan_of_a_new_topic_counts_its_own_queues(
+    minimq: Callable[..., Result], new_name: Callable[[], str]
+) -> None:
+    counts = ("--read-queues", "16", "--write-queues", "16")
+    assert (
+        "with 16 queues on broker-a and broker-b, 32 queues in all."
+        in minimq("topic", "create", new_name(), *counts, "--dry-run").stdout
+    )
 
 
 def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, admin: Admin, topic: str) -> None:

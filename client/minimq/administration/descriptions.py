@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -66,19 +66,13 @@ class TopicDescription:
         """The number of stored messages in all queues."""
         return sum(queue.messages for queue in self.queues)
 
-    def hidden_by(self, read_queues: int, brokers: Collection[str] = ()) -> int:
-        """Return how many stored messages fewer queues would hide from new groups and replays.
-
-        Args:
-            read_queues: how many queues consumers would see on each broker.
-            brokers: on which the topic would be changed; all if empty.
-        """
+    def hidden_by(self, read_queues: int) -> int:
+        """Return how many stored messages so few queues on each broker would hide from new groups and replays."""
         shown = {each.broker_name: each.read_queues for each in self.settings}
         return sum(
             each.messages
             for each in self.queues
             if read_queues <= each.queue.queue_id < shown.get(each.queue.broker_name, 0)
-            and (not brokers or each.queue.broker_name in brokers)
         )
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from minimq.administration.descriptions import TopicDescription
+from minimq.administration.descriptions import TopicDescription, TopicSettings
 from minimq.administration.masters import raise_failures
 from minimq.arguments import check_permission
 from minimq.connection.away import check_route
@@ -46,17 +47,28 @@ _MAX_TIMEOUT_S: Final = 86_400
 def _plan_update(admin: Admin, given: Given) -> Plan:
     _update_request(given)
     carriers = admin._carriers(given.name, given.cluster, given.brokers, given.queues)
-    described = admin.describe_topic(given.name)
-    settings = [each for each in described.settings if each.broker_name in carriers]
+    everywhere = admin.describe_topic(given.name)
+    described = replace(
+        everywhere,
+        settings=tuple(each for each in everywhere.settings if each.broker_name in carriers),
+        queues=tuple(each for each in everywhere.queues if each.queue.broker_name in carriers),
+    )
+    settings = described.settings
+    changes: Mapping[str, Any] = {
+        "read_queues": given.read_queues if given.queues is None else given.queues,
+        "write_queues": given.write_queues if given.queues is None else given.queues,
+        "permission": given.permission,
+    }
+    changes = {name: value for name, value in changes.items() if value is not None}
+    later = [replace(each, **changes) for each in settings]
     sentences: list[str] = []
     warnings: list[str] = []
     hidden = 0
-    if (queues := given.queues or given.read_queues) is not None:
-        hidden = described.hidden_by(queues, given.brokers)
-        sentences += _say_queues(described, given)
+    if "read_queues" in changes or "write_queues" in changes:
+        sentences += _say_queues(described, later, given)
+    if (queues := changes.get("read_queues")) is not None:
+        hidden = described.hidden_by(queues)
         warnings += _say_taken(admin, described, queues, hidden)
-    elif given.write_queues is not None:
-        sentences.append(f"Producers use {count_of(given.write_queues, 'queue')} on each broker.")
     if given.permission is not None:
         if all(each.permission is given.permission for each in settings):
             sentences.append(f"That is so already on {listing([each.broker_name for each in settings])}.")
@@ -70,54 +82,60 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
             f"{size_of(each.retention_bytes) if each.retention_bytes else 'no limit of its own'}."
             for each in settings
         ]
-    is_shorter = _is_less(given.retention_s, [each.retention_s for each in settings]) or _is_less(
-        given.retention_bytes, [each.retention_bytes for each in settings]
-    )
-    if is_shorter:
+    if is_shorter := _is_shorter(admin, given, carriers, settings):
         warnings.append("Within minutes, messages beyond the new limits can no longer be read.")
-    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in described.away]
-    changes: Mapping[str, Any] = {
-        "read_queues": given.read_queues if given.queues is None else given.queues,
-        "write_queues": given.write_queues if given.queues is None else given.queues,
-        "permission": given.permission,
-    }
-    changes = {name: value for name, value in changes.items() if value is not None}
-    later = [replace(each, **changes) if each.broker_name in carriers else each for each in described.settings]
+    away = admin._left_out(given.name, given.cluster, given.brokers, carriers)
+    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in away]
+    shown = {each.broker_name: each for each in (*everywhere.settings, *later)}
     return Plan(
         sentences=sentences,
         warnings=warnings,
         is_harmless=not (hidden or is_shorter),
-        seen=[settings_line(each.broker_name, each) for each in later],
+        seen=[settings_line(*each) for each in shown.items()],
     )
 
 
-def _is_less(limit: float | None, now: Sequence[float | None]) -> bool:
-    return limit is not None and limit > 0 and any(not each or limit < each for each in now)
+def _is_shorter(admin: Admin, given: Given, carriers: Mapping[str, str], settings: Sequence[TopicSettings]) -> bool:
+    if given.retention_bytes and any(not 0 < each.retention_bytes <= given.retention_bytes for each in settings):
+        return True
+    age_s = given.retention_s
+    if age_s is None or all(each.retention_s == age_s for each in settings):
+        return False
+    # Users who may not describe the cluster do not get the age of topics without one of their own.
+    answers, _ = admin._masters.call_all(carriers, lambda stub: stub.GetStatus, broker_pb2.GetStatusRequest())
+    usual = {broker: answer.retention_ms / 1000 or math.inf for broker, answer in answers.items()}
+    return any(
+        (age_s or usual.get(each.broker_name, 0)) < (each.retention_s or usual.get(each.broker_name, math.inf))
+        for each in settings
+    )
 
 
-def _say_queues(described: TopicDescription, given: Given) -> list[str]:
-    queues = given.queues or given.read_queues
+def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], given: Given) -> list[str]:
     changed = [
-        each
-        for each in described.settings
-        if (each.read_queues, each.write_queues) != (queues, given.queues or each.write_queues)
+        (old, new)
+        for old, new in zip(described.settings, later, strict=True)
+        if (old.read_queues, old.write_queues) != (new.read_queues, new.write_queues)
     ]
     if not changed:
-        return [f"Topic {described.topic} has {count_of(queues, 'queue')} on each broker already: nothing changes."]
+        return [f"Topic {described.topic} has these queues already."]
     said = [
-        f"On {each.broker_name} topic {described.topic} gets {count_of(queues, 'queue')} in place of "
-        f"{each.read_queues:,}."
-        for each in changed
+        f"On {new.broker_name} topic {described.topic} gets {count_of(new.write_queues, 'write queue')} and "
+        f"{count_of(new.read_queues, 'read queue')} in place of {old.write_queues:,} and {old.read_queues:,}."
+        for old, new in changed
     ]
-    if any(each.read_queues > queues for each in changed):
-        taken = [each for each in described.queues if each.queue.queue_id >= queues]
-        stored = sum(each.messages for each in taken)
+    if any(old.read_queues > new.read_queues for old, new in changed):
+        taken = [each for each in described.queues if each.queue.queue_id >= changed[0][1].read_queues]
+        what = f"{count_of(len(taken), 'queue')} with {count_of(sum(each.messages for each in taken), 'message')}"
         said.append(
-            f"Producers leave {count_of(len(taken), 'queue')} with {count_of(stored, 'message')} at once; consumers "
-            f"leave when every group has read them, within {given.timeout_s:.0f} s."
+            f"Consumers leave {what} at once, if every group has read them."
+            if given.queues is None
+            else f"Producers leave {what} at once; consumers leave when every group has read them, within "
+            f"{given.timeout_s:.0f} s."
         )
-    else:
-        said.append("Consumers see the new queues before producers use them. Keys may go to other queues then.")
+    elif given.queues is not None:
+        said.append("Consumers see the new queues before producers use them.")
+    if any(old.write_queues != new.write_queues for old, new in changed):
+        said.append("Keys may go to other queues then.")
     return said
 
 

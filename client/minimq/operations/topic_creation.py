@@ -73,8 +73,8 @@ def _plan_creation(admin: Admin, given: Given) -> Plan:
     kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
     return Plan(
         sentences=(
-            f"Creates the {kind}topic {given.name} with {count_of(given.queues, 'queue')} on "
-            f"{listing(names)}, {count_of(given.queues * len(names), 'queue')} in all.",
+            f"Creates the {kind}topic {given.name} with {count_of(wanted.write_queues, 'queue')} on "
+            f"{listing(names)}, {count_of(wanted.write_queues * len(names), 'queue')} in all.",
             *say_retention(given.retention_s or None, given.retention_bytes or None),
         ),
         warnings=[f"Broker {each.broker_name} is away and does not get it." for each in away],
