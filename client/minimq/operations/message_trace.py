@@ -17,7 +17,7 @@ from minimq.operations.values import OnProgress
 from minimq.receiving.listening.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.batch.header import read_header
-from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound
+from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
@@ -151,6 +151,7 @@ class Tracer:
             if found.messages:
                 self._unread.clear()  # found: gaps in other places do not matter
                 self._away.clear()
+                self._from_slaves.clear()
                 return self.trace(found.messages[0])
         due = self._delayed(topics, criterion, recalled=False, is_needed=topic is not None)
         half = None if due else self._open_half(criterion)
@@ -197,6 +198,10 @@ class Tracer:
             if is_needed:
                 raise
             return FoundMessages(())
+        except TopicUnavailable as error:
+            if is_needed:
+                raise
+            found = FoundMessages((), away=error.away)
         self._unread += found.unread
         self._away.update((each.broker_name, each) for each in found.away)
         self._from_slaves.update(found.from_slaves)
@@ -256,7 +261,7 @@ class Tracer:
                 for about, data in delayed_batches(self._masters, topic, recalled=recalled):
                     if _has_number(data, criterion):
                         return about
-            except (AccessDenied, TopicNotFound):
+            except (AccessDenied, TopicNotFound, TopicUnavailable):
                 if is_needed:
                     raise
         return None
