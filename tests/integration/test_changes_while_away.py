@@ -66,6 +66,12 @@ def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
     assert "not reset" in forced
 
 
+def test_the_plan_of_a_reset_names_the_brokers_of_its_topic_alone(admin: Admin, minimq: Minimq) -> None:
+    admin.create_topic("beside", queues=1, brokers=["broker-a"])
+    admin.reset_offsets("g", "beside")
+    assert "broker-b" not in minimq("group", "reset-offset", "g", "beside", "--to", "latest", "--dry-run")
+
+
 def test_the_deletion_of_a_topic_is_refused(admin: Admin, minimq: Minimq) -> None:
     with pytest.raises(Unavailable, match=f"topic kept was not deleted: {AWAY}.*--force.*--broker"):
         admin.delete_topic("kept")

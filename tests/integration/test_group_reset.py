@@ -121,7 +121,7 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
         (InvalidArgument, "below 2", lambda: admin.reset_offsets(group, topic, 1 << 63)),
         (
             OffsetOutOfRange,
-            r"offset 2 is not in .*/broker-a/0 \(0 to 1\), .*/broker-b/0 \(0 to 1\) and 3 more: nothing was changed",
+            r"offset 2 is not in .*/broker-a/0 \(0 to 1\), .*/broker-b/0 \(0 to 1\) and 3 others: nothing was changed",
             lambda: admin.reset_offsets(group, topic, 2),
         ),
         (

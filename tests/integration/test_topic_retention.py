@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.operations.operation import operations_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from support.waiting import wait_until
 
@@ -26,6 +27,7 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         admin.create_topic("short", queues=1, retention_s=0.2)
         admin.create_topic("few", queues=1, retention_bytes=30_000)
         admin.create_topic("others", queues=1)
+        admin.reset_offsets("late", "few")
         for number in range(30):
             for topic in ("short", "few", "others"):
                 producer.send(Message(topic, b"%d" % number + bytes(4_000)))
@@ -39,6 +41,10 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         assert bounds("others") == (0, 30)
         [settings] = admin.describe_topic("short").settings
         assert (settings.retention_s, settings.retention_bytes) == (0.2, 0)
+        [reset] = [each for each in operations_of(Admin) if each.name == "group reset-offset"]
+        plan = reset.planned(admin, reset.given(group="late", topic="few", to="earliest"))
+        assert plan is not None
+        assert plan.is_harmless, "what was deleted is not skipped by the reset"
         queue = MessageQueue("few", "broker-a", 0)
         with PullConsumer(cluster.nameserver, group="g", offset_reset="earliest") as consumer:
             consumer.assign([queue])

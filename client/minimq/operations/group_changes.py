@@ -95,20 +95,22 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
             f"there is no group {check_group(group)}: `minimq group list` shows the groups; add --new to set the "
             "start of a future group"
         )
-    before = admin.committed_offsets(group, topic)
     described = None if is_new else admin.describe_group(group)
     members = described.members if described is not None else ()
-    reads = {queue.queue.topic for queue in described.queues} if described is not None else set()
-    reads |= {read for member in members for read in member.topics}
-    if not (given.new or before or topic in reads):
+    queues = (*described.queues, *described.retry_queues) if described is not None else ()
+    reads = {each.queue.topic for each in queues} | {read for member in members for read in member.topics}
+    if not (given.new or topic in reads):
         raise GroupNotFound(
             f"group {group} has not read topic {topic} so far: `minimq group describe {group}` shows its topics; "
             "add --new to set its beginning in a new one"
         )
     after = admin.reset_offsets(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
-    is_ahead = any(offset > before.get(queue, offset) for queue, offset in after.items())
+    before = {each.queue: each.committed_offset for each in queues if each.committed_offset is not None}
+    # Messages that were deleted before the group had read them are not skipped by the reset.
+    now = {each.queue: max(before[each.queue], each.min_offset) for each in queues if each.queue in before}
+    is_ahead = any(offset > now.get(queue, offset) for queue, offset in after.items())
     sentences = [f"Group {group} continues in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
-    sentences += say_distances(after, before)
+    sentences += say_distances(after, now)
     reset = {queue.broker_name for queue in after}
     away = () if given.queues else [each for each in admin._masters.away(topic=topic) if each.broker_name not in reset]
     warnings = []
@@ -117,8 +119,9 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
         warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They continue at the new offsets.")
     else:
         sentences.append("No member is connected.")
-    for each in () if described is None else described.away:
-        warnings.append(f"Broker {each.broker_name} is away: its queues do not move.")
+    warnings += [f"Broker {each.broker_name} is away: its queues do not move." for each in away]
+    for broker in () if described is None else described.unanswered:
+        warnings.append(f"Broker {broker} does not answer: its members are not counted.")
     return Plan(
         sentences=sentences,
         warnings=warnings,
@@ -436,7 +439,7 @@ def _statuses(
         remedy = "choose the queues that have it (--queue)"
         if offset is not None and offset >= LEAST_MS:
             remedy = f"if it is a time, in milliseconds since 1970, write {offset}ms"
-        raise OffsetOutOfRange(f"offset {offset} is not in {_some_of(outside)}: nothing was changed; {remedy}")
+        raise OffsetOutOfRange(f"offset {offset} is not in {listing(outside, _NAMED)}: nothing was changed; {remedy}")
     return found
 
 
@@ -461,7 +464,7 @@ def _refuse_if_live(
     connected = sorted({client_id for answer in answers.values() for client_id in answer.client_ids})
     if connected:
         raise GroupConflict(
-            f"members of group {group} are connected: {_some_of(connected)}; stop them first, or {action} "
+            f"members of group {group} are connected: {listing(connected, _NAMED)}; stop them first, or {action} "
             f"with force (--force): {consequence}"
         )
     held = [
@@ -472,13 +475,9 @@ def _refuse_if_live(
     ]
     if held:
         raise GroupConflict(
-            f"queues of group {group} are held for members that have left: {_some_of(held)}; wait until the hold ends, "
-            f"or {action} with force (--force)"
+            f"queues of group {group} are held for members that have left: {listing(held, _NAMED)}; wait until the "
+            f"hold ends, or {action} with force (--force)"
         )
-
-
-def _some_of(names: Sequence[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def group_not_found(group: str) -> GroupNotFound:
