@@ -79,6 +79,10 @@ def test_what_an_absent_broker_holds_is_unknown_and_not_nothing(
     try:
         wait_until(lambda: "away: its queues" in own_console.get("/topics/elsewhere").text)
         assert "<dt>Messages</dt><dd>\N{EN DASH}</dd>" in own_console.get("/topics/elsewhere").text
+        delayed = own_console.json("/delayed")
+        assert {each["topic"]: each["messages"] for each in delayed["topics"]} == {"elsewhere": None, "orders": None}
+        for page in (delayed, own_console.json("/delayed/orders"), own_console.json("/transactions")):
+            assert any(sentence.startswith("broker-b: away since") for sentence in page["missing"])
     finally:
         own_cluster.brokers[1].start()
 

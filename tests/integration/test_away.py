@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq_common.errors import InvalidArgument, TopicUnavailable
+from minimq import COMMIT, Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
 from minimq_common.model import BrokerData, Permission
 from support.command import Minimq, environment
 from support.waiting import wait_until
@@ -110,6 +110,43 @@ def test_commands_say_which_queues_are_out_of_sight(
     _, told = stderr_of(half, *command)
     assert re.fullmatch(said, told)
     assert '"stopped": false' in minimq(*command, "--output", "json")
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("delayed", "list"), "7 queues not counted"),
+        (("delayed", "list", "--topic", "orders"), "4 queues not listed"),
+        (("transaction", "list"), "its transactions are not listed"),
+    ],
+)
+def test_lists_say_what_they_may_lack(half: LocalCluster, command: tuple[str, ...], said: str) -> None:
+    _, told = stderr_of(half, *command)
+    assert re.fullmatch(
+        rf"broker-a: away since \d\d:\d\d:\d\d, {said}\nno (delayed messages|open transactions)\n", told
+    )
+
+
+def test_a_topic_that_is_out_of_reach_hides_no_other(half: LocalCluster, admin: Admin) -> None:
+    with Producer(half.nameserver) as producer:
+        queue = MessageQueue("orders", "broker-b", 0)
+        sent = producer.send(Message("orders", b"later", deliver_after_s=3_000, recallable=True), queue=queue)
+    stored = admin.message_at("orders/broker-b/0@0")
+    assert admin.trace_message(stored.message_id).message == stored
+    assert [away.broker_name for away in admin.trace_message("0" * 40).away] == ["broker-a"]
+
+    totals = {each.topic: each for each in admin.delayed_totals()}
+    assert (totals["orders"].messages, totals["bills"].messages) == (1, 0)
+    assert [away.broker_name for away in totals["bills"].away] == ["broker-a"]
+    assert sent.recall_handle is not None
+    admin.recall(sent.recall_handle)
+
+
+def test_a_transaction_may_be_on_the_broker_that_is_away(admin: Admin, minimq: Minimq) -> None:
+    assert [away.broker_name for away in admin.list_transactions().away] == ["broker-a"]
+    with pytest.raises(Unavailable, match=r"no broker that answers knows transaction 5 .*: broker-a is away since"):
+        admin.end_transaction("shop", 5, COMMIT)
 
 
 @pytest.mark.fault

@@ -11,6 +11,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.administration.group_descriptions import GroupDescription
+from minimq.operations.operation import operations_of
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, TransportError
 from minimq_proto.v1 import broker_pb2
 from support.groups import PATIENCE_S, committed, fill, members_of, start
@@ -221,13 +222,21 @@ def test_a_broker_that_hangs_is_named_and_the_others_are_described(
         with caplog.at_level(logging.WARNING, "minimq"):
             assert admin.list_groups() == ["billing"]
         assert "broker=broker-b" in caplog.text
-        assert [item.group for item in admin.describe_groups()] == ["billing"]
+        missing: list[str] = []
+        assert [item.group for item in admin.describe_groups(on_missing=missing.append)] == ["billing"]
+        [said] = missing
+        assert said.startswith("broker-b: does not answer, its queues are not counted")
+        queues = [MessageQueue("orders", "broker-a", 1)]
+        [reset] = [each for each in operations_of(Admin) if each.name == "group reset-offset"]
+        plan = reset.planned(admin, reset.given(group="billing", topic="orders", to=0, queues=queues))
+        assert plan is not None
+        assert plan.warnings == ["Broker broker-b does not answer: its members are not counted."]
         # By now its connection may have been closed, as it answers nothing.
         with pytest.raises(TransportError, match="group nobody is not known on 1 of 2 brokers: broker-b"):
             admin.describe_group("nobody")
         with pytest.raises(TransportError, match="nothing was changed"):
             admin.reset_offsets("billing", "orders", "latest")
-        assert admin.reset_offsets("billing", "orders", 0, queues=[MessageQueue("orders", "broker-a", 1)])
+        assert admin.reset_offsets("billing", "orders", 0, queues=queues)
         pair.server("broker-a").pause()
         for call in (admin.list_groups, admin.describe_groups, lambda: admin.describe_group("billing")):
             with pytest.raises(TransportError):

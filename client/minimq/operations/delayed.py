@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from heapq import merge
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from minimq.administration.masters import raise_failures
 from minimq.administration.recall_handle import RecallHandle
+from minimq.connection.away import by_broker
 from minimq.operations import values
 from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
-from minimq.operations.texts import duration_of, instant_of, size_of
+from minimq.operations.texts import duration_of, instant_of, missing, size_of
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MiniMQError, TopicNotFound
-from minimq_common.model import MessageQueue
+from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need
@@ -59,6 +60,8 @@ class DelayedTotals:
     messages: int
     batches: int
     next_due_at: datetime | None
+    #: Brokers that carry the topic and are away; their messages are not counted.
+    away: tuple[AwayBroker, ...] = ()
 
 
 def _view_list(
@@ -66,7 +69,9 @@ def _view_list(
 ) -> View:
     if given.topic is None:
         rows = [row_of(each) for each in found]
-        return View(json=rows, lines=[Rows(_TOTALS, rows)])
+        totals = [each for each in found if isinstance(each, DelayedTotals)]
+        notes = missing(by_broker(away for each in totals for away in each.away), {}, "not counted")
+        return View(json=rows, lines=[Rows(_TOTALS, [row for row in rows if row["messages"]])], notes=notes)
     keep = ("due_at", "stored_at", "queue", "messages", "bytes", "recall_handle")
     rows, now = [row_of(each, keep=keep) for each in found[: given.limit]], datetime.now(UTC)
     shown = [
@@ -76,6 +81,7 @@ def _view_list(
     without = frozenset() if any(row["recall_handle"] for row in rows) else frozenset({"recall_handle"})
     is_cut = len(found) > given.limit
     notes = [f"only the first {given.limit:,} are shown: see --limit, --from and --before"] if is_cut else []
+    notes += missing(vars(given).get("collected", ()), {}, "not listed")
     return View(json=rows, lines=[Rows(_WAITING, shown, without)], notes=notes)
 
 
@@ -120,6 +126,7 @@ class DelayedOperations(Operations):
         due_from: Annotated[Time | None, _FROM] = None,
         due_before: Annotated[Time | None, _BEFORE] = None,
         limit: Annotated[int, Param(low=1, high=10_000, metavar="COUNT")] = 100,
+        on_away: Annotated[Callable[[AwayBroker], object] | None, Param(is_collected=True)] = None,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
         """List the delayed messages of a topic, or count those of each topic.
 
@@ -131,13 +138,17 @@ class DelayedOperations(Operations):
             due_from: only messages due at or after this time, such as 2026-12-24T18:00Z.
             due_before: only messages due before that time.
             limit: maximum number of lines: those that are due first.
+            on_away: called with each broker that carries `topic` and is away.
         """
         if topic is not None:
+            if on_away is not None:
+                for each in self._masters.away(topic=topic):
+                    on_away(each)
             found = self.delayed_messages(topic, due_from=due_from, due_before=due_before)
             return [*islice(found, limit + 1)]
         if due_from or due_before:
             raise InvalidArgument("--from and --before need --topic")
-        return [each for each in self.delayed_totals() if each.messages]
+        return [each for each in self.delayed_totals() if each.messages or each.away]
 
     @iterating
     def delayed_messages(
@@ -166,7 +177,7 @@ class DelayedOperations(Operations):
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return the number of delayed messages of each topic, sorted by topic; of all topics if none is named.
 
-        It calls all brokers in parallel. Raises as `delayed_messages`.
+        It calls all brokers in parallel. Brokers that are away are listed in `away`. Raises as `delayed_messages`.
         """
         calls = self._masters.calls
         given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
@@ -177,16 +188,19 @@ class DelayedOperations(Operations):
             lambda stub: stub.ListDelayed,
             lambda name: delay_pb2.ListDelayedRequest(topic=name, max_batches=1),
         )
-        found = []
+        away, found = self._masters.away_lookup(), []
         for name, (pages, failures) in asked.items():
             failed = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
             raise_failures(f"the delayed messages of topic {name} are not known", failed, masters, "try again")
-            if not pages:
-                self._masters.route(name)  # raises the proper error if the topic is away or does not exist
-            found.append(self._totals(name, pages))
+            gone = tuple(broker for broker in away(name) if broker.broker_name not in pages)
+            if topics and not (pages or gone):
+                self._masters.route(name)  # raises the proper error if the topic does not exist
+            found.append(self._totals(name, pages, gone))
         return found
 
-    def _totals(self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse]) -> DelayedTotals:
+    def _totals(
+        self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse], away: tuple[AwayBroker, ...]
+    ) -> DelayedTotals:
         dues = []
         for broker, page in pages.items():
             first = page
@@ -200,6 +214,7 @@ class DelayedOperations(Operations):
             sum(page.waiting_messages for page in pages.values()),
             sum(page.waiting_batches for page in pages.values()),
             moment(min(dues)) if dues else None,
+            away,
         )
 
     @Operation(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.administration.masters import raise_failures
-from minimq.connection.away import state_of
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
 from minimq.operations.group_changes import GroupChanges, group_not_found
-from minimq.operations.operation import Given, Operation, flag, method
-from minimq.operations.texts import duration_of, listing, missing
+from minimq.operations.operation import Given, Operation, Param, flag, method
+from minimq.operations.texts import duration_of, left_out, listing, missing
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
@@ -165,7 +164,7 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
     return duration_of((expires_at - now).total_seconds())
 
 
-def _view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
+def _view_groups(_admin: Admin, given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
     keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "away")
     rows = [
         row_of(
@@ -187,10 +186,7 @@ def _view_groups(_admin: Admin, _given: Given, found: list[GroupDescription], _p
         for row in rows
     ]
     without = frozenset(key for key in ("dead_letters", "expires_at") if not any(row[key] for row in shown))
-    unanswered = {broker: reason for each in found for broker, reason in each.unanswered.items()}
-    away = sorted({f"{away.broker_name}: {state_of(away)}" for each in found for away in each.away})
-    notes = [*missing((), unanswered, "not counted"), *(f"{line}, its queues are not counted" for line in away)]
-    return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=notes)
+    return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=vars(given).get("collected", ()))
 
 
 def say_readers(admin: Admin, found: TopicDescription) -> str:
@@ -226,8 +222,7 @@ def _view_description(_admin: Admin, given: Given, found: GroupDescription, _pla
         retry_queues=[row_of(each, "lag") for each in found.retry_queues],
     )
     notes = [
-        *missing((), found.unanswered, "not counted"),
-        *missing(found.away, {}, "not counted"),
+        *missing(found.away, found.unanswered, "not counted"),
         *(f"broker {broker}: {say_deleted_early(size)}" for broker, size in found.deleted_early.items()),
         *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
@@ -267,7 +262,9 @@ class GroupOperations(GroupChanges):
         return names
 
     @Operation("group list", reads=True, view=_view_groups)
-    def describe_groups(self) -> list[GroupDescription]:
+    def describe_groups(
+        self, *, on_missing: Annotated[Callable[[str], object] | None, Param(is_collected=True)] = None
+    ) -> list[GroupDescription]:
         """List all consumer groups with their lag.
 
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
@@ -275,10 +272,19 @@ class GroupOperations(GroupChanges):
         this group. "Dead letters" counts the messages that failed too often; `minimq group describe` shows how to read
         them. Unused groups expire; "Expires in" is shown in the last two days. Brokers that do not answer are not
         counted.
+
+        Args:
+            on_missing: called with a sentence about each broker that is away or does not answer.
         """
         masters = self._masters.find(need="readable")
-        names, _ = self._names(masters)
+        names, failures = self._names(masters)
         asked = self._ask(names, masters)
+        for answers in asked.values():
+            failures.update(answers.failed)
+        if on_missing is not None:
+            lines = missing((), {broker: error.message for broker, error in failures.items()}, "not counted")
+            for line in (*lines, *left_out(self._masters.away(), "its queues are not counted")):
+                on_missing(line)
         now, away = datetime.now(UTC), self._masters.away_lookup()
         # A group may have been deleted since it was listed.
         return [answers.description(group, now, away) for group, answers in asked.items() if answers.is_known]

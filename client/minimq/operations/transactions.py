@@ -12,9 +12,10 @@ from minimq.administration.masters import raise_failures
 from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.texts import SHOWN_BODY_BYTES, duration_of, listing
+from minimq.operations.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
+from minimq_common.model import AwayBroker
 from minimq_common.names import check_producer_group
 from minimq_common.wire.convert import from_wire
 from minimq_common.words import count_of
@@ -59,6 +60,8 @@ class ListedTransactions:
     transactions: Sequence[ListedTransaction]
     #: How many there are in all; not more than 10,000 are listed.
     count: int
+    #: Brokers that are away; their transactions are missing.
+    away: tuple[AwayBroker, ...] = ()
 
 
 _OPEN = Table(
@@ -82,6 +85,7 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
     shown = [{**row, "number": str(row["number"]), "age": duration_of(row["age_s"])} for row in rows]
     is_cut = found.count > len(rows)
     notes = [f"only the oldest {len(rows):,} are shown: see --limit and --group"] if is_cut else []
+    notes += left_out(found.away, "its transactions are not listed")
     return View(json=rows, lines=[Rows(_OPEN, shown)], notes=notes)
 
 
@@ -167,7 +171,7 @@ class TransactionOperations(Operations):
         found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
         found = sorted((each for each in found if each.is_undecided or not undecided), key=lambda each: -each.age_s)
         count = len(found) if undecided else sum(answer.count for answer in answers.values())
-        return ListedTransactions(tuple(found[:most]), count)
+        return ListedTransactions(tuple(found[:most]), count, self._masters.away())
 
     @_ending("commit", COMMIT, "Commit a transaction by hand: its messages are delivered.")
     @_ending("rollback", ROLLBACK, "Roll a transaction back by hand: its messages are dropped.")
@@ -187,6 +191,7 @@ class TransactionOperations(Operations):
         Raises:
             TransactionEnded: it has ended otherwise before.
             TransactionExpired: no broker knows it.
+            Unavailable: a broker is away, and no other knows it.
         """
         if resolution not in OUTCOMES or resolution is UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
@@ -196,11 +201,13 @@ class TransactionOperations(Operations):
         return _resolution_of(group, number, resolution, outcome)
 
     def _find_transaction(self, group: str, number: int) -> tuple[str, halves_pb2.ListHalvesResponse]:
-        """Return the broker that knows a transaction, and its response. Raises `TransactionExpired`."""
+        """Return the broker that knows a transaction, and its response. Raises as `end_transaction`."""
         answers = self._ask_for_halves(check_producer_group(group), number, 1)
         for broker, answer in answers.items():
             if answer.halves or answer.outcome:
                 return broker, answer
+        what = f"no broker that answers knows transaction {number} of producer group {group!r}"
+        self._masters.refuse_if_away(what, "give a number that `minimq transaction list` shows")
         raise TransactionExpired(
             f"no broker knows transaction {number} of producer group {group!r}: it ended so long ago that its outcome "
             "is forgotten, or it never began: see `minimq transaction list`"

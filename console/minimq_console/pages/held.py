@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from minimq.connection.away import by_broker
+from minimq.operations.texts import left_out, missing
 from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 from minimq_console.actions import ACTIONS
@@ -73,7 +75,9 @@ def gather_delayed(visit: Visit) -> Data:
     ]
     shown, part = visit.parameters.part_of(names)
     totals = visit.ask("the delayed messages", lambda: admin.delayed_totals(shown) if shown else []).or_else([])
-    found = {row["topic"]: row for row in visit.shown("delayed list", totals)}
+    visit.missing += missing(by_broker(away for each in totals for away in each.away), {}, "not counted")
+    rows = visit.shown("delayed list", totals)
+    found = {row["topic"]: row for row in rows if row["messages"] or not row["away"]}
     unknown = dict.fromkeys(("messages", "batches", "next_due_at"))
     return {"search": search, "part": part, "topics": [found.get(name, {"topic": name, **unknown}) for name in shown]}
 
@@ -81,9 +85,11 @@ def gather_delayed(visit: Visit) -> Data:
 def gather_waiting(visit: Visit) -> Data:
     """Return the delayed messages of one topic, in the order in which they are due."""
     topic, parameters = visit.parameters.name("topic"), visit.parameters
+    route = visit.ask("the brokers of the topic", lambda: visit.admin.route(topic))
     batches, part = visit.ask(
         "the delayed messages", lambda: parameters.part_from(visit.admin.delayed_messages(topic))
     ).required()
+    visit.missing += missing(route.required().away, {}, "not listed")
     rows = visit.shown("delayed list", batches, topic=topic, limit=len(batches))
     handles = [each["recall_handle"] for each in rows]
     actions = visit.offers_of_rows(
@@ -107,7 +113,7 @@ def gather_transactions(visit: Visit) -> Data:
             on_failure=lambda broker, error: failed.append(f"broker {broker}: {error.message}"),
         ),
     ).required()
-    visit.missing += failed
+    visit.missing += [*failed, *left_out(listed.away, "its transactions are not listed")]
     shown, part = visit.parameters.part_of(listed.transactions)
     ends = ACTIONS["commit-transaction"], ACTIONS["rollback-transaction"]
     actions = visit.offers_of_rows(
