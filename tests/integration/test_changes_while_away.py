@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
+from minimq.operations.operation import operations_of
 from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
 from minimq_common.model import MessageQueue
 from support.command import Minimq
@@ -66,10 +68,17 @@ def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
     assert "not reset" in forced
 
 
-def test_the_plan_of_a_reset_names_the_brokers_of_its_topic_alone(admin: Admin, minimq: Minimq) -> None:
+def test_a_plan_names_no_broker_that_the_change_does_not_concern(admin: Admin) -> None:
     admin.create_topic("beside", queues=1, brokers=["broker-a"])
     admin.reset_offsets("g", "beside")
-    assert "broker-b" not in minimq("group", "reset-offset", "g", "beside", "--to", "latest", "--dry-run")
+    changes: dict[str, dict[str, Any]] = {
+        "group reset-offset": {"group": "g", "topic": "beside", "to": "latest"},
+        "topic update": {"name": "orders", "permission": Permission.READ, "brokers": ["broker-a"]},
+    }
+    for operation in (each for each in operations_of(Admin) if each.name in changes):
+        plan = operation.planned(admin, operation.given(**changes[operation.name]))
+        assert plan is not None
+        assert plan.warnings == [], operation.name
 
 
 def test_the_deletion_of_a_topic_is_refused(admin: Admin, minimq: Minimq) -> None:
