@@ -567,6 +567,10 @@ def test_each_append_of_a_request_stands_by_itself(
         many_spans.progress.settles.add(topic=topic, spans=[1, 1] * 2_400)
     with_end = numbered(topic, 30)
     with_end.end.producer_group, with_end.end.outcome = "p", halves_pb2.HALF_OUTCOME_COMMITTED
+    both = numbered(topic, 40)
+    both.progress.commit.group = both.progress.group = "g"
+    both.progress.settles.add(topic=topic, spans=[0, 1])
+    alone = broker_pb2.AtomicAppend(progress=both.progress)
     results = append(
         numbered(topic, 1, 2),
         numbered(topic, 3, 3),
@@ -575,6 +579,8 @@ def test_each_append_of_a_request_stands_by_itself(
         many_spans,
         numbered(topic, 5),
         with_end,
+        both,
+        alone,
     )
     said = {result.request_id: result.failure.message for result in results}
     assert said.pop(1) == said.pop(6) == ""
@@ -584,6 +590,8 @@ def test_each_append_of_a_request_stands_by_itself(
         4: "an atomic append needs batches, or",
         5: "settles 12,000 spans",
         7: "has no batches",
+        8: "either commits offsets or settles",
+        9: "either commits offsets or settles",
     }.items():
         assert text in said[number]
     [refused] = append(too_large)

@@ -133,6 +133,8 @@ class AtomicAppendService:
         try:
             progress = request.progress
             if progress.HasField("commit"):
+                if progress.settles:  # the commit would reset the queues for which these are decided
+                    raise InvalidArgument("an atomic append either commits offsets or settles messages: send two")
                 if len(progress.begins) != len(progress.commit.offsets):
                     raise InvalidArgument("an atomic append needs one of `begins` for each committed offset")
                 job.offsets, job.begins = self._offsets.checked(progress.commit), tuple(progress.begins)
