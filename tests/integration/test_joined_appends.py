@@ -72,7 +72,14 @@ def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
     assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == sorted({*bodies} - {b"too much"})
 
 
-@pytest.mark.parametrize("joined", [[b"\xff\xff"], [b""] * (MAX_JOINED_APPENDS + 1)], ids=["no message", "too many"])
+NESTED = broker_pb2.AppendRequest(joined=[b""]).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "joined",
+    [[b"\xff\xff"], [b""] * (MAX_JOINED_APPENDS + 1), [NESTED]],
+    ids=["no message", "too many", "joined twice"],
+)
 def test_a_stream_with_others_ends_and_nobody_else_notices(
     cluster: LocalCluster, topic: str, joined: list[bytes]
 ) -> None:

@@ -70,6 +70,8 @@ class AppendService:
             raise InvalidArgument(f"{len(joined)} requests are joined to one, the limit is {MAX_JOINED_APPENDS}")
         for number in range(-1, len(joined)):
             part = request if number < 0 else broker_pb2.AppendRequest.FromString(joined[number])
+            if number >= 0 and part.joined:  # as above
+                raise InvalidArgument("a joined request has others joined to it: join all of them to the first one")
             if (job := self._take(part, answers, caller)) is not None:
                 await self._wait_for_room(job, answers)
 
