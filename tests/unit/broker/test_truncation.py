@@ -91,6 +91,22 @@ def saved_at_the_end(stores: Stores, name: str = "data") -> tuple[OpenStore, lis
     return store, states
 
 
+def test_what_is_needed_of_old_segments_is_determined_anew(stores: Stores) -> None:
+    store, states = saved_at_the_end(stores)
+    old = store.store.old
+    old.look(stores.clock())
+    assert old.known_to == store.store.end
+    store.store.truncate(states[20][0])
+    assert old.known_to == old.rewritable_to == -1
+    store.store.lead(9)
+    store.create_topic("new")
+    old.look(stores.clock())  # before the state is saved, at a position below the former one
+    assert old.known_to == -1
+    store.store.call(lambda: store.store._writer._save() and None)
+    old.look(stores.clock())
+    assert old.known_to == store.store.end < states[-1][0]
+
+
 def test_a_log_without_its_begin_cannot_be_cut_behind_the_checkpoint(stores: Stores) -> None:
     store, states = saved_at_the_end(stores)
     before = rows(store.state)

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """An extract of the state at a log position. Final once the state is saved: no truncation goes back behind that."""
+    """An extract of the state at a log position. Once the state is saved, it stays valid until a truncation."""
 
     position: int = -1
+    #: `CommitLog.truncations` at that time.
+    truncations: int = 0
     topics: frozenset[int] = frozenset()
     #: Compacted topics and dead letters: only their own rules delete their messages.
     lasting: frozenset[int] = frozenset()
@@ -48,7 +50,7 @@ class OldSegments:
     @property
     def known_to(self) -> int:
         """Log position up to which it is known what is needed; -1 if nothing is known yet."""
-        return self._known.position
+        return self._known.position if self._known.truncations == self._log.truncations else -1
 
     @property
     def rewritable_to(self) -> int:
@@ -71,6 +73,8 @@ class OldSegments:
         state, saved_position = self._store.state, self._store.saved_position
         self.topics.look(state, now_ms)
         self.mark = state.delays.saved_mark
+        if self._known.truncations != self._log.truncations:
+            self._next = self._known = _Known(truncations=self._log.truncations)
         if self._known.position < self._next.position <= saved_position:
             self._known = self._next
         if self._next is not self._known:
@@ -79,6 +83,7 @@ class OldSegments:
         topics = [*state.topics.copy().values()]
         self._next = _Known(
             position,
+            self._log.truncations,
             frozenset(topic.topic_id for topic in topics),
             frozenset(topic.topic_id for topic in topics if topic.compaction or is_kept(topic.name)),
             self.topics.rules,
