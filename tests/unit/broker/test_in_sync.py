@@ -120,6 +120,29 @@ def test_a_member_that_has_lost_what_is_confirmed_leaves_at_once() -> None:
     assert in_sync.wanted(0.0) == {0}
 
 
+def test_a_member_of_an_asynchronous_master_that_was_away_for_a_moment_has_its_time_to_catch_up() -> None:
+    in_sync = leading(1, sync=False)
+    in_sync.attach(1, 1000, 0.0)
+    in_sync.told(1, 1000, 10.0)
+    in_sync.detach(1, 10.0)
+    in_sync.confirm(1500, 10.2)
+    in_sync.attach(1, 1000, 10.2)
+    assert in_sync.wanted(14.9) == {0, 1}
+    assert in_sync.wanted(15.1) == {0}
+    in_sync.told(1, 1500, 15.2)
+    in_sync.acknowledged(1, 1500, 15.2)
+    assert in_sync.wanted(15.2) == {0, 1}
+    in_sync.attach(1, 1499, 15.3)  # it has lost something
+    assert in_sync.wanted(15.3) == {0}
+
+
+def test_what_a_member_had_before_this_leadership_is_not_known_so_that_it_leaves_if_it_lacks_something() -> None:
+    in_sync = leading(1, sync=False, confirmed=100)
+    in_sync.attach(1, 99, 0.0)
+
+    assert in_sync.wanted(0.0) == {0}
+
+
 def test_a_question_without_an_answer_is_to_be_settled_by_another() -> None:
     in_sync = leading(1)
     in_sync.ask({0})
