@@ -14,8 +14,8 @@ class OneStore:
 
     def __init__(self, store: MessageStore) -> None:
         self.damage = Damage()
-        self._store = store
+        self.store = store
 
     @contextmanager
     def reading(self) -> Iterator[MessageStore]:
-        yield self._store
+        yield self.store

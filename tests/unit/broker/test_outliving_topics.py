@@ -15,6 +15,7 @@ from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, Retent
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.upkeep.retention import Retention
+from minimq_broker.store.disk import Disk
 from minimq_broker.store.rows import ReadLimits
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
@@ -259,6 +260,17 @@ def test_dead_letters_outlive_the_age_and_the_size_of_the_log(stores: Stores, ma
     assert world.store.store.log.disk_bytes < 6 * SEGMENT_BYTES
     assert 60_000 < world.store.store.old.topics.dead_letter_bytes < 100_000
     assert world.store.store.old.topics.dead_letters_deleted == 0
+
+
+def test_what_a_full_disk_costs_a_rewritten_segment_counts_as_deleted(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(stores)
+    with_dead_letters(world, step_ms=1)
+    monkeypatch.setattr(Disk, "excess_bytes", lambda _: SEGMENT_BYTES)
+    world.look()
+    assert world.counters.segments_rewritten > 0
+    assert world.counters.bytes_deleted == world.counters.bytes_deleted_early > 0
 
 
 def test_dead_letters_go_by_a_time_of_their_own_and_the_log_says_whose(

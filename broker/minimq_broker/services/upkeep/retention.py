@@ -235,12 +235,12 @@ class Retention(PeriodicTask):
             return is_deleted
 
     def _count(self, item: Expired) -> None:
+        freed = max(item.segment.size_bytes - item.kept_bytes, 0)  # `kept_bytes` is an estimate
+        self._counters.segments_deleted += item.is_removed
+        self._counters.bytes_deleted += freed
         if item.reason is Reason.DISK:
-            self._counters.bytes_deleted_early += item.segment.size_bytes - item.kept_bytes
+            self._counters.bytes_deleted_early += freed
             self._kept_bytes = self._handle.store.log.disk_bytes
-        if item.is_removed:
-            self._counters.segments_deleted += 1
-            self._counters.bytes_deleted += item.segment.size_bytes
 
     def _find(self, needed_from: int) -> list[Expired]:
         with self._handle.reading() as store:
