@@ -139,12 +139,12 @@ class CommitLog:
         file = self.path / f"{start:020d}.mdb"
         try:
             segment = Segment(file, start, self._segment_bytes)
+            sync_directory(self.path)  # before its use: otherwise a power failure could delete it with its entries
         except BaseException:
             remove_lmdb(file)
             raise
         with self.kept:
             self._use([*self.segments, segment])
-        sync_directory(self.path)
 
     def remove_first(self, needed_from: int) -> bool:
         """Remove the oldest segment and its file; return whether there was one to remove. Any thread may call this.

@@ -197,7 +197,8 @@ class Segment:
         """Add entries, in ascending order of positions, and their index and due rows, and sync."""
         with self._env.begin(write=True) as txn:
             for position, entry in entries:
-                txn.put(_POSITION.pack(position), entry, db=self._log, append=True)
+                if not txn.put(_POSITION.pack(position), entry, db=self._log, append=True):
+                    raise lmdb.KeyExistsError(f"{self.path.name} already has an entry at or after position {position}")
             for queue, row in rows:
                 txn.put(*row.pack(queue), db=self._rows)
             if due:

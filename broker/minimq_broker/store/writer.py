@@ -309,15 +309,18 @@ class Writer:
             if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
-        self.figures.committed(group, began_at, time.monotonic())
-        if holds:
-            self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
-        for effect, position, at_ms in group.effects:
-            self.state.apply(effect, position, at_ms)
-        if group.lost:
-            group.log_lost_batches()
-        if self._grown is not None:
-            self._grown()
+        try:
+            self.figures.committed(group, began_at, time.monotonic())
+            if holds:
+                self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
+            for effect, position, at_ms in group.effects:
+                self.state.apply(effect, position, at_ms)
+            if group.lost:
+                group.log_lost_batches()
+            if self._grown is not None:
+                self._grown()
+        except Exception as error:  # whatever it is: the log has the group, and the state may have a part of it
+            raise self._fail(error) from error
 
     def _refuse(self, jobs: list[Job], reason: MiniMQError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)

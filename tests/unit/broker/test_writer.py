@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import lmdb
 import pytest
 
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
+from minimq_broker.store import commit_log
 from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.rows import Row
 from minimq_broker.store.segment import Segment
 from minimq_common.batch import header as batch
-from minimq_common.errors import InternalError, StoreFull
+from minimq_common.errors import InternalError, StoreError, StoreFull
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
 from support.waiting import wait_until
 
@@ -119,6 +121,55 @@ def test_a_failed_store_is_well_after_a_new_start(stores: Stores, store: OpenSto
     again = stores.open()
     assert again.append("t", 0, b"after") == 1
     assert again.bodies("t", 0) == [b"before", b"after"]
+
+
+def test_a_state_without_all_that_the_log_has_stops_the_store(
+    stores: Stores, store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise StoreError("does not fit")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "apply", fail)
+        with pytest.raises(InternalError, match=r"does not fit\): restart the broker"):
+            store.append("t", 0, b"first")
+    with pytest.raises(InternalError, match="restart the broker"):
+        store.append("t", 0, b"refused")
+    store.close()
+    again = stores.open()
+    assert again.append("t", 0, b"second") == 1
+    assert again.bodies("t", 0) == [b"first", b"second"]
+
+
+def test_an_entry_whose_place_is_taken_is_not_acknowledged(stores: Stores, store: OpenStore) -> None:
+    stores.damaged.add(store.path)
+    store.store.log.active.write([(store.store.end, b"not of this state")], [])
+    with pytest.raises(InternalError, match="already has an entry at or after position"):
+        store.append("t", 0, b"x")
+    assert store.bodies("t", 0) == []
+    assert store.store.has_failed
+
+
+def test_a_segment_that_is_not_synced_is_not_used(
+    stores: Stores, store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    log = store.store.log
+    for number in range(2):
+        store.append("t", 0, b"%d" % number)
+        with monkeypatch.context() as patch:
+            patch.setattr(commit_log, "sync_directory", fail)
+            with pytest.raises(InternalError, match="no space"):
+                store.record(lambda state: log.roll(state.position))
+    store.append("t", 0, b"2")
+    store.record(lambda state: log.roll(state.position))
+    assert [segment.sealed for segment in log.segments] == [True, False]
+    assert sorted(log.path.glob("*.mdb")) == [segment.path for segment in log.segments]
+    store.append("t", 0, b"3")
+    store.close()
+    assert stores.open().bodies("t", 0) == [b"0", b"1", b"2", b"3"]
 
 
 def test_a_batch_that_comes_while_its_queue_is_looked_up_is_found_later(
