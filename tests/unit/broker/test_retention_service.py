@@ -35,6 +35,7 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, Clock, make_batch
+from support.waiting import wait_until
 
 SEGMENT = 1 << 16
 BODY = bytes(20_000)
@@ -311,7 +312,7 @@ def test_messages_that_are_deleted_before_their_taker_reads_them_are_no_damage(t
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
 
 
-def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_the_store_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(kept: Kept) -> None:
         await kept.send(12)
         await kept.until_saved()
@@ -326,12 +327,14 @@ def test_a_stop_waits_for_what_a_thread_does(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(OldSegments, "remove_first", slowly)
         kept.retention.start()
         assert await asyncio.to_thread(begun.wait, PATIENCE_S)
-        stopping = asyncio.create_task(kept.retention.stop())
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert not stopping.done()
+        starts = kept.starts
+        await kept.retention.stop()
+        closing = asyncio.create_task(asyncio.to_thread(kept.engine.close))
+        await asyncio.to_thread(wait_until, lambda: kept.engine.handle.is_closed)
+        assert not closing.done()
+        assert kept.engine.handle.any_store.log.start == starts[0]
         may_end.set()
-        await stopping
-        assert kept.engine.counters.segments_deleted == 1
+        await closing
+        assert kept.engine.handle.any_store.log.start == starts[1]
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)

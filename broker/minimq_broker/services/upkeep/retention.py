@@ -75,7 +75,7 @@ class Retention(PeriodicTask):
         )
         self._lowest_needed = lowest_needed
         self._clock_ms = clock_ms
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         #: Size of the log after the last early deletion. Growth since then bounds the next one; see `early_bytes`.
         self._kept_bytes = 0
         #: Whether it is known which entries of old segments are needed.
@@ -83,18 +83,9 @@ class Retention(PeriodicTask):
         #: Segments whose age could not be read, to log each once.
         self._unreadable: set[int] = set()
 
-    def start(self) -> None:
-        """Start checking."""
-        self._loop = asyncio.get_running_loop()
-        super().start()
-
-    async def stop(self, *, cancel: bool = False) -> None:
-        """Stop after the current deletion or slice, so that no file is closed while the thread uses it."""
-        await super().stop(cancel=cancel)
-
     def look_now(self) -> None:
         """Check at once, because the disk has become fuller. Thread-safe."""
-        if self._loop is not None and not self.is_stopping:
+        if not self.is_stopping:
             self._loop.call_soon_threadsafe(self.wake)
 
     async def _look(self) -> None:
