@@ -112,10 +112,11 @@ class AtomicAppendService:
 
         def done(job: AtomicJob) -> None:
             self._engine.counters.append_s.add(time.monotonic() - came_at)
-            self._wake_after(job)
             if job.error is not None:
                 self._refuse(request_id, job.error, answers)
                 return
+            for step in job.settles.steps if job.settles is not None else ():
+                self._popping().wake_after(step)
             self._engine.counters.atomic_appends += 1
             result = broker_pb2.AtomicAppendResult(request_id=request_id)
             for each in job.batches:
@@ -179,11 +180,6 @@ class AtomicAppendService:
         if (group, *queue) not in self._engine.state.popped or self._engine.groups.members(group).client_ids:
             raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
         return PopStep(settle.id, PopKey(group, *queue), Reopen(spans, self._popping().may_begin()), stored)
-
-    def _wake_after(self, job: AtomicJob) -> None:
-        steps: tuple[PopStep, ...] = tuple(job.settles.steps) if job.settles is not None and job.error is None else ()
-        for step in steps:
-            self._popping().wake_after(step)
 
 
 def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:
