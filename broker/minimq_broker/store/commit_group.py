@@ -214,8 +214,7 @@ class CommitGroup:
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         header = job.header
         place = self.put(queue, job.data, header)
-        producer_id, sequence = header.producer_id, header.sequence
-        settled_before = sequence - header.unsettled if sequence > header.unsettled else 0
+        producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
         effect = BatchApplied(queue, self.ends[queue], place, producer_id, sequence, settled_before)
         self.effects.append((effect, self.end, place.stored_ms))
         if producer_id:
