@@ -17,6 +17,9 @@ class RetentionRules:
     #: Disk space of all segments; 0: no limit.
     max_bytes: int = 0
 
+    def __bool__(self) -> bool:
+        return bool(self.max_age_ms or self.max_bytes)
+
     def is_over_age(self, stored_ms: int, now_ms: int) -> bool:
         """Return whether data stored at a time has expired; both times in ms since 1970."""
         return bool(self.max_age_ms) and stored_ms + self.max_age_ms <= now_ms

@@ -64,7 +64,7 @@ class TopicRetention:
 
     def look(self, state: State, now_ms: int) -> None:
         """Update the visible offsets to the rules of the topics and the time."""
-        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if any(_numbers(self._rules(topic)))}
+        topics = {topic.topic_id: topic for topic in state.topics.copy().values() if self._rules(topic)}
         self.rules = {topic_id: self._rules(topic) for topic_id, topic in topics.items()}
         self._forget_sizes()
         if self._truncations != self._log.truncations:  # offsets may belong to other messages now
@@ -95,8 +95,7 @@ class TopicRetention:
         self.dead_letter_bytes = self._kept_bytes(state)
 
     def _rules(self, topic: Topic) -> RetentionRules:
-        has_own = any(_numbers(topic.retention)) or not is_kept(topic.name)
-        return topic.retention if has_own else self._dead_letters
+        return topic.retention if topic.retention or not is_kept(topic.name) else self._dead_letters
 
     def _log_deleted(self, topics: Mapping[int, Topic]) -> None:
         told = self._told
@@ -190,10 +189,6 @@ class TopicRetention:
                 yield from self.sizes(segment).slices(topic_id)
             except DAMAGE:  # counts as empty
                 continue
-
-
-def _numbers(rules: RetentionRules) -> tuple[int, int]:
-    return rules.max_age_ms, rules.max_bytes
 
 
 #: Slices per segment of the usual size.
