@@ -378,13 +378,9 @@ class CommitLog:
                 firsts[queue] = found
         return self._shown(queue, found)
 
-    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
-        """Return the first visible offset of a queue stored at or after a time (ms since 1970), or None."""
-        return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_at(queue, timestamp_ms)))
-
-    def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first visible offset of a queue at or after a log position, or None."""
-        return self._shown(queue, self._first_answer(self.segments, lambda each: each.offset_from(queue, position)))
+    def first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
+        """Return the first visible offset of a queue, as `Segment.first_offset_of` does, over all segments."""
+        return self._shown(queue, self._first_answer(self.segments, lambda each: each.first_offset_of(queue, is_it)))
 
     def _first_answer(self, segments: list[Segment], question: Callable[[Segment], T | None]) -> T | None:
         for segment in segments:

@@ -297,8 +297,8 @@ class MessageStore:
         including unconfirmed messages.
         """
         end = self.state.end(queue).offset
-        start = next((start.position for start in self.state.terms if start.term > term), None)
-        found = None if start is None else self.log.offset_from(queue, start)
+        start = next((start.position for start in self.state.terms if start.term > term), -1)
+        found = None if start < 0 else self.log.first_offset_of(queue, lambda row: row.position >= start)
         return end if found is None else min(found, end)
 
     def search(self, queue: QueueKey, offset: int, limits: ReadLimits) -> tuple[list[StoredBatch], int]:
@@ -337,5 +337,5 @@ class MessageStore:
     def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int:
         """Return the first offset of a queue stored at or after a time (ms since 1970), or its end."""
         end = self.queue_end(queue).offset
-        found = self.log.offset_at(queue, timestamp_ms)
+        found = self.log.first_offset_of(queue, lambda row: row.stored_ms >= timestamp_ms)
         return end if found is None else min(found, end)

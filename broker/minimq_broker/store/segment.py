@@ -347,15 +347,8 @@ class Segment:
             self._first[queue] = first
         return first
 
-    def offset_at(self, queue: QueueKey, timestamp_ms: int) -> int | None:
-        """Return the first offset of a queue stored at or after a time (ms since 1970), None if there is none here."""
-        return self._first_offset_of(queue, lambda row: row.stored_ms >= timestamp_ms)
-
-    def offset_from(self, queue: QueueKey, position: int) -> int | None:
-        """Return the first offset of a queue at or after a log position, None if there is none here."""
-        return self._first_offset_of(queue, lambda row: row.position >= position)
-
-    def _first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
+    def first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
+        """Return the first offset of a queue whose row passes `is_it`, as all later rows do; None without one."""
         with self._reading() as txn:
             last = self._last_row(txn, queue)
             if last is None or not is_it(last):

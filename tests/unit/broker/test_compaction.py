@@ -56,7 +56,7 @@ def test_what_is_left_adds_up_to_the_same_table(
     end = store.store.log.active.start
     assert position == end > 0
     for queue in range(2):
-        sealed = store.store.log.offset_from(store.key("state", queue), end)
+        sealed = store.store.log.first_offset_of(store.key("state", queue), lambda row: row.position >= end)
         keys = [each.key for each in work.found(queue) if each.key is not None and (not sealed or each.offset < sealed)]
         assert len(keys) == len(set(keys)) > 0
     counts = [
@@ -82,7 +82,10 @@ def test_a_tombstone_vanishes_once_its_time_is_over(stores: Stores, store: OpenS
     compact(store)
     left = [each for queue in range(2) for each in work.found(queue) if not each.body]
     assert load_record(store.store.log.path).position == end
-    sealed_to = [store.store.log.offset_from(store.key("state", queue), end) or 1 << 40 for queue in range(2)]
+    sealed_to = [
+        store.store.log.first_offset_of(store.key("state", queue), lambda row: row.position >= end) or 1 << 40
+        for queue in range(2)
+    ]
     stay = [
         each for queue in range(2) for each in work.found(queue) if not each.body and each.offset >= sealed_to[queue]
     ]

@@ -166,8 +166,8 @@ class TopicRetention:
                 if last.position < least or rules.is_over_age(last.stored_ms, now_ms):
                     floor = _Floor(last.last_offset + 1, NOTHING_NEEDED, until_ms, last.position)
                     continue
-                first = max(segment.offset_at(queue, oldest_ms) or 0, segment.offset_from(queue, least) or 0)
-                row = segment.row_at(queue, first)
+                first = segment.first_offset_of(queue, lambda row: row.stored_ms >= oldest_ms and row.position >= least)
+                row = segment.row_at(queue, first or 0)
             except DAMAGE:
                 return None
             if row is not None:
