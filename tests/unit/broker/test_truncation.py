@@ -102,7 +102,9 @@ def test_what_is_needed_of_old_segments_is_determined_anew(stores: Stores) -> No
     store.create_topic("new")
     old.look(stores.clock())  # before the state is saved, at a position below the former one
     assert old.known_to == -1
-    store.store.call(lambda: store.store._writer._save() and None)
+    saved: list[bool] = []
+    store.store.call(lambda: saved.append(store.store._writer._save()))
+    assert saved == [True]
     old.look(stores.clock())
     assert old.known_to == store.store.end < states[-1][0]
 
