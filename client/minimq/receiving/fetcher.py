@@ -411,7 +411,7 @@ class Fetcher:
     def close(self) -> None:
         """Close all streams. Idempotent; on any thread."""
         self._has_halted = True
-        if self._readers or self._wish is not None:
+        if self._readers or self._wish is not None or self._pulls.streams:
             self._connection.call_soon(self._close)
 
     def _close(self) -> None:

@@ -60,7 +60,8 @@ class Pulls:
         self._group = group
         self._client_id = client_id
         self._closed = False
-        self._streams: dict[str, PullStream] = {}
+        #: By broker address; read by any thread.
+        self.streams: dict[str, PullStream] = {}
         self._under_way: dict[QueueReader, _UnderWay] = {}
 
     def carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
@@ -90,15 +91,15 @@ class Pulls:
         if under_way is not None:
             self._places.failed(under_way.address, error)
             self.carry_out(reader, reader.pull_failed(under_way.number, error, now))
-            if (stream := self._streams.pop(under_way.address, None)) is not None:
+            if (stream := self.streams.pop(under_way.address, None)) is not None:
                 stream.close()
 
     def close(self) -> None:
         """Close all streams; further pulls are ignored."""
         self._closed = True
         self._under_way.clear()
-        for stream in self._streams.values():
-            stream.close()
+        while self.streams:
+            self.streams.popitem()[1].close()
 
     def _begin(self, reader: QueueReader, pull: Pull) -> None:
         if self._closed:
@@ -127,9 +128,9 @@ class Pulls:
             self._under_way[reader] = _UnderWay(pull.number, stream, pull_id, address)
 
     def _stream(self, address: str) -> PullStream:
-        stream = self._streams.get(address)
+        stream = self.streams.get(address)
         if stream is None or stream.ended:
-            stream = self._streams[address] = open_pulls(self._client.connection, address)
+            stream = self.streams[address] = open_pulls(self._client.connection, address)
         return stream
 
     def _address(self, reader: QueueReader) -> str:
