@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -29,6 +29,7 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
+    SimpleConsumer,
     aio,
     errors,
 )
@@ -283,6 +284,40 @@ def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client
         goes_on.set()
         threads[0].join(30)
     assert outcomes["stays"] == len(cluster.brokers)
+
+
+def test_a_consumer_that_ends_leaves_no_stream(cluster: LocalCluster, topic: str) -> None:
+    def streams(shared: Cluster) -> list[str]:
+        assert shared.connection._loop is not None
+        names = [str(task.get_coro()) for task in asyncio.all_tasks(shared.connection._loop)]
+        return [name for name in names if "Stream._run" in name]
+
+    with Cluster(cluster.nameserver) as shared:
+        with PullConsumer(shared) as reader, Admin(shared) as admin:
+            reader.assign(admin.route(topic).read_queues())
+            reader.poll(0.1)
+            reader.assign([])
+            assert streams(shared)
+        wait_until(lambda: not streams(shared), what="the end of the streams of a reader without queues")
+        dropped = [SimpleConsumer(shared, group=topic)]
+        dropped[0].subscribe(topic)
+        dropped[0].receive(timeout=0.1)
+        assert streams(shared)
+        with pytest.warns(ResourceWarning):
+            dropped.clear()
+        wait_until(lambda: not streams(shared), what="the end of the streams of a dropped consumer")
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_a_push_consumer_that_never_started_is_not_kept(
+    cluster: LocalCluster, topic: str, balance: Literal["queues", "messages"]
+) -> None:
+    with Cluster(cluster.nameserver) as shared:
+        PushConsumer(shared, group=topic, balance=balance).close()
+        assert not shared.connection._at_end
+        with pytest.warns(ResourceWarning):
+            PushConsumer(shared, group=topic, balance=balance)
+        wait_until(lambda: not shared.connection._at_end)
 
 
 def test_nothing_begins_before_the_first_question() -> None:

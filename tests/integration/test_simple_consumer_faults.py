@@ -218,6 +218,25 @@ def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
         assert [message.tries for message in other.receive(1, timeout=PATIENCE_S)] == [1]
 
 
+def test_a_stream_ends_although_the_wait_for_its_end_is_cancelled(pair: LocalCluster, topic: str) -> None:
+    with simple(pair, topic) as consumer, ThreadPoolExecutor(1) as pool:
+        begun = pool.submit(consumer.receive, 1, timeout=PATIENCE_S)
+        streams = consumer._reader.settler._streams
+        wait_until(lambda: any(stream._takes for stream in [*streams.values()]), PATIENCE_S)
+        (stream,) = streams.values()
+
+        async def interrupt() -> None:
+            closing = asyncio.ensure_future(stream.close(PATIENCE_S))
+            await asyncio.sleep(0)  # until it waits for the take
+            closing.cancel()
+
+        consumer._client.wait(interrupt)
+        wait_until(lambda: stream.ended, PATIENCE_S)
+        consumer.close()
+        with pytest.raises(Closed):
+            begun.result(PATIENCE_S)
+
+
 def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | SimpleConsumer:
     if kind == "simple":
         return SimpleConsumer(cluster.nameserver, group=group)

@@ -483,10 +483,14 @@ class ListenerRunner(Generic[D]):
             self._client.connection.call_soon(self._cancel_all)
             if self._calls is not None:
                 self._calls.close()
-                self.replier.close(CLOSE_S)
-            self._source.drop()
+            self.drop()
         if self._broken is not None:
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
+
+    def drop(self) -> None:
+        """Close everything once replies are sent, at once if there are none. On any thread but that of the loop."""
+        self.replier.close(CLOSE_S)
+        self._source.drop()
 
     def _end_within(self, timeout_s: float) -> None:
         with suppress(Closed):  # the `Cluster` was closed before

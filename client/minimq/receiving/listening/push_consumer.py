@@ -80,7 +80,7 @@ class PushFace(ConsumerFace):
             )
         self._runner = ListenerRunner(self._reader, threads, chosen)
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
-        self._when_dropped = WhenDropped(self, self._reader.drop)
+        self._when_dropped = WhenDropped(self, self._runner.drop)
 
     @property
     def is_ready(self) -> bool:

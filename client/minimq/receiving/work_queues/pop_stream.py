@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from minimq.connection.connection import Connection
@@ -122,14 +123,15 @@ class PopStream:
         self._flush()
         self._stream.add(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
         try:
-            async with asyncio.timeout(timeout_s):
-                while self._takes or self._waiting or self._suspects or self._settling:
-                    self._answered.clear()
-                    await self._answered.wait()
-                self._stream.finish()
-                await self._over.wait()
-        except TimeoutError:
-            self._stream.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    while self._takes or self._waiting or self._suspects or self._settling:
+                        self._answered.clear()
+                        await self._answered.wait()
+                    self._stream.finish()
+                    await self._over.wait()
+        finally:  # also if the caller was cancelled
+            self.cancel()
 
     def cancel(self) -> None:
         """Close at once."""

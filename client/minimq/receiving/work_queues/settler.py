@@ -332,6 +332,8 @@ class Settler:
         self.send_acks()
         for task in self._unsettled:
             task.cancel()
+        while self._streams:
+            self._streams.popitem()[1].cancel()
 
     async def wait_all(self) -> None:
         """Wait for all settles of other threads."""
