@@ -1,4 +1,4 @@
-"""When a broadcasting consumer looks up the routes of its topics."""
+"""When a broadcasting consumer looks up the routes of its topics, also after a failure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from minimq.receiving.broadcasting import BroadcastReader
 from minimq_common.errors import AccessDenied
 
 
 class FakeRoutes:
-    """Refuses the first look, amid which a route changes."""
+    """Fails at the first look, amid which a route changes."""
 
-    def __init__(self) -> None:
+    def __init__(self, failure: Exception) -> None:
+        self.failure = failure
         self.tell: Any = None
         self.ticks = 0
         self.looks_after: list[int] = []
@@ -29,21 +32,23 @@ class FakeRoutes:
         self.looks_after.append(self.ticks)
         if len(self.looks_after) == 1:
             self.tell(None)
-            raise AccessDenied("no right to read orders")
+            raise self.failure
         self.has_looked.set()
         return SimpleNamespace(read_queues=list)
 
 
-def test_a_route_that_changes_amid_a_look_that_fails_is_looked_at_at_once() -> None:
+@pytest.mark.parametrize("failure", [AccessDenied("no right to read orders"), RuntimeError("can't start new thread")])
+def test_a_route_that_changes_amid_a_look_that_fails_is_looked_at_at_once(failure: Exception) -> None:
     async def run() -> list[int]:
-        routes = FakeRoutes()
+        routes = FakeRoutes(failure)
         client: Any = SimpleNamespace(routes=routes)
         fetcher: Any = routes
         offsets: Any = None
         options: Any = SimpleNamespace(rebalance_interval_s=20.0)
         reader = BroadcastReader(client, ["orders"], offsets, offsets, fetcher, options)
         reader.start()
-        await routes.has_looked.wait()
+        async with asyncio.timeout(60):
+            await routes.has_looked.wait()
         await reader.leave()
         return routes.looks_after
 
