@@ -275,6 +275,32 @@ def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> 
     go_on.set()
 
 
+def test_a_result_whose_report_is_interrupted_goes_with_the_next(
+    monkeypatch: pytest.MonkeyPatch, pair: LocalCluster, topic: str
+) -> None:
+    """By Ctrl-C: calls of an awaited listener end on the thread of the user."""
+    fill(pair.nameserver, topic, 2)
+    both, interrupts = threading.Barrier(2), [KeyboardInterrupt()]
+
+    def listen(_: list[ReceivedMessage]) -> ConsumeResult:
+        both.wait(PATIENCE_S)
+        return SUCCESS
+
+    with pushing(pair, topic, threads=2, invisible_s=3600) as consumer:
+        consumer.start(listen)
+        loop = consumer._runner._client.connection._loop
+        assert loop is not None
+        wake = loop.call_soon_threadsafe
+
+        def interrupted(*call: Any, **options: Any) -> object:
+            if threading.current_thread().name.startswith("minimq-listener") and interrupts:
+                raise interrupts.pop()
+            return wake(*call, **options)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+        wait_until(lambda: not interrupts and not lag(pair, topic), PATIENCE_S)
+
+
 def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
     fill(pair.nameserver, topic, 1)
     begun, go_on = threading.Event(), threading.Event()

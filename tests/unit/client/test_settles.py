@@ -189,6 +189,20 @@ def test_who_waits_hears_that_the_connection_was_closed(
         acknowledge(2)
 
 
+def test_an_interrupted_acknowledgement_holds_up_no_later_one(
+    monkeypatch: pytest.MonkeyPatch, connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(connection, "call_soon", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            acknowledge(0)
+    brokers.may_answer("a")
+    acknowledge(1).result(PATIENCE_S)
+
+
 def test_callbacks_run_on_a_thread_of_their_own(
     connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
 ) -> None:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -146,9 +145,6 @@ class ListenerRunner(Generic[D]):
         self._closing = Closing()
         self._is_closed = False
         self._broken: BaseException | None = None
-        #: Results of calls on their way to the loop, which is woken once for many.
-        self._answers: deque[tuple[D, Verdict | None]] = deque()
-        self._is_woken = False
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
         #: Deliveries that were submitted and are not settled.
@@ -288,16 +284,11 @@ class ListenerRunner(Generic[D]):
         self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def answered(self, delivery: D, verdict: Verdict | None) -> None:
-        """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
-        self._answers.append((delivery, verdict))
-        if not self._is_woken:
-            self._is_woken = True
-            self._client.connection.call_soon(self._take_answers)
+        """Pass the result of a call to the loop; None if it did not begin. On any thread."""
+        self._client.connection.call_soon(self._take_answer, delivery, verdict)
 
-    def _take_answers(self) -> None:
-        self._is_woken = False  # first: a result added from here on wakes the loop again
-        for _ in range(len(self._answers)):
-            self._act_on(*self._answers.popleft())
+    def _take_answer(self, delivery: D, verdict: Verdict | None) -> None:
+        self._act_on(delivery, verdict)
         self._flush()
 
     def _act_on(self, delivery: D, verdict: Verdict | None) -> None:

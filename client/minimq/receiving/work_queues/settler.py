@@ -157,8 +157,8 @@ class Settler:
         self._callbacks = CallbackThread("minimq-ack-callbacks")
         #: Acknowledgements on their way to the loop, which sends them once those in flight are answered.
         self._acks: deque[_Ack] = deque()
+        # The rest is changed on the event loop only.
         self._has_acks_under_way = False
-        # The rest belongs to the event loop.
         self.in_hand = InHand()
         self._streams: dict[str, PopStream] = {}
         #: By broker address, when its latest lasting stream ended.
@@ -191,10 +191,9 @@ class Settler:
         except InvalidArgument as error:
             acknowledged.set_exception(error)
             return acknowledged
-        if not self._has_acks_under_way or len(self._acks) == _MAX_WAITING_ACKS:
-            self._has_acks_under_way = True
-            if not self._connection.call_soon(self.send_acks):
-                raise Closed(CLOSED)
+        is_due = not self._has_acks_under_way or len(self._acks) == _MAX_WAITING_ACKS
+        if is_due and not self._connection.call_soon(self.send_acks):
+            raise Closed(CLOSED)
         return acknowledged
 
     def drop(self) -> None:
@@ -286,6 +285,7 @@ class Settler:
             if ack.acknowledged.set_running_or_notify_cancel():
                 by_broker.setdefault(frozenset(queue.broker_name for queue, _ in ack.receipts), []).append(ack)
         for acks in by_broker.values():
+            self._has_acks_under_way = True
             self._begin(united(ack.receipts for ack in acks), DONE, partial(self._acknowledged, acks))
         self._schedule_acks()
 
