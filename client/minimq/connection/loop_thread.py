@@ -74,7 +74,7 @@ class LoopThread:
         self._calls: LoopCallQueue | None = None
         self._thread: threading.Thread | None = None
         self._ident = 0
-        self._closed = False
+        self._closed = self._has_stopped = False
         self._at_end: list[Callable[[], object]] = []
 
     @property
@@ -125,14 +125,18 @@ class LoopThread:
         if self.process.is_forked:
             return
         with self._lock:
-            if not self._closed:
-                self._closed = True
-                if self._loop is not None:
-                    self._loop.call_soon_threadsafe(self._loop.stop)
-                else:
-                    self._call_at_end()
+            self._closed = True
+            if self._loop is not None:  # even if an earlier call did that: Ctrl-C may have come first
+                self._loop.call_soon_threadsafe(self._stop)
+            else:
+                self._call_at_end()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
+
+    def _stop(self) -> None:
+        if not self._has_stopped:  # else this would stop the loop amid `_end`
+            self._has_stopped = True
+            asyncio.get_running_loop().stop()
 
     def _started(self) -> LoopCallQueue:
         with handed_over():  # asyncio logs which selector it uses
