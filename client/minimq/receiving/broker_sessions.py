@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -136,9 +137,9 @@ class BrokerSessions:
         for session in sessions:
             session.send(goodbye)
             session.finish()
+        await asyncio.gather(*(session.wait_ended(_LEAVE_S) for session in sessions))
         for session in sessions:
-            if not await session.wait_ended(_LEAVE_S):
-                session.cancel()
+            session.cancel()  # does nothing if it has ended
 
     def _open(self, broker: _Broker, now: float) -> bool:
         address = self._master_of(broker.name)

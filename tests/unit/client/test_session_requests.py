@@ -1,8 +1,10 @@
-"""Statements of a member about many queues are split into several requests; when an ended session is opened again."""
+"""Statements about many queues are split into requests; when an ended session is opened again, and how all end."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -74,6 +76,43 @@ def test_client_ids_have_a_length() -> None:
         check_client_id("c" * 513)
 
 
+def sessions_to(names: list[str], master_of: Callable[[str], None] = lambda _: None) -> broker_sessions.BrokerSessions:
+    no = cast("Any", lambda *_: None)
+    made = broker_sessions.BrokerSessions(cast("Connection", None), master_of, no, no, no, no, heartbeat_s=10.0)
+    made.add(names)
+    return made
+
+
+class HangingSession:
+    """A session that does not end; records what is called."""
+
+    calls: ClassVar[list[str]] = []
+
+    def send(self, request: object) -> None:
+        self.calls.append("send")
+
+    def finish(self) -> None:
+        self.calls.append("finish")
+
+    async def wait_ended(self, timeout_s: float) -> bool:
+        self.calls.append("wait")
+        await asyncio.sleep(0)
+        self.calls.append("waited")
+        return False
+
+    def cancel(self) -> None:
+        self.calls.append("cancel")
+
+
+def test_all_brokers_are_left_at_once() -> None:
+    sessions = sessions_to(["a", "b"])
+    for broker in sessions._brokers.values():
+        broker.session = cast("Any", HangingSession())
+    asyncio.run(sessions.close(broker_pb2.SessionRequest()))
+    steps = ["send", "finish"], ["wait"], ["waited"], ["cancel"]
+    assert HangingSession.calls == [call for step in steps for call in 2 * step]
+
+
 @pytest.mark.parametrize(
     ("error", "again_at"), [(Unavailable("gone"), 0.2), (SystemBusy("full", retry_after_s=0.9), 0.9)]
 )
@@ -84,9 +123,7 @@ def test_a_broker_is_not_asked_for_a_session_sooner_than_it_wants(error: MiniMQE
     def master_of(_: str) -> None:
         asked_at.append(now)
 
-    no = cast("Any", lambda *_: None)
-    sessions = broker_sessions.BrokerSessions(cast("Connection", None), master_of, no, no, no, no, heartbeat_s=10.0)
-    sessions.add(["a"])
+    sessions = sessions_to(["a"], master_of)
     for step in range(15):
         now = step / 10
         list(sessions.keep(now))
