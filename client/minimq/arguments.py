@@ -109,7 +109,12 @@ def check_permission(permission: object) -> None:
         raise InvalidArgument(f"permission is {permission!r}: give a Permission, such as Permission.READ")
 
 
-def check_text(name: str, value: object) -> None:
-    """Raise `InvalidArgument` unless it is text."""
+def check_text(name: str, value: object) -> str:
+    """Return the value. Raises `InvalidArgument` unless it is text that UTF-8 can encode."""
     if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is {kind_of(value)}: give text")
+        raise InvalidArgument(f"{name} is {value!r}: it must be text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # a lone surrogate
+        raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
+    return value

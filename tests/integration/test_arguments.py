@@ -85,8 +85,9 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
         "127.0.0.1:1", group="g", **_wrong({"colour": 3})
     ),
     "each address must be text": lambda: Producer(_wrong(["127.0.0.1:1", 5])),
-    "key is an int: give text": lambda: by_hash(_wrong(5)),
-    "key is bytes: give text|key is a bytes: give text": lambda: by_consistent_hash(_wrong(b"k")),
+    "key is 5: it must be text": lambda: by_hash(_wrong(5)),
+    "key is b'k': it must be text": lambda: by_consistent_hash(_wrong(b"k")),
+    "key is .*: it must be text that UTF-8 can hold": lambda: by_consistent_hash("\ud800"),
     "timeout_s is '5': it must be a number": lambda: Admin("127.0.0.1:1", timeout_s=_wrong("5")),
     "brokers is '2': it must be a whole number from 1 to 26": lambda: LocalCluster(brokers=_wrong("2")),
 }

@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from minimq.arguments import check_text
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -51,17 +52,6 @@ _MAX_HOST_LENGTH = 200
 def new_client_id() -> str:
     """Return a unique client id: host, process and 32 random bits."""
     return f"{socket.gethostname()[:_MAX_HOST_LENGTH]}-{os.getpid()}-{secrets.token_hex(4)}"
-
-
-def check_text(name: str, value: object) -> str:
-    """Return the value. Raises `InvalidArgument` unless it is text that UTF-8 can encode."""
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{name} is {value!r}: it must be text")
-    try:
-        value.encode()
-    except UnicodeEncodeError:  # a lone surrogate
-        raise InvalidArgument(f"{name} is {value!r}: it must be text that UTF-8 can hold") from None
-    return value
 
 
 def checked_client_id(value: object) -> str:

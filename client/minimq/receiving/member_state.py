@@ -166,11 +166,6 @@ class MemberState:
             queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED and not claim.stood_still
         )
 
-    def phase(self, queue: MessageQueue) -> Phase | None:
-        """Return the phase of the claim to a queue; None if there is none."""
-        claim = self._claims.get(queue)
-        return claim.phase if claim else None
-
     def trust(self, broker: str) -> Trust:
         """Return the trust in new leases of a broker; each answer of the broker extends it."""
         return self._trust.setdefault(broker, Trust(-math.inf))

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
-from minimq.arguments import check_count, check_switch, waiting_s
+from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import TagExpression
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace, check_text
+from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.listening.leased_source import LeasedSource

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from minimq.arguments import check_count, waiting_s
+from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.filtering.message_filter import MessageFilter, TagExpression
-from minimq.receiving.consumer import check_subscriptions, check_text, checked_client_id, new_client_id
+from minimq.receiving.consumer import check_subscriptions, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.listening.retries import Failed, RetrySender
