@@ -241,8 +241,7 @@ class BroadcastReader:
                     self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                     self._look_at = min(self._look_at, now + max(PAUSE_S, error.retry_after_s))
                 except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
-                    text = "broadcasting: a fault of the client, will try again reason=%r"
-                    self._outage.crashed(text, error, cause=error)
+                    self._outage.crashed("broadcasting: failed, will try again reason=%r", error, cause=error)
                     self._look_at = min(self._look_at, now + PAUSE_S)
             self._fetcher.tick()
             timer = loop.call_later(_TICK_S, self._changed.set)
