@@ -47,14 +47,13 @@ class PeriodicTask:
         """True if another run, or the end, immediately follows the current run."""
         return self._woken.is_set()
 
-    async def stop(self, *, cancel: bool = True) -> None:
-        """Stop the task, and cancel the current run or wait for its end. Idempotent."""
+    async def stop(self) -> None:
+        """Stop the task, and cancel the current run. Idempotent."""
         task, self._task = self._task, None
         self.is_stopping = True
         self._woken.set()
         if task is not None:
-            if cancel:
-                task.cancel()
+            task.cancel()
             await asyncio.wait((task,))
 
     async def _keep_running(self) -> None:
