@@ -95,8 +95,6 @@ class Retention(PeriodicTask):
             log.warning("retention: many segments are too old, the next check continues count=%d", len(found))
         no_room: StoreFull | None = None
         for item in found:
-            if self.is_stopping:
-                return
             if not item.is_removed:
                 try:
                     if not await self._rewrite(item.segment.start, item.reason):
@@ -110,7 +108,7 @@ class Retention(PeriodicTask):
         if no_room is not None:
             raise no_room
         garbage = await asyncio.to_thread(self._find_garbage, self._lowest_needed())
-        if garbage is not None and not self.is_stopping:
+        if garbage is not None:
             await self._rewrite(garbage, None)
 
     # ---- rewriting: in slices, with pauses, and only if there is room ----------------------------------
