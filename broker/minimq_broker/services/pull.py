@@ -76,7 +76,14 @@ class PullService:
                 pulls[pull_id].cancel()
             if request.cancel:
                 continue
-            pull = _Pull(self._engine, request, writer, self._slave, refused=len(pulls) >= MAX_PULLS)
+            pull = _Pull(self._engine, request, writer, self._slave)
+            try:
+                if len(pulls) >= MAX_PULLS:
+                    raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
+                check_bounds(request)
+            except MiniMQError as error:
+                await pull.fail(error)  # no task: until the client reads the refusal, it cannot send more pulls
+                continue
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
             task.add_done_callback(partial(_forget, pulls, pull_id))
 
@@ -101,14 +108,11 @@ class _Pull:
         request: broker_pb2.PullRequest,
         writer: StreamWriter[broker_pb2.PullFrame],
         slave: Callable[[], int],
-        *,
-        refused: bool,
     ) -> None:
         self._engine = engine
         self._request = request
         self._writer = writer
         self._slave = slave
-        self._refused = refused
         self._offset = request.offset
         self._messages_left = request.max_messages
         self._bytes_left = request.max_bytes
@@ -128,45 +132,39 @@ class _Pull:
     async def run(self) -> None:
         """Send frames until a bound is reached, the wait expires or an error ends the pull."""
         try:
-            self._check()
+            self._tags = frozenset(self._request.tag_hashes)
             while not await self._step():
                 pass
         except OffsetOutOfRange as error:  # sends the valid bounds too, which saves the client a request
-            await self._fail(error, *self._bounds)
+            await self.fail(error, *self._bounds)
         except CorruptEntry as error:
             where = self._where
             log.error("pull: cannot read %s error=%s", where, error.message)
             told = error.with_message(f"{where} cannot be read: {error.message}")
-            await self._fail(told, next_offset=error.next_offset or 0)
+            await self.fail(told, next_offset=error.next_offset or 0)
         except MiniMQError as error:
-            await self._fail(error)
+            await self.fail(error)
         except (lmdb.Error, struct.error) as error:
             where = self._where
             log.error("pull: cannot read %s error=%s", where, error)
-            await self._fail(
+            await self.fail(
                 CorruptEntry(f"{where} cannot be read ({error}): stop the broker and run minimq-broker check")
             )
         except Exception as error:
             log.exception("pull: failed queue=%s/%d", self._request.topic, self._request.queue_id)
-            await self._fail(error)
+            await self.fail(error)
 
     @property
     def _where(self) -> str:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
-    async def _fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
+    async def fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
+        """Send the error that ends the pull."""
         self._engine.refusals.note(error)
         frame = broker_pb2.PullFrame(
             end=True, failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset
         )
         await self._write(frame)
-
-    def _check(self) -> None:
-        request = self._request
-        if self._refused:
-            raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
-        check_bounds(request)
-        self._tags = frozenset(request.tag_hashes)
 
     async def _step(self) -> bool:
         self._check_access()

@@ -14,6 +14,7 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.state import State
+from minimq_broker.services import pull
 from minimq_broker.services.append import MAX_WAITING, AppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
@@ -195,5 +196,40 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
         reads.set()
         await serving
         assert sorted(result.request_id for result in answers.results) == list(range(1, 5001))
+
+    with_engine(tmp_path, test)
+
+
+@pytest.mark.parametrize(("tags", "received"), [(0, 11), (1001, 1)], ids=["too many pulls", "too many tags"])
+def test_no_more_pulls_are_received_until_a_refusal_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: int, received: int
+) -> None:
+    monkeypatch.setattr(pull, "MAX_PULLS", 10)
+    asked = 0
+    reads = asyncio.Event()
+    ended: list[int] = []
+
+    class Unread:
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        async def write(self, frame: bytes) -> None:
+            await reads.wait()
+            ended.append(broker_pb2.PullFrame.FromString(frame).pull_id)
+
+    async def requests() -> AsyncIterator[broker_pb2.PullRequest]:
+        nonlocal asked
+        for asked in range(1, 101):
+            yield broker_pb2.PullRequest(pull_id=asked, topic="t", max_messages=1, max_bytes=1, tag_hashes=range(tags))
+            await asyncio.sleep(0)
+
+    async def test(engine: Engine) -> None:
+        serving = asyncio.create_task(pull.PullService(engine, lambda: 0).serve(requests(), cast("Any", Unread())))
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert asked == received
+        reads.set()
+        await serving
+        assert sorted(ended) == list(range(1, 101))
 
     with_engine(tmp_path, test)
