@@ -95,12 +95,17 @@ class Watchers:
             )
         for topic in watcher.topics - wanted.keys():
             self._drop(watcher, topic)
-        async for names in slices([topic for topic in wanted if topic in added]):
-            for topic in names:
-                self._by_topic.setdefault(topic, set()).add(watcher)
-                watcher.topics.add(topic)
-                watcher.add_news(topic)
-                self.watched += 1
+        new = [topic for topic in wanted if topic in added]
+        self.watched += len(added)  # now: others check the limit between two slices
+        try:
+            async for names in slices(new):
+                for topic in names:
+                    self._by_topic.setdefault(topic, set()).add(watcher)
+                    watcher.topics.add(topic)
+                    watcher.add_news(topic)
+                added.difference_update(names)
+        finally:
+            self.watched -= len(added)
 
     def publish(self, topics: Collection[str]) -> None:
         """Queue these topics for all who watch them, because their routes have changed."""
