@@ -24,6 +24,7 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import OUTCOME_NAMES
 from minimq_broker.services.limits import LIMITS
 from minimq_broker.services.upkeep.status import Identity
+from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
@@ -115,11 +116,14 @@ class BrokerMetrics:
         yield from self._of_store()
 
     def _of_store(self) -> list[Metric]:
-        try:
-            with self._engine.handle.reading() as store:
-                return [*self._commits(store), *self._disk(store), *self._depths(store)]
-        except SystemBusy:  # not readable, such as while it is truncated or replaced
-            return []
+        found: list[Metric] = []
+        # The store may be unreadable, such as while it is truncated or replaced.
+        with contextlib.suppress(SystemBusy), self._engine.handle.reading() as store:
+            found += [*self._commits(store), *self._disk(store)]
+            for read in (_delays(store, self._engine.counters), self._depths(store)):
+                with contextlib.suppress(SystemBusy, *DAMAGE):  # omits what a damaged segment hides
+                    found.extend(read)
+        return found
 
     def _traffic(self) -> Iterator[Metric]:
         done = self._engine.counters
@@ -163,7 +167,6 @@ class BrokerMetrics:
             store.figures.lost,
         )
         yield from _halves(store, done)
-        yield from _delays(store, done)
         yield gauge(
             f"{PREFIX}_store_failed", "1 when the broker stores nothing until it is restarted.", store.has_failed
         )
