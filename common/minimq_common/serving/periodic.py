@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 from minimq_common.errors import NotMaster, SystemBusy
 from minimq_common.outage_log import OutageLog
 
+#: Minimum pause after a run that failed.
+_RETRY_S = 0.5
+
 
 class PeriodicTask:
     """Runs a function periodically on the event loop, from `start` to `stop`, whatever it raises."""
@@ -24,7 +27,7 @@ class PeriodicTask:
         at_once: bool = False,
     ) -> None:
         self._name, self._run, self._log, self._at_once = name, run, log, at_once
-        #: Seconds between the end of a run and the next; evaluated after each run.
+        #: Seconds between the end of a run and the next; evaluated after each run that succeeds.
         self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
         self._outage = OutageLog(log)
         self._woken = asyncio.Event()
@@ -87,7 +90,8 @@ class PeriodicTask:
             self._outage.failed("%s: cancelled while waiting, will try again", self._name)
         else:
             self._outage.worked("%s: works again", self._name)
-        return interval_s
+            return interval_s
+        return max(interval_s, _RETRY_S)
 
 
 T = TypeVar("T")

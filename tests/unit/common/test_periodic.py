@@ -11,6 +11,7 @@ import pytest
 
 from minimq_common.errors import StoreFull, SystemBusy
 from minimq_common.serving.periodic import PeriodicTask
+from support.virtual_loop import VirtualLoop
 
 PATIENCE_S = 20.0
 log = logging.getLogger(__name__)
@@ -34,11 +35,30 @@ def test_it_goes_on_after_every_kind_of_error(caplog: pytest.LogCaptureFixture) 
             await worked.wait()
             await task.stop()
 
-    with caplog.at_level(logging.DEBUG):
-        asyncio.run(test())
+    with caplog.at_level(logging.DEBUG), asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())
     levels = [(record.levelname, bool(record.exc_info)) for record in caplog.records if record.name == __name__]
     assert levels == [("DEBUG", False), ("WARNING", False), ("WARNING", False), ("ERROR", True), ("ERROR", False)]
     assert caplog.messages[-1].startswith("work: works again failures=3 outage_s=")
+
+
+def test_it_pauses_after_an_error_however_short_its_interval_is() -> None:
+    failures = 0
+
+    def run() -> None:
+        nonlocal failures
+        failures += 1
+        raise StoreFull("full")
+
+    async def test() -> None:
+        task = PeriodicTask("work", run, 0.0, log)
+        task.start()
+        await asyncio.sleep(10)  # of virtual time
+        await task.stop()
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())
+    assert 10 <= failures <= 21
 
 
 def test_it_waits_for_its_time_unless_it_is_woken() -> None:
@@ -114,4 +134,5 @@ def test_it_goes_on_though_its_interval_fails_or_what_it_waits_for_is_cancelled(
                     await runs.get()
                     await task.stop()
 
-    asyncio.run(test())
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(test())

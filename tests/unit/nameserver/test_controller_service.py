@@ -11,6 +11,7 @@ import pytest
 
 from minimq_common.errors import StoreError
 from minimq_common.replicas.replica_set import ReplicaSet
+from minimq_common.serving import periodic
 from minimq_nameserver.controller import decisions
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.controller.service import ControllerService
@@ -53,6 +54,7 @@ def stored(directory: Path) -> list[ReplicaSet]:
 def test_elections_go_on_after_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(periodic, "_RETRY_S", 0.01)
     real = ControllerTable.elections
     faults = iter([RuntimeError("not thought of")] * 3)
 
