@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator
 from copy import copy
 from functools import partial
@@ -68,6 +69,7 @@ def test_pages_are_looked_at_once_more_when_the_log_was_cut_meanwhile(
         while not scrub._has_seen_pages:
             await scrub._scrub()
         assert seen
+        assert scrub._interval_s() == math.inf  # no round follows
         assert all(segment.pages.is_over for segment in old)
 
     with_engine(tmp_path / "data", test)

@@ -38,7 +38,8 @@ class Scrub(PeriodicTask):
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters
         super().__init__("scrub", self._scrub, lambda: self._pause_s, log, at_once=True)
-        self._round_s, self._pause_s = interval_s or math.inf, _AGAIN_S
+        self._first_s, self._round_s = min(interval_s, _FIRST_S) or math.inf, interval_s or math.inf
+        self._pause_s = _AGAIN_S
         self._has_seen_pages = False
 
     async def _scrub(self) -> None:
@@ -51,7 +52,7 @@ class Scrub(PeriodicTask):
                     self._handle, partial(_look_at_pages, segment), lambda _: asyncio.sleep(_PAGES_S)
                 ):
                     return  # the log was cut or replaced
-            self._has_seen_pages, self._pause_s = True, min(self._round_s, _FIRST_S)
+            self._has_seen_pages, self._pause_s = True, self._first_s
 
     async def _round(self) -> None:
         position = -1
