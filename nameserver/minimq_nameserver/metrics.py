@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,7 +34,8 @@ class NameServerMetrics:
         yield from self._of_clients()
         yield from self._of_calls()
         if self._controller is not None:
-            yield from _of_replica_sets(self._controller, self._loop)
+            with contextlib.suppress(TimeoutError):
+                yield from _of_replica_sets(self._controller, self._loop)
 
     def _of_the_table(self) -> Iterator[Metric]:
         table = self._service.table
