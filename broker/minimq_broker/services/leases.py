@@ -18,7 +18,9 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
+from minimq_common.names import MAX_GROUP
 from minimq_common.serving.periodic import slices
+from minimq_common.wire.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
 log = logging.getLogger(__name__)
@@ -167,8 +169,15 @@ class LeaseKeeper:
                 async for part in slices(wishes):
                     come = [wish for wish in part if self._has_appeared(group, client_id, wish)]
                     if come:
-                        self._engine.streams.receive(self._ask(group, client_id, come), "lease-wishes")
+                        self._engine.streams.receive(self._ask_again(group, client_id, come), "lease-wishes")
                 await asyncio.sleep(0)
+
+    async def _ask_again(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
+        try:
+            await self._ask(group, client_id, wishes)
+        except MiniMQError as error:
+            self._engine.refusals.note(error)
+            self._tell(group, client_id, refusal(group, error))
 
     def _has_appeared(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         key = self._find(group, wish.item)
@@ -343,3 +352,9 @@ class LeaseKeeper:
         if name is None:
             raise TopicNotFound(f"the topic with id {queue.topic_id} was deleted")
         return name
+
+
+def refusal(group: str, error: MiniMQError) -> broker_pb2.SessionEvent:
+    """Return the event that reports an error to a member."""
+    refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
+    return broker_pb2.SessionEvent(refused=refused)

@@ -17,17 +17,16 @@ from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.leases import LeaseKeeper
+from minimq_broker.services.leases import LeaseKeeper, refusal
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.services.session_table import MemberLists, Session, SessionTable
 from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import MessageQueue
-from minimq_common.names import MAX_GROUP, check_client_id, check_group
+from minimq_common.names import check_client_id, check_group
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.bound_check import check_bounds
-from minimq_common.wire.rpc import to_failure
 from minimq_proto.v1 import broker_pb2
 
 Context = grpc.aio.ServicerContext[broker_pb2.SessionRequest, broker_pb2.SessionEvent]
@@ -132,7 +131,7 @@ class SessionService:
             check_bounds(request)
         except InvalidArgument as error:
             self._engine.refusals.note(error)
-            session.tell(_refusal(_group(request), error))
+            session.tell(refusal(_group(request), error))
             return False
         return True
 
@@ -216,7 +215,7 @@ class SessionService:
             if isinstance(error, AccessDenied):  # the right may have been revoked since it joined
                 await self._leave(group, session)
             self._engine.refusals.note(error)
-            session.tell(_refusal(group, error))
+            session.tell(refusal(group, error))
 
     async def _join(self, session: Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
@@ -299,11 +298,6 @@ class SessionService:
 def _group(request: broker_pb2.SessionRequest) -> str:
     action = request.WhichOneof("action")
     return "" if action in (None, "heartbeat") else str(getattr(request, action).group)
-
-
-def _refusal(group: str, error: MiniMQError) -> broker_pb2.SessionEvent:
-    refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
-    return broker_pb2.SessionEvent(refused=refused)
 
 
 def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:

@@ -13,6 +13,7 @@ from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import GroupBeginnings
+from minimq_common.errors import StoreFull
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S
@@ -78,6 +79,27 @@ def test_a_member_whose_broker_was_ahead_of_this_one_passes_nothing_over(tmp_pat
         )
         await keeper.acquire("member", acquire, broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST))
         assert (await told.get()).granted.offset == 0
+        engine.streams.end()
+
+    with_engine(tmp_path, test)
+
+
+def test_a_member_is_told_why_a_queue_that_appeared_is_not_granted(tmp_path: Path) -> None:
+    async def test(engine: Engine) -> None:
+        await engine.lead(1, waits_for_replicas=False)
+        told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
+        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
+        engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
+        items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
+        await keeper.acquire("member", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
+        await make_topic(engine)
+        engine.writes.refusal = lambda **_: StoreFull("the disk is full")
+        keeper.retry_wishes()
+        refused = (await told.get()).refused
+        assert (refused.group, refused.failure.code) == ("g", StoreFull.code)
+        engine.writes.refusal = None
+        keeper.retry_wishes()
+        assert (await told.get()).granted.topic == "t"
         engine.streams.end()
 
     with_engine(tmp_path, test)
