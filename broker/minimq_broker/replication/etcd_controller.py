@@ -31,7 +31,7 @@ from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.replicas import election
 from minimq_common.replicas import replica_set as rules
 from minimq_common.replicas.election import Bootstrap, ReplicaLiveness, check_same, takeover_after
-from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, repaired, what_was_repaired
+from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
@@ -190,10 +190,10 @@ class EtcdView:
 
     async def mend(self, own: ReplicaReport) -> None:
         """Restore the record that a replica knows, if etcd has lost it."""
-        while (told := repaired(self.record, own)) is not self.record:
+        while (told := rules.repaired(self.record, own)) is not self.record:
             assert told is not None
             if await self._put(told):
-                log.error("controller: %s", what_was_repaired(told, own))
+                log.error("controller: %s", rules.what_was_repaired(told, own))
 
     def _check_alone(self, own: ReplicaReport, key: str) -> None:
         stored = self._seen.stored.get(key) if self._seen is not None else None
