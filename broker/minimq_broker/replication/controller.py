@@ -87,7 +87,7 @@ class GrpcController:
 
     async def close(self) -> None:
         """Close the connection; calls in progress fail."""
-        await self._channels.close()
+        await self._channels.aclose()
 
     async def _answer(self, call: Awaitable[Answer]) -> Answer:
         try:

@@ -180,8 +180,8 @@ class Connection(LoopThread):
 
     async def _close_channels(self) -> None:
         self.routes.ended()
-        await self._nameserver_channels.close()
-        await self._broker_channels.close()
+        await self._nameserver_channels.aclose()
+        await self._broker_channels.aclose()
 
 
 def _broker_stub(channel: grpc.aio.Channel) -> BrokerAsyncStub:

@@ -141,10 +141,6 @@ class Channels(Generic[Stub]):
         return self._security.trust()
 
     async def aclose(self) -> None:
-        """Same as `close`."""
-        await self.close()
-
-    async def close(self) -> None:
         """Close all channels, and cancel the calls on them."""
         channels = [*self._former, *(channel for channel, _, _ in self._channels.values())]
         self._channels.clear()

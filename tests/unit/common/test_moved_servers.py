@@ -50,7 +50,7 @@ def test_a_channel_to_a_name_that_leads_elsewhere_is_replaced_while_it_is_not_co
                 while host == "localhost" and looked < before + 3 and opened.stub(address) is first:  # noqa: ASYNC110 - nothing tells of it
                     await asyncio.sleep(0.01)
                 assert (opened.stub(address) is first) is is_same
-            await opened.close()
+            await opened.aclose()
 
     asyncio.run(test())
     assert bool(looked) is (host == "localhost")
