@@ -15,10 +15,13 @@ from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
+from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import SystemBusy
+from minimq_common.security.caller import ANY_CALLER
+from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS, make_topic
@@ -137,6 +140,24 @@ def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkey
         engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, states[at % 2]) for at in range(50)])
         assert await consumer.take(1) == [(0, 1, 1)]
         del engine.state.popped[letters]
+
+    run_with(tmp_path, test)
+
+
+def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> None:
+    async def test(engine: Engine, _consumer: Consumer, _service: PopService) -> None:
+        clients, popper = PopClients(engine), Popper("g", "a", PopClientStream(cast(Any, None), ANY_CALLER))
+
+        def subscribe(number: int, tags: int) -> None:
+            clients.subscribe(popper, broker_pb2.PopTake(topic=f"t{number}", filter="x" * tags, tag_hashes=range(tags)))
+
+        fitting = MAX_FILTERS // (9 * MAX_TAGS)
+        for number in range(fitting):
+            subscribe(number, MAX_TAGS)
+        with pytest.raises(SystemBusy, match="each tag counts as 8 more"):
+            subscribe(fitting, MAX_TAGS)
+        subscribe(0, 0)
+        subscribe(fitting, MAX_TAGS)
 
     run_with(tmp_path, test)
 

@@ -17,13 +17,14 @@ from minimq_broker.services.popping.pop_answers import PopAnswers
 from minimq_broker.store.popping.pop_drafts import PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
 from minimq_common.security.caller import Caller
-from minimq_common.wire.protocol_bounds import MAX_FILTER, MIN_INVISIBLE_MS
+from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
 
-#: Maximum consumers of one stream, topics that these take from, and characters of their filters.
+#: Maximum consumers of one stream, topics that these take from, and size of their filters: their characters, and 8 for
+#: the hash of each tag.
 MAX_CLIENTS = 1_000
 MAX_TOPICS = 5_000
-MAX_FILTERS = 2 * MAX_FILTER
+MAX_FILTERS = 2 * (MAX_FILTER + 8 * MAX_TAGS)
 
 
 @dataclass(slots=True, eq=False)
@@ -34,7 +35,7 @@ class PopClientStream:
     caller: Caller
     clients: set[tuple[str, str]] = field(default_factory=set)
     subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
-    characters: int = 0
+    filter_size: int = 0
     leaving: set[tuple[str, str]] = field(default_factory=set)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -101,13 +102,21 @@ class PopClients:
         known = stream.subscribed.get(key)
         if known is not None and known[0] == take.filter:
             return known[1]
-        characters = stream.characters + len(take.filter) - len(known[0] if known else "")
-        if (known is None and len(stream.subscribed) >= MAX_TOPICS) or characters > MAX_FILTERS:
-            text = f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters"
+        tags = frozenset(take.tag_hashes)
+        size = stream.filter_size + _size(take.filter, tags) - (_size(*known) if known else 0)
+        if (known is None and len(stream.subscribed) >= MAX_TOPICS) or size > MAX_FILTERS:
+            text = (
+                f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters, where "
+                "each tag counts as 8 more"
+            )
             raise SystemBusy(text, limit="pops")
-        tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, frozenset(take.tag_hashes))
-        stream.subscribed[key], stream.characters = (take.filter, tags), characters
+        tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, tags)
+        stream.subscribed[key], stream.filter_size = (take.filter, tags), size
         return tags
+
+
+def _size(expression: str, tags: frozenset[int]) -> int:
+    return len(expression) + 8 * len(tags)
 
 
 _OUTCOMES = {
