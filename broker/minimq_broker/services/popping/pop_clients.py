@@ -37,7 +37,6 @@ class PopClientStream:
     subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
     filter_size: int = 0
     leaving: set[tuple[str, str]] = field(default_factory=set)
-    tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Popper(NamedTuple):

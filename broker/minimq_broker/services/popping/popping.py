@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -101,8 +101,6 @@ class PopService:
         try:
             await engine.streams.serve(self._receive(requests, context, stream), "pop-receiver", answers)
         finally:
-            for task in stream.tasks:
-                task.cancel()
             for client in stream.clients:
                 self._poppers.parted(*client)
                 died = client not in stream.leaving
@@ -117,8 +115,8 @@ class PopService:
             request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
             while request is not grpc.aio.EOF:
                 answers.expected += max(1, len(request.settles) + len(request.takes))
-                if (pause := self._accept(request, stream)) is not None:
-                    await pause
+                if (beginning := self._accept(request, stream)) is not None:
+                    await beginning
                 if answers.expected >= MAX_WAITING:
                     await answers.fewer(MAX_WAITING)
                 request = await read()
@@ -126,7 +124,7 @@ class PopService:
             for cancel in [*answers.cancels.values()]:
                 cancel()
 
-    def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> asyncio.Task[None] | None:
+    def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> Coroutine[None, None, None] | None:
         try:
             self._check(request, stream)
             popper = Popper(request.group, request.client_id, stream)
@@ -145,10 +143,7 @@ class PopService:
                 self._hand_in(popper, steps, (), self._returning(steps))
             elif beginnings := self._undecided(popper.group, request):
                 self._hand_in(popper, steps, (), self._returning(steps))
-                begun = asyncio.create_task(self._begin(popper, request, beginnings), name="pop-begin")
-                stream.tasks.add(begun)
-                begun.add_done_callback(stream.tasks.discard)
-                return begun
+                return self._begin(popper, request, beginnings)
             else:
                 self._take(popper, request.takes, steps)
         except Exception as error:  # noqa: BLE001 - the client must get any error
@@ -233,6 +228,10 @@ class PopService:
             for take in takes:
                 await self._starts.decide(popper.group, take.topic, Beginning(take.start))
             self._take(popper, request.takes, ())
+        except asyncio.CancelledError:  # nothing more is received: answered like takes that wait
+            for take in request.takes:
+                popper.stream.answers.add(broker_pb2.PopResult(id=take.id))
+            raise
         except Exception as error:  # noqa: BLE001 - the client must get any error
             self._note(error, popper.group)
             for take in request.takes:
