@@ -161,18 +161,16 @@ class BatchBuilder:
         if str in set(map(type, keys)):
             raise InvalidArgument("keys of a message are a list of strings; a single string was given")
         counts = list(map(len, keys))
-        without = 0
         if counts.count(1) == len(counts):  # fast path for the usual case
             joined = [key for (key,) in keys]
         else:
             joined = list(map(SEPARATOR.join, keys))
-            without = counts.count(0)
-            self._separators += sum(counts) - len(counts) + without
+            self._separators += sum(counts) - len(counts) + counts.count(0)
         size = len("".join(joined))  # faster than adding the lengths
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")
         self.size += size
-        self._overhead_bytes += KEYS_BYTES * (len(keys) - without)
+        self._overhead_bytes += KEYS_BYTES * (len(keys) - joined.count(""))
         self._keys += [""] * (len(self) - len(self._keys))
         self._keys += joined
 

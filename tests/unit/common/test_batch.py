@@ -264,3 +264,10 @@ def test_a_builder_that_is_split_holds_the_same_messages(sent: list[Message], da
         )
         at += len(portion)
     assert at == len(sent)
+
+
+@pytest.mark.parametrize("keys", [(), ("",), ("", ""), ("k",)])
+def test_the_parts_of_a_split_builder_use_as_much_memory_as_the_whole(keys: tuple[str, ...]) -> None:
+    builder = batch_builder.BatchBuilder(LIMIT)
+    builder.add([one(keys=keys)] * 4)
+    assert sum(part.memory for part in builder.split(2)) == builder.memory
