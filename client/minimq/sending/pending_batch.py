@@ -150,7 +150,6 @@ class PendingBatch(msgspec.Struct, eq=False):
     began: float = math.inf
     expires: float = math.inf
     stream: object = None
-    lookups: int = 0
     part: int = 0
     done: bool = False
 

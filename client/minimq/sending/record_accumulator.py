@@ -22,8 +22,8 @@ from minimq.sending.statistics import SendCounters
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 
-#: Route look-ups, 0.1 s apart, before batches of a topic without a route fail.
-_MAX_ROUTE_LOOKUPS = 5
+#: Batches of a topic without a route fail after this time; the route is looked up every 0.1 s.
+_ROUTE_TIMEOUT_S = 0.5
 
 
 class _Key(NamedTuple):
@@ -256,6 +256,8 @@ class RecordAccumulator:
         self._in_flight: set[PendingBatch] = set()
         #: Time of the last acknowledgement by what fails together: (topic, ""), or ("", broker) of a fixed queue.
         self._progress: dict[tuple[str, str], float] = {}
+        #: When a batch was first found to have no route, by topic.
+        self._without_route: dict[str, float] = {}
         self.counters = SendCounters()
         self._closed = False
 
@@ -315,8 +317,8 @@ class RecordAccumulator:
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
         # A broker said that the topic is gone. Name servers get some time to report where else it exists.
-        batch.lookups += not self._selector.is_known(batch.topic)
-        if batch.lookups > _MAX_ROUTE_LOOKUPS:
+        is_known = self._selector.is_known(batch.topic)
+        if not is_known and now - self._without_route.setdefault(batch.topic, now) >= _ROUTE_TIMEOUT_S:
             self._give_up(batch, reason, now, hopeless=True)
         else:
             self._try_later(batch, reason, now, tried=False)
@@ -327,6 +329,8 @@ class RecordAccumulator:
             self._number(batch)
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
+        if self._without_route:
+            self._without_route.pop(batch.topic, None)
         batch.target = target
         batch.attempts += 1
         batch.stream = None
@@ -413,7 +417,7 @@ class RecordAccumulator:
         pause_s = batch_pause_s(
             error,
             len(batch.tries) if tried else 0,
-            bound=batch.queue is not None,
+            bound=batch.queue is not None and (tried or self._selector.is_known(batch.topic)),
             elsewhere=self._selector.has_other(batch.topic, batch.avoid, now),
         )
         if pause_s is None or now + pause_s >= batch.deadline:

@@ -385,6 +385,30 @@ def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_t
     assert isinstance(play.outcome(number), TopicNotFound)
 
 
+def test_batches_for_a_broker_that_keeps_the_topic_wait_for_the_new_route() -> None:
+    play = Play()
+    gone, first, second = play.message(QUEUES[0]), play.message(QUEUES[2]), play.message(QUEUES[2])
+    route = play.routes.routes.pop("t")
+    play.fail(TopicNotFound("gone"))
+    play.answer()
+    play.pass_time(0.1)
+    assert [len(play.told[number].outcomes) for number in (gone, first, second)] == [1, 1, 0]
+    play.routes.routes["t"] = TopicRoute("t", route.queues[1:], route.brokers)
+    play.pass_time(0.1)
+    play.answer()
+    assert isinstance(play.outcome(gone), TopicNotFound)
+    assert isinstance(play.outcome(second), SendReceipt)
+
+
+def test_all_batches_for_a_queue_of_a_deleted_topic_fail_together() -> None:
+    play = Play()
+    numbers = [play.message(QUEUES[0]) for _ in range(20)]
+    del play.routes.routes["t"]
+    play.fail(TopicNotFound("gone"))
+    play.pass_time(0.7)
+    assert all(isinstance(play.outcome(number), TopicNotFound) for number in numbers)
+
+
 def test_a_topic_that_is_gone_at_one_broker_after_the_other_is_not_found() -> None:
     play = Play()
     number = play.message()
@@ -446,7 +470,8 @@ ERRORS = (
 
 def _step(play: Play, chance: random.Random) -> None:
     queue = chance.choice([None, None, *QUEUES, NOBODYS])
-    match chance.choices(("message", "records", "answer", "fail", "hang", "break", "time"), (8, 3, 8, 3, 1, 1, 3))[0]:
+    steps = {"message": 8, "records": 3, "answer": 8, "fail": 3, "hang": 1, "break": 1, "time": 3, "route": 2}
+    match chance.choices([*steps], [*steps.values()])[0]:
         case "message":
             due = chance.choice([None, None, delayed(1.0), delayed(9.0, recallable=True)]) if queue is None else None
             play.message(queue, chance.choice("ttu") if queue is None else "t", due)
@@ -454,6 +479,8 @@ def _step(play: Play, chance: random.Random) -> None:
             play.records(queue, chance.randrange(1, 6))
         case "time":
             play.pass_time(chance.choice((0.01, 0.1, 0.4, 2.0)))
+        case "route":
+            play.routes.routes = {} if play.routes.routes else Routes().routes
         case "break":
             play.break_streams(chance.choice("ab"))
         case what if play.under_way:
@@ -473,6 +500,7 @@ def test_promises_hold_whatever_happens(window: int) -> None:
         play = Play(window=window)
         for _ in range(chance.randrange(10, 120)):
             _step(play, chance)
+        play.routes.routes = Routes().routes
         for _ in range(200):  # all is well from here on
             while play.under_way:
                 play.answer(chance.randrange(len(play.under_way)))
