@@ -158,7 +158,9 @@ class DestinationQueues:
                     (found if batch.handed_in <= than else kept).append(batch)
                     continue
                 older = batch.take_older(than)
-                found += [older] if older.messages else []
+                if older.messages:
+                    older.close()
+                    found.append(older)
                 kept.extend([batch] if batch.messages else [])
             destination.batches = kept
             self._update(destination)

@@ -431,6 +431,17 @@ def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MiniMQErr
     assert [error.message in line for line in outcome.tries] == [True, False]
 
 
+def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_number() -> None:
+    play = Play(window=1)
+    play.message(QUEUES[0])
+    late = [play.message(QUEUES[0]) for _ in range(3)]
+    while not play.told[late[0]].outcomes:
+        if play.under_way:
+            play.fail(Unavailable("away"))
+        play.pass_time(0.1)
+    assert all(str(play.outcome(number)).startswith("3 messages for topic 't' were not") for number in late)
+
+
 def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
     play = Play(window=1)
     item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
