@@ -25,6 +25,7 @@ from minimq import (
     RetryLater,
     SimpleConsumer,
 )
+from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.receiving.listening.push_consumer import Balance
 from minimq.sending.requests import replier
@@ -340,6 +341,24 @@ def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
         assert replier._core.replier.outcomes == {"late": 3, "dropped": 5}
         replier.reply(request, Reply(b""))
         replier.close()
+
+
+def test_a_closed_producer_does_not_retry_replies(cluster: LocalCluster, topic: str, group: str) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as consumer, Cluster(cluster.nameserver) as shared:
+        consumer.subscribe(topic)
+        with Producer(cluster.nameserver) as gone:
+            gone.request_async(Message(topic, b"x"), timeout=60)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        with Producer(shared) as closing:
+            closing.reply(request, Reply(b""))
+            queues = closing._core.replier._lines
+            wait_until(lambda: any(queue._stream and not queue._sending for queue in queues.values()), PATIENCE_S)
+            [queue] = queues.values()
+            closing.close(0.0)
+        loop, retried = shared.connection._loop, threading.Event()
+        loop.call_soon_threadsafe(loop.call_later, PAUSE_S, retried.set)
+        assert retried.wait(PATIENCE_S)
+        assert (closing._core.replier._bytes, len(queue.waiting), queue._sending) == (0, 0, None)
 
 
 def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_deleted(tmp_path: Path, group: str) -> None:

@@ -84,7 +84,7 @@ class Replier:
         # Owned by the event loop.
         self._lines: dict[str, _ReplyQueue] = {}
         self._bytes = 0
-        self._has_ended = False
+        self.has_ended = False
         self._waiters: list[threading.Event] = []
         client.connection.at_end(self._end)
 
@@ -136,7 +136,7 @@ class Replier:
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _add(self, reply: PreparedReply) -> None:
-        if self._has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
+        if self.has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
             self.outcomes["dropped"] += 1
             text = "client: too many replies wait, more are dropped bytes=%d broker=%s"
             self._outage.failed(text, self._bytes, reply.to.broker_name)
@@ -172,7 +172,7 @@ class Replier:
         self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
 
     def _end(self) -> None:
-        self._has_ended = True
+        self.has_ended = True
         for line in self._lines.values():
             line.close()
         self._lines.clear()
@@ -295,8 +295,9 @@ class _ReplyQueue:
                 self._replier.over(part, "forwarded")
 
         def once_more() -> None:
-            self.waiting.extendleft(reversed(again))
-            self.flush()
+            if not self._replier.has_ended:
+                self.waiting.extendleft(reversed(again))
+                self.flush()
 
         if again:
             asyncio.get_running_loop().call_later(PAUSE_S, once_more)
