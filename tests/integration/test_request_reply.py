@@ -23,12 +23,15 @@ from minimq import (
     ReceivedMessage,
     Reply,
     RetryLater,
+    SendInterceptor,
     SimpleConsumer,
 )
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.receiving.listening.push_consumer import Balance
+from minimq.sending.pending_batch import BufferShare
 from minimq.sending.requests import replier
+from support.reading import read_all
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
 
@@ -112,6 +115,21 @@ def test_a_request_that_nobody_answers_ends_at_its_deadline_and_says_where_it_is
         future.result(PATIENCE_S)
     with pytest.raises(TopicNotFound):
         producer.request(Message(f"{topic}-none", b"x"), timeout=SHORT_S)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster, topic: str, watched: bool) -> None:
+    interceptors = [SendInterceptor()] if watched else []
+    with Producer(cluster.nameserver, buffer_bytes=1_000, interceptors=interceptors) as producer:
+        producer.request_async(Message(topic, b"first"), timeout=60)
+        producer.flush()
+        buffer, share = producer._core._buffer, BufferShare()
+        buffer.reserve(share, topic, 1, 1_000)
+        for request in (producer.request, producer.request_async):
+            with pytest.raises(DeadlineExceeded, match=r"the buffer stayed full \(1000 bytes wait"):
+                request(Message(topic, b"late"), timeout=0.1)
+        buffer.release(share)
+    assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"first"]
 
 
 def test_deadlines_are_kept_in_any_order(producer: Producer, topic: str) -> None:

@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
-from minimq.errors import Closed
+from minimq.errors import Closed, DeadlineExceeded
 from minimq.receiving.listening.push_consumer import Balance
+from minimq.sending.pending_batch import BufferShare
+from support.reading import read_all
 from support.replying import answer_to, service
 from support.waiting import wait_until
 
@@ -73,6 +75,21 @@ def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0):
                         await producer.request(Message(topic, b"z"))
+
+    asyncio.run(run())
+
+
+def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster, topic: str) -> None:
+    async def run() -> None:
+        async with aio.Producer(cluster.nameserver, buffer_bytes=1_000) as producer:
+            await producer.request_async(Message(topic, b"first"), timeout=60)
+            await producer.flush()
+            buffer, share = producer._core._buffer, BufferShare()
+            buffer.reserve(share, topic, 1, 1_000)
+            with pytest.raises(DeadlineExceeded, match=r"not sent within 0.1 s, as the buffer stayed full"):
+                await producer.request(Message(topic, b"late"), timeout=0.1)
+            buffer.release(share)
+        assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"first"]
 
     asyncio.run(run())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
@@ -20,7 +21,7 @@ from minimq.sending.requests.reply import Reply
 from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
-from minimq_common.errors import SendFailed
+from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
@@ -200,9 +201,20 @@ class Producer(ProducerFace):
                 )
             later = self._hand_in(message, queue, selector, request, requester.begin(request, home))
             if later is not None:
-                await later
+                try:
+                    async with asyncio.timeout(request.deadline - time.monotonic()) as limit:
+                        await later
+                except TimeoutError:
+                    if not limit.expired():
+                        raise
+                    raise DeadlineExceeded(
+                        f"the message was not sent within {timeout_s:g} s, as the buffer stayed full: "
+                        "send more slowly, raise buffer_bytes, or wait longer"
+                    ) from None
         except BaseException:
             requester.forget(request)
+            if not outcome.future.cancel():  # the request has just expired
+                outcome.future.exception()  # else asyncio logs it
             raise
         return outcome, request
 

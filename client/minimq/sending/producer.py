@@ -269,7 +269,8 @@ class Producer(ProducerFace):
             selector: chooses the queue, as for `send`.
 
         Raises:
-            DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed.
+            DeadlineExceeded: no reply came in time; the message may be stored, and may still be consumed. Or the buffer
+                stayed full, and nothing was sent.
             RequestFailed: the reply says that the service failed.
             InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
         """
@@ -285,7 +286,8 @@ class Producer(ProducerFace):
     ) -> Future[Reply]:
         """Like `request`, without waiting for the reply. If the buffer is full, `block_when_full` decides.
 
-        The first request to a topic waits until the inbox for replies is open.
+        It waits for room no longer than `timeout`. The first request to a topic waits until the inbox for replies is
+        open.
 
         Returns:
             A future of the reply. It raises as `request`.

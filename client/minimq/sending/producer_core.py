@@ -97,14 +97,15 @@ class ProducerCore:
         selector: Selector | None,
         outcome: Outcome[SendReceipt] | None,
         reply_to: str | None = None,
+        deadline: float | None = None,
     ) -> None:
         """Do `prepare` and `hand_in`."""
         if self._interceptors:
-            self.hand_in(self.prepare(message, queue, selector, outcome, reply_to))
+            self.hand_in(self.prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
             return
         if self._process.is_forked:
             self._process.check_fork()
-        self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to))
+        self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
 
     def prepare(
         self,
@@ -160,10 +161,10 @@ class ProducerCore:
         memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
         return PendingMessage(message, queue, size, outcome, due, memory=memory)
 
-    def hand_in(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a prepared message. If the buffer is full, return False; with `wait`, block or raise `BufferFull`."""
+    def hand_in(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
+        """Call `Sender.send_message`, and report an error to the interceptors."""
         try:
-            return self._sender.send_message(item, wait=wait)
+            return self._sender.send_message(item, wait=wait, deadline=deadline)
         except BaseException as error:
             self._interceptors.not_sent((item.message,), error)
             raise

@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage
 from minimq.transport.home_process import check_may_wait
-from minimq_common.errors import BufferFull, Closed
+from minimq_common.errors import BufferFull, Closed, DeadlineExceeded
 
 _CLOSED = "the producer is closed"
 
@@ -176,7 +176,7 @@ class SendBuffer:
         """Wait for the outcomes of all messages that are buffered now; return how many have none after the timeout."""
         check_may_wait()
         end = self._next
-        self._wait_until(lambda: self._oldest() >= end, timeout_s)
+        self._wait_until(lambda: self._oldest() >= end, None if timeout_s is None else time.monotonic() + timeout_s)
         return sum(count for ticket, (_, count) in [*self._alive.items()] if ticket < end)
 
     def left(self) -> Counter[str]:
@@ -191,28 +191,32 @@ class SendBuffer:
             with suppress(RuntimeError):  # another thread changed the dict
                 return next(iter(self._alive), self._next)
 
-    def wait_for_room(self, take: Callable[[], bool]) -> None:
-        """Block until `take` returns True; it reserves the room. Raises `BufferFull` unless `block_when_full`."""
-        if not self._block_when_full:
-            raise BufferFull(
-                f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}: "
-                "send more slowly, raise buffer_bytes, or set block_when_full"
-            )
-        check_may_wait()  # a signal handler could wait for room that the code it interrupted holds
-        self._wait_until(take, None)
+    def wait_for_room(self, take: Callable[[], bool], deadline: float | None = None) -> None:
+        """Block until `take` returns True; it reserves the room. Raises `BufferFull` unless `block_when_full`.
 
-    def _wait_until(self, is_over: Callable[[], bool], timeout_s: float | None) -> None:
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        Raises `DeadlineExceeded` at the deadline, on the monotonic clock.
+        """
+        full = f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
+        advice = "send more slowly, raise buffer_bytes, or"
+        if not self._block_when_full:
+            raise BufferFull(f"{full}: {advice} set block_when_full")
+        check_may_wait()  # a signal handler could wait for room that the code it interrupted holds
+        if not self._wait_until(take, deadline):
+            raise DeadlineExceeded(
+                f"the message was not sent, as the buffer stayed full ({full}): {advice} wait longer"
+            )
+
+    def _wait_until(self, is_over: Callable[[], bool], deadline: float | None) -> bool:
         woken: SimpleQueue[None] = SimpleQueue()
         wake = partial(woken.put, None)
         try:
             while True:
                 self._calls.append(wake)  # before the check, so that no wake-up is lost
                 if is_over():
-                    return
+                    return True
                 woken.get(timeout=None if deadline is None else max(deadline - time.monotonic(), 0.0))
         except Empty:
-            return
+            return False
         finally:
             with suppress(ValueError):  # `_wake` has removed it
                 self._calls.remove(wake)

@@ -80,15 +80,15 @@ class Sender:
 
     # ---- by any thread --------------------------------------------------------------------------
 
-    def send_message(self, item: PendingMessage, *, wait: bool = True) -> bool:
-        """Send a prepared message. If the buffer is full, return False; with `wait`, block or raise `BufferFull`."""
+    def send_message(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
+        """Send a prepared message. If the buffer is full, return False; with `wait`, see `SendBuffer.wait_for_room`."""
         item.born_ms = time.time_ns() // 1_000_000
         item.handed_in = time.monotonic()
         try:
             if not self.buffer.try_add(item):
                 if not wait:
                     return False
-                self.buffer.wait_for_room(partial(self.buffer.try_add, item))
+                self.buffer.wait_for_room(partial(self.buffer.try_add, item), deadline)
             takes = self._takes
             if self._woken != takes:
                 self._call_soon(self._take_in)

@@ -193,7 +193,7 @@ class Requester:
     ) -> None:
         check_no_signal()  # a signal handler may have interrupted code that changes the same requests
         home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
-        self._send(message, queue, selector, request, self.begin(request, home))
+        self._send(message, queue, selector, request, self.begin(request, home), request.deadline)
 
     def new(self, message: Message, outcome: Outcome[Reply], timeout_s: float) -> OpenRequest:
         """Return a request that has not begun. Raises `InvalidArgument` for a bad message or timeout."""
