@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,7 @@ from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooL
 from minimq.receiving.listening.push_consumer import Balance
 from minimq.sending.pending_batch import BufferShare
 from minimq.sending.requests import replier
+from minimq_common.model import TopicRoute
 from support.reading import read_all
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
@@ -429,6 +432,28 @@ def test_requests_that_are_open_when_their_producer_closes_end_with_closed(clust
             future.result(PATIENCE_S)
     with pytest.raises(Closed):
         producer.request(Message(topic, b"x"))
+
+
+def test_no_inbox_is_opened_after_the_producer_has_closed(
+    cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, closed = threading.Event(), threading.Event()
+    with ThreadPoolExecutor() as pool, Producer(cluster.nameserver) as producer:
+        requester = producer._core.requester
+        find = requester._find
+
+        async def find_and_wait(*given: Any, **options: Any) -> TopicRoute:
+            route = await find(*given, **options)
+            found.set()
+            await asyncio.to_thread(closed.wait, PATIENCE_S)
+            return route
+
+        monkeypatch.setattr(requester, "_find", find_and_wait)
+        asked = pool.submit(producer.request, Message(topic, b"x"), timeout=SHORT_S)
+        assert found.wait(PATIENCE_S)
+        requester.close()
+        closed.set()
+        assert isinstance(asked.exception(PATIENCE_S), Closed)
 
 
 def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed(

@@ -17,6 +17,7 @@ from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import Awaited
+from minimq.connection.loop_thread import CLOSED
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
@@ -113,6 +114,7 @@ class Requester:
         self._homes: dict[str, Attendance] = {}
         self._key = os.urandom(_KEY_BYTES)
         self._inbox = ""  # address, in hexadecimal digits
+        self._is_closed = False
         self._numbers = itertools.count()
         #: Time of the next check for expired requests; checks so far, and the count for which the loop was woken.
         self._look_at = math.inf
@@ -135,6 +137,8 @@ class Requester:
         """Open the inbox at a broker of the topic of a request. On the event loop of the connection."""
         make, left_s = message.message_group is None, deadline - time.monotonic()
         route = await self._find(message.topic, make=make, timeout_s=left_s)
+        if self._is_closed:
+            raise Closed(CLOSED)
         if self._streams is None:
             self._inbox = inbox_of(self._key).hex()
             hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
@@ -232,9 +236,9 @@ class Requester:
     def close(self) -> None:
         """Close the inbox, and fail all requests with `Closed`. Idempotent."""
         self._connection.not_at_end(self._end_all)
+        self._is_closed = True
         self._end_all()
-        if self._streams is not None:
-            self._streams.close()
+        self._connection.call_soon(self._close_inbox)
 
     def _end_all(self) -> None:
         for request in [*self._open.values()]:
@@ -245,6 +249,10 @@ class Requester:
             self._callbacks.run(call)
 
     # ---- on the event loop ----------------------------------------------------------------------
+
+    def _close_inbox(self) -> None:
+        if self._streams is not None:
+            self._streams.close()
 
     def _look(self) -> None:
         # Fails expired requests, and schedules itself for the next deadline.
