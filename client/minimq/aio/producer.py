@@ -201,8 +201,9 @@ class Producer(ProducerFace):
                 )
             later = self._hand_in(message, queue, selector, request, requester.begin(request, home))
             if later is not None:
+                limit = asyncio.timeout(request.deadline - time.monotonic())
                 try:
-                    async with asyncio.timeout(request.deadline - time.monotonic()) as limit:
+                    async with limit:
                         await later
                 except TimeoutError:
                     if not limit.expired():
