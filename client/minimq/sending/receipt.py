@@ -24,6 +24,10 @@ class SendStatus(Enum):
     ALREADY_STORED = 2
 
 
+#: By number. A batch with an unknown status of a newer broker is stored: it counts as `SEND_OK`.
+STATUSES = {status.value: status for status in SendStatus}
+
+
 class BatchReceipt(msgspec.Struct, frozen=True):
     """Where a whole batch was stored.
 

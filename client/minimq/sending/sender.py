@@ -30,7 +30,7 @@ from minimq.sending.pending_batch import (
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
-from minimq.sending.receipt import BatchReceipt, SendStatus
+from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
@@ -48,7 +48,6 @@ client_logger("minimq.sending.pending_batch")
 _TICK_S = 0.1
 #: Timeout of `close` for running callbacks.
 _JOIN_S = 5.0
-_STATUS = {status.value: status for status in SendStatus}
 
 
 class Sender:
@@ -208,7 +207,7 @@ class Sender:
                     batch.count,
                     self._producer_id,
                     batch.sequence,
-                    _STATUS.get(result.status, SendStatus.SEND_OK),  # unknown status of a newer broker: it is stored
+                    STATUSES.get(result.status, SendStatus.SEND_OK),
                     result.due_ms,
                     result.recall_id if batch.due_bucket is not None and batch.due_bucket.alone else None,
                 )

@@ -12,10 +12,12 @@ from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.receipt import SendStatus
 from minimq.sending.transactions.placement import bound_queue, brokers_of
-from minimq.sending.transactions.transactor import Part, Transactor, divided
+from minimq.sending.transactions.transactor import Part, PlacedMessages, Transactor, _receipts, divided
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
+from minimq_proto.v1 import broker_pb2
 
 
 def queue(topic: str, broker: str, number: int = 0) -> MessageQueue:
@@ -114,3 +116,9 @@ def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, 
     transactor = Transactor(cast("Any", client), options, cast("Any", None), cast("Any", None), Interceptors(()))
     brokers = {name: BrokerData("default", name, {MASTER_ID: f"{name}:1"}) for name in "ab"}
     assert [*transactor._best(TopicRoute("both", (), brokers), ["a", "b"])] == chosen
+
+
+def test_the_status_of_a_newer_broker_is_no_error_of_a_stored_transaction() -> None:
+    placed = PlacedMessages("a", "t", [Part(MessageQueue("t", "a", 0), None, [0])], others=False)
+    [(_, batch)] = _receipts(placed, [broker_pb2.AppendResult(status=99)], 7)
+    assert batch.status is SendStatus.SEND_OK

@@ -25,7 +25,7 @@ from minimq.sending.chosen_queues import check_body
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, PendingMessage, encode_batch, new_producer_id
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.receipt import BatchReceipt, SendStatus
+from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
@@ -395,7 +395,7 @@ def _receipts(placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult]
     found = []
     for part, answer in zip(placed.parts, answers, strict=True):
         queue = MessageQueue(part.queue.topic, part.queue.broker_name, answer.queue_id)
-        status = SendStatus(answer.status)
+        status = STATUSES.get(answer.status, SendStatus.SEND_OK)
         batch = BatchReceipt(
             queue, answer.base_offset, answer.store_timestamp_ms, len(part.indices), producer_id, part.sequence, status
         )
