@@ -33,8 +33,9 @@ class SendBuffer:
         self._closed = False
         self._is_over = False
         self._next = 0
-        #: Topic and number of messages without an outcome, by ticket, oldest first.
-        self._alive: dict[int, tuple[str, int]] = {}
+        #: Topics, and numbers of messages without an outcome, by ticket, oldest first.
+        self._topics: dict[int, str] = {}
+        self._counts: dict[int, int] = {}
         self.bytes = 0
         self.messages = 0
         self._next_sequence = 0
@@ -50,7 +51,7 @@ class SendBuffer:
 
     def try_add(self, item: PendingMessage) -> bool:
         """Reserve room and queue a message for the loop; False if there is no room. Raises `Closed`."""
-        size, handed, one, entry = item.memory, self.handed, (item,), (item.message.topic, 1)
+        size, handed, one, topic = item.memory, self.handed, (item,), item.message.topic
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
@@ -58,7 +59,8 @@ class SendBuffer:
                 return False
             ticket = item.ticket = self._next
             self._next = ticket + 1
-            self._alive[ticket] = entry
+            self._topics[ticket] = topic
+            self._counts[ticket] = 1
             self.bytes += size
             self.messages += 1
             handed += one  # not `append`: no calls under the lock
@@ -115,7 +117,7 @@ class SendBuffer:
 
     def try_reserve(self, share: BufferShare, topic: str, count: int, size: int) -> bool:
         """Like `reserve`, but return False if the buffer is full. Raises `Closed`."""
-        entry, tickets = (topic, count), [0]
+        tickets = [0]
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
@@ -123,7 +125,8 @@ class SendBuffer:
                 return False
             ticket = tickets[0] = self._next
             self._next = ticket + 1
-            self._alive[ticket] = entry
+            self._topics[ticket] = topic
+            self._counts[ticket] = count
             self.bytes += size
             self.messages += count
             share.tickets += tickets
@@ -138,19 +141,19 @@ class SendBuffer:
 
     def release(self, share: BufferShare) -> None:
         """Free the room of a share. Idempotent. A ticket ends when all of its messages are released."""
-        alive, tickets, nothing = self._alive, share.tickets, BufferShare().tickets
+        topics, counts, tickets, nothing = self._topics, self._counts, share.tickets, BufferShare().tickets
         with self._lock:
             share.tickets = nothing
             self.bytes -= share.size
             share.size = 0
         for ticket, some in zip(tickets, share.counts or repeat(None), strict=False):
             with self._lock:
-                topic, left = alive[ticket]
+                left = counts[ticket]
                 count = left if some is None else some
                 if count == left:
-                    del alive[ticket]
+                    del topics[ticket], counts[ticket]
                 else:
-                    alive[ticket] = topic, left - count
+                    counts[ticket] = left - count
                 self.messages -= count
         if self._calls:
             self._wake()
@@ -177,19 +180,19 @@ class SendBuffer:
         check_may_wait()
         end = self._next
         self._wait_until(lambda: self._oldest() >= end, None if timeout_s is None else time.monotonic() + timeout_s)
-        return sum(count for ticket, (_, count) in [*self._alive.items()] if ticket < end)
+        return sum(count for ticket, count in [*self._counts.items()] if ticket < end)
 
     def left(self) -> Counter[str]:
         """Return the number of messages without an outcome, by topic."""
         left: Counter[str] = Counter()
-        for topic, count in [*self._alive.values()]:
-            left[topic] += count
+        for ticket, topic in [*self._topics.items()]:
+            left[topic] += self._counts.get(ticket, 0)
         return left
 
     def _oldest(self) -> int:
         while True:
             with suppress(RuntimeError):  # another thread changed the dict
-                return next(iter(self._alive), self._next)
+                return next(iter(self._counts), self._next)
 
     def wait_for_room(self, take: Callable[[], bool], deadline: float | None = None) -> None:
         """Block until `take` returns True; it reserves the room. Raises `BufferFull` unless `block_when_full`.
