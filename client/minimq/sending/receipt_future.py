@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -14,8 +15,17 @@ from minimq_common.errors import MiniMQError
 T = TypeVar("T")
 
 _PENDING, _FINISHED = "PENDING", "FINISHED"
-#: Marks futures that got their outcome before anyone waited; stands in place of their condition.
-_COMPLETED = threading.Condition()
+
+
+class _NoLock(nullcontext[None]):
+    def acquire(self) -> None: ...
+
+    release = acquire
+
+
+#: Marks futures that got their outcome before anyone waited; stands in place of their condition. Locks nothing:
+#: `concurrent.futures.wait` acquires the conditions of many futures, in an order that would not fit a common lock.
+_COMPLETED = _NoLock()
 #: Attributes of the base class that are created only when someone waits for the future.
 _PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_waiters": list, "_done_callbacks": list}
 

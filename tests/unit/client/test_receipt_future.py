@@ -132,6 +132,16 @@ def asked(future: ReceiptFuture[SendReceipt]) -> None:
     assert future.result(PATIENCE_S) is RECEIPT
 
 
+def test_threads_that_wait_for_the_same_futures_do_not_lock_each_other_out() -> None:
+    done = ReceiptFuture[SendReceipt]()
+    done.complete(RECEIPT, None)
+    thread = threading.Thread(target=wait, args=([done],), daemon=True)
+    with done._condition:
+        thread.start()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("use", [cancelled_or_not, waited_for, called_back, asked])
 @pytest.mark.usefixtures("switching_often")
 def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendReceipt]], None]) -> None:
