@@ -120,5 +120,5 @@ def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, 
 
 def test_the_status_of_a_newer_broker_is_no_error_of_a_stored_transaction() -> None:
     placed = PlacedMessages("a", "t", [Part(MessageQueue("t", "a", 0), None, [0])], others=False)
-    [(_, batch)] = _receipts(placed, [broker_pb2.AppendResult(status=99)], 7)
+    [(_, batch)] = _receipts(placed, [broker_pb2.AppendResult(status=99)], 7)  # type: ignore[arg-type]
     assert batch.status is SendStatus.SEND_OK
