@@ -377,6 +377,7 @@ def test_a_closed_producer_does_not_retry_replies(cluster: LocalCluster, topic: 
             [queue] = queues.values()
             closing.close(0.0)
         loop, retried = shared.connection._loop, threading.Event()
+        assert loop is not None
         loop.call_soon_threadsafe(loop.call_later, PAUSE_S, retried.set)
         assert retried.wait(PATIENCE_S)
         assert (closing._core.replier._bytes, len(queue.waiting), queue._sending) == (0, 0, None)
