@@ -74,8 +74,9 @@ class JsonSerializer(Serializer[Any]):
         value = msgspec.json.decode(payload)
         validator = self._own
         if validator is None and mark is not None:
+            schema = self.written(mark).schema  # first: an error of the registry does not concern the body
             try:
-                validator = self._validator_of(self.written(mark).schema)
+                validator = self._validator_of(schema)
             except InvalidArgument as error:
                 raise MalformedBody(f"the body cannot be read: {error}") from None
         if validator is not None and (mistake := _mistake(validator, value)):
