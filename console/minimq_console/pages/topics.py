@@ -297,10 +297,11 @@ def _of_queue(
             if last:
                 while found and size > room:
                     size -= len(found.pop(0).body)
+                    is_cut = len(found) < most
             elif len(found) >= most:
                 break
-            is_cut = batch.end_offset < end and (size > room or time.monotonic() >= give_up)
-            if is_cut:
+            if batch.end_offset < end and (size > room or time.monotonic() >= give_up):
+                is_cut = True
                 break
     except OffsetOutOfRange:  # retention has deleted the beginning meanwhile
         if not found:
