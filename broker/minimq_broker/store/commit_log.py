@@ -139,8 +139,13 @@ class CommitLog:
         file = self.path / f"{start:020d}.mdb"
         try:
             segment = Segment(file, start, self._segment_bytes)
+        except BaseException:
+            remove_lmdb(file)
+            raise
+        try:
             sync_directory(self.path)  # before its use: otherwise a power failure could delete it with its entries
         except BaseException:
+            segment.close()
             remove_lmdb(file)
             raise
         with self.kept:
