@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import kind_of
+from minimq_common.words import count_of, kind_of
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 
@@ -145,6 +145,15 @@ def with_property(message: Message, name: str, value: str) -> Message:
 MAX_QUEUES = 1024
 #: Queues of a topic on all brokers.
 MAX_QUEUES_OF_A_TOPIC = 1 << 17
+
+
+def check_all_readable(read_queues: int, write_queues: int) -> None:
+    """Raise `InvalidArgument` if producers would send to queues that consumers do not see."""
+    if read_queues < write_queues:
+        raise InvalidArgument(
+            f"{count_of(read_queues, 'read queue')} and {count_of(write_queues, 'write queue')}: messages in the other "
+            "queues could not be read; use at least as many read queues"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,10 @@ def test_a_person_is_asked_before_messages_are_kept_for_less_long(
             "--read-queues 4 --write-queues 2 --broker broker-a",
             ("gets 2 write queues and 4 read queues", "Keys may go"),
         ),
-        ("--read-queues 2 --broker broker-a", ("Consumers leave 2 queues with 2 messages", "2 stored messages of")),
+        (
+            "--read-queues 2 --broker broker-a --force",
+            ("Consumers leave 2 queues with 2 messages at once.", "2 stored messages of"),
+        ),
         ("--read-queues 4 --write-queues 4", ("has these queues already.",)),
     ],
 )
@@ -140,6 +143,12 @@ def test_the_plan_of_other_queues_says_what_changes_where(
         producer.send(Message(topic, b"x"), queue=queue)
     planned = minimq("topic", "update", topic, "--dry-run", *change.split()).output
     assert [part for part in (*said, "broker-b") if part not in planned] == ["broker-b"]
+
+
+def test_the_plan_rejects_queues_that_nobody_could_read(minimq: Callable[..., Result], topic: str) -> None:
+    for change in ("--read-queues=2", "--write-queues=8"):
+        planned = minimq("topic", "update", topic, "--dry-run", change)
+        assert ("could not be read" in planned.output, planned.exit_code) == (True, 2)
 
 
 def test_the_plan_of_a_new_topic_counts_its_own_queues(

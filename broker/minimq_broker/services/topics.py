@@ -13,7 +13,7 @@ from minimq_broker.core.upkeep.draining import find_lags, format_lags
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
-from minimq_common.model import MAX_QUEUES, Permission
+from minimq_common.model import MAX_QUEUES, Permission, check_all_readable
 from minimq_common.names import check_topic
 from minimq_common.serving.periodic import slices
 from minimq_common.words import count_of
@@ -102,7 +102,7 @@ class TopicService:
                     "create another topic, and copy the latest messages there"
                 )
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
-                _check_all_readable(read, write)
+                check_all_readable(read, write)
                 self._check_drained(state, old, read, ignored)
             age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention.max_age_ms
             size = request.retention_bytes if request.HasField("retention_bytes") else old.retention.max_bytes
@@ -176,7 +176,7 @@ def _queues(topic: Topic) -> list[QueueKey]:
 def _decide_creation(request: broker_pb2.CreateTopicRequest) -> _Decide:
     wanted = request.topic
     _check_counts(wanted.read_queues, wanted.write_queues)
-    _check_all_readable(wanted.read_queues, wanted.write_queues)
+    check_all_readable(wanted.read_queues, wanted.write_queues)
     permission = check_permission(wanted.permission or Permission.READ_WRITE)
     created_ms = now_ms()
     compaction = _compaction(wanted)
@@ -232,14 +232,6 @@ def _check_counts(read: int, write: int) -> None:
     for kind, count in (("read", read), ("write", write)):
         if not 1 <= count <= MAX_QUEUES:
             raise InvalidArgument(f"{count} {kind} queues: a topic has 1 to {MAX_QUEUES} on each broker")
-
-
-def _check_all_readable(read: int, write: int) -> None:
-    if read < write:
-        raise InvalidArgument(
-            f"{count_of(read, 'read queue')} and {count_of(write, 'write queue')}: messages in the other queues could "
-            "not be read; use at least as many read queues"
-        )
 
 
 def check_permission(bits: int) -> Permission:

@@ -17,7 +17,7 @@ from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, r
 from minimq.operations.texts import duration_of, left_out, listing, say_permission, size_of
 from minimq.operations.views import Plan, View, away_rows
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
-from minimq_common.model import AwayBroker, Permission, TopicRoute, permission_name
+from minimq_common.model import AwayBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_group, check_topic
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -61,6 +61,8 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
     }
     changes = {name: value for name, value in changes.items() if value is not None}
     later = [replace(each, **changes) for each in settings]
+    for each in later if {"read_queues", "write_queues"} & changes.keys() and not given.force else ():
+        check_all_readable(each.read_queues, each.write_queues)
     sentences: list[str] = []
     warnings: list[str] = []
     hidden = 0
@@ -127,8 +129,8 @@ def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], giv
         taken = [each for each in described.queues if each.queue.queue_id >= changed[0][1].read_queues]
         what = f"{count_of(len(taken), 'queue')} with {count_of(sum(each.messages for each in taken), 'message')}"
         said.append(
-            f"Consumers leave {what} at once, if every group has read them."
-            if given.queues is None
+            f"Consumers leave {what} at once{'' if given.force else ', if every group has read them'}."
+            if given.queues is None or given.force
             else f"Producers leave {what} at once; consumers leave when every group has read them, within "
             f"{given.timeout_s:.0f} s."
         )
