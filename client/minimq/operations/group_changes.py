@@ -61,8 +61,6 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
         said.append(f"{count_of(back, 'message')} will be delivered again.")
     if ahead:
         said.append(f"{count_of(ahead, 'message')} will be skipped without being delivered.")
-    if not back and not ahead:
-        said.append("No queue moves: all are there already.")
     changed = sorted((queue for queue in moves if moves[queue]), key=lambda queue: (-abs(moves[queue]), queue))
     said += [
         f"{queue.broker_name}:{queue.queue_id} from {now[queue]:,} to {new[queue]:,}: {abs(moves[queue]):,} "
@@ -110,6 +108,8 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
     now = {each.queue: max(before[each.queue], each.min_offset) for each in queues if each.queue in before}
     is_ahead = any(offset > now.get(queue, offset) for queue, offset in after.items())
     sentences = [f"Group {group} continues in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
+    if all(before.get(queue) == offset for queue, offset in after.items()):
+        sentences.append("No queue moves: all are there already.")
     sentences += say_distances(after, now)
     reset = {queue.broker_name for queue in after}
     away = () if given.queues else [each for each in admin._masters.away(topic=topic) if each.broker_name not in reset]
