@@ -88,7 +88,8 @@ class InSync:
     def attach(self, replica_id: int, position: int, now: float) -> None:
         """Note that a replica connected and has synced the log up to a position."""
         replica = self._replicas.setdefault(replica_id, _Replica(now))
-        # An asynchronous master has often confirmed more than it had. At its first connection, that is not known.
+        # An asynchronous master may have confirmed entries that the replica never had. At the first connection of the
+        # replica, its earlier position is unknown.
         if position < min(self.confirmed, replica.position or self.confirmed):
             replica.caught_up_at = -math.inf  # if it ever had everything confirmed, it has lost a part
         replica.connected = True

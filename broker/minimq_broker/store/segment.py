@@ -348,7 +348,7 @@ class Segment:
         return first
 
     def first_offset_of(self, queue: QueueKey, is_it: Callable[[Row], bool]) -> int | None:
-        """Return the first offset of a queue whose row passes `is_it`, as all later rows do; None without one."""
+        """Return the first offset of a queue whose row passes `is_it`; all later rows must pass, too."""
         with self._reading() as txn:
             last = self._last_row(txn, queue)
             if last is None or not is_it(last):
