@@ -127,16 +127,16 @@ class LoopThread:
         with self._lock:
             self._closed = True
             if self._loop is not None:  # even if an earlier call did that: Ctrl-C may have come first
-                self._loop.call_soon_threadsafe(self._stop)
+                self._loop.call_soon_threadsafe(self._stop, self._loop)
             else:
                 self._call_at_end()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
-    def _stop(self) -> None:
+    def _stop(self, loop: asyncio.AbstractEventLoop) -> None:
         if not self._has_stopped:  # else this would stop the loop amid `_end`
             self._has_stopped = True
-            asyncio.get_running_loop().stop()
+            loop.stop()
 
     def _started(self) -> LoopCallQueue:
         with handed_over():  # asyncio logs which selector it uses

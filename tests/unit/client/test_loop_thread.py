@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -50,9 +50,9 @@ def test_close_ends_the_thread_though_an_earlier_one_was_interrupted(
     assert loop._loop is not None
     wake = loop._loop.call_soon_threadsafe
 
-    def interrupted(call: Callable[[], None]) -> None:
+    def interrupted(*call: Any) -> None:
         if is_late:
-            wake(call)
+            wake(*call)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
