@@ -280,10 +280,10 @@ def test_a_result_whose_report_is_interrupted_goes_with_the_next(
 ) -> None:
     """By Ctrl-C: calls of an awaited listener end on the thread of the user."""
     fill(pair.nameserver, topic, 2)
-    both, interrupts = threading.Barrier(2), [KeyboardInterrupt()]
+    ready, interrupts = threading.Barrier(3), [KeyboardInterrupt()]
 
     def listen(_: list[ReceivedMessage]) -> ConsumeResult:
-        both.wait(PATIENCE_S)
+        ready.wait(PATIENCE_S)
         return SUCCESS
 
     with pushing(pair, topic, threads=2, invisible_s=3600) as consumer:
@@ -298,6 +298,7 @@ def test_a_result_whose_report_is_interrupted_goes_with_the_next(
             return wake(*call, **options)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
+        ready.wait(PATIENCE_S)
         wait_until(lambda: not interrupts and not lag(pair, topic), PATIENCE_S)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -145,6 +146,10 @@ class ListenerRunner(Generic[D]):
         self._closing = Closing()
         self._is_closed = False
         self._broken: BaseException | None = None
+        #: Results of calls on their way to the loop, which is woken once for many: how often it has taken some, and the
+        #: count for which it was woken; equal if a wake-up is pending.
+        self._answers: deque[tuple[D, Verdict | None]] = deque()
+        self._takes, self._woken = 0, -1
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
         #: Deliveries that were submitted and are not settled.
@@ -284,11 +289,17 @@ class ListenerRunner(Generic[D]):
         self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
 
     def answered(self, delivery: D, verdict: Verdict | None) -> None:
-        """Pass the result of a call to the loop; None if it did not begin. On any thread."""
-        self._client.connection.call_soon(self._take_answer, delivery, verdict)
+        """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
+        self._answers.append((delivery, verdict))
+        takes = self._takes
+        if self._woken != takes:
+            self._client.connection.call_soon(self._take_answers)
+            self._woken = takes  # last: if Ctrl-C comes before, the next result wakes the loop
 
-    def _take_answer(self, delivery: D, verdict: Verdict | None) -> None:
-        self._act_on(delivery, verdict)
+    def _take_answers(self) -> None:
+        self._takes += 1  # first: a result added from here on wakes the loop again
+        for _ in range(len(self._answers)):
+            self._act_on(*self._answers.popleft())
         self._flush()
 
     def _act_on(self, delivery: D, verdict: Verdict | None) -> None:
@@ -479,7 +490,7 @@ class ListenerRunner(Generic[D]):
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     def drop(self) -> None:
-        """Close everything once replies are sent, at once if there are none. On any thread but that of the loop."""
+        """Close everything; pending replies get `CLOSE_S` first. On any thread but that of the loop."""
         self.replier.close(CLOSE_S)
         self._source.drop()
 

@@ -157,6 +157,8 @@ class Settler:
         self._callbacks = CallbackThread("minimq-ack-callbacks")
         #: Acknowledgements on their way to the loop, which sends them once those in flight are answered.
         self._acks: deque[_Ack] = deque()
+        #: How often the loop has sent them, and the count for which it was woken; equal if a wake-up is pending.
+        self._sends, self._woken = 0, -1
         # The rest is changed on the event loop only.
         self._has_acks_under_way = False
         self.in_hand = InHand()
@@ -191,9 +193,11 @@ class Settler:
         except InvalidArgument as error:
             acknowledged.set_exception(error)
             return acknowledged
-        is_due = not self._has_acks_under_way or len(self._acks) == _MAX_WAITING_ACKS
-        if is_due and not self._connection.call_soon(self.send_acks):
-            raise Closed(CLOSED)
+        sends = self._sends
+        if self._woken != sends and (not self._has_acks_under_way or len(self._acks) >= _MAX_WAITING_ACKS):
+            if not self._connection.call_soon(self.send_acks):
+                raise Closed(CLOSED)
+            self._woken = sends  # last: if Ctrl-C comes before, the next acknowledgement wakes the loop
         return acknowledged
 
     def drop(self) -> None:
@@ -278,6 +282,7 @@ class Settler:
 
     def send_acks(self) -> None:
         """Send waiting acknowledgements."""
+        self._sends += 1  # first: an acknowledgement added from here on wakes the loop again
         # Separately per broker, so that a broker that is away delays only acknowledgements of its own messages.
         by_broker: dict[frozenset[str], list[_Ack]] = {}
         for _ in range(len(self._acks)):
