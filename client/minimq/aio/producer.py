@@ -209,8 +209,8 @@ class Producer(ProducerFace):
                     if not limit.expired():
                         raise
                     raise DeadlineExceeded(
-                        f"the message was not sent within {timeout_s:g} s, as the buffer stayed full: "
-                        "send more slowly, raise buffer_bytes, or wait longer"
+                        f"the message was not sent within {timeout_s:g} s, as it waited behind others or for room in "
+                        "the buffer: send more slowly, raise buffer_bytes, or wait longer"
                     ) from None
         except BaseException:
             requester.forget(request)

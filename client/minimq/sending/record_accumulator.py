@@ -319,11 +319,12 @@ class RecordAccumulator:
         if batch.deadline == math.inf:
             batch.deadline = now + self._options.send_timeout_s
         # A broker said that the topic is gone. Name servers get some time to report where else it exists.
-        is_known = self._selector.is_known(batch.topic)
-        if not is_known and now - self._without_route.setdefault(batch.topic, now) >= _ROUTE_TIMEOUT_S:
+        if self._selector.is_known(batch.topic):
+            self._without_route.pop(batch.topic, None)
+        elif now - self._without_route.setdefault(batch.topic, now) >= _ROUTE_TIMEOUT_S:
             self._give_up(batch, reason, now, hopeless=True)
-        else:
-            self._try_later(batch, reason, now, tried=False)
+            return
+        self._try_later(batch, reason, now, tried=False)
 
     def _leave(self, batch: PendingBatch, target: Target, now: float) -> None:
         if batch.number is None:
