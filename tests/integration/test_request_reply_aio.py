@@ -86,7 +86,9 @@ def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster,
             await producer.flush()
             buffer, share = producer._core._buffer, BufferShare()
             buffer.reserve(share, topic, 1, 1_000)
-            with pytest.raises(DeadlineExceeded, match=r"not sent within 0.1 s, as it waited behind others or for room"):
+            with pytest.raises(
+                DeadlineExceeded, match=r"not sent within 0.1 s, as it waited behind others or for room"
+            ):
                 await producer.request(Message(topic, b"late"), timeout=0.1)
             buffer.release(share)
         assert [message.body for message in read_all(cluster.nameserver, topic)] == [b"first"]

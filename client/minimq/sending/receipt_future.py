@@ -24,7 +24,8 @@ class _NoLock(nullcontext[None]):
 
 
 #: Marks futures that got their outcome before anyone waited; stands in place of their condition. Locks nothing:
-#: `concurrent.futures.wait` acquires the conditions of many futures, in an order that would not fit a common lock.
+#: `concurrent.futures.wait` holds the conditions of many futures at once. If futures shared a lock, two threads could
+#: deadlock.
 _COMPLETED = _NoLock()
 #: Attributes of the base class that are created only when someone waits for the future.
 _PARTS: dict[str, Callable[[], Any]] = {"_condition": threading.Condition, "_waiters": list, "_done_callbacks": list}

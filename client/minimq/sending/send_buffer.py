@@ -186,7 +186,8 @@ class SendBuffer:
         """Return the number of messages without an outcome, by topic."""
         left: Counter[str] = Counter()
         for ticket, topic in [*self._topics.items()]:
-            left[topic] += self._counts.get(ticket, 0)
+            if count := self._counts.get(ticket):  # else released meanwhile
+                left[topic] += count
         return left
 
     def _oldest(self) -> int:
