@@ -201,14 +201,11 @@ class SendBuffer:
         Raises `DeadlineExceeded` at the deadline, on the monotonic clock.
         """
         full = f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
-        advice = "send more slowly, raise buffer_bytes, or"
         if not self._block_when_full:
-            raise BufferFull(f"{full}: {advice} set block_when_full")
+            raise BufferFull(f"{full}: send more slowly, raise buffer_bytes, or set block_when_full")
         check_may_wait()  # a signal handler could wait for room that the code it interrupted holds
         if not self._wait_until(take, deadline):
-            raise DeadlineExceeded(
-                f"the message was not sent, as the buffer stayed full ({full}): {advice} wait longer"
-            )
+            raise DeadlineExceeded(f"{full}, and the buffer stayed full: the message was not sent; send more slowly")
 
     def _wait_until(self, is_over: Callable[[], bool], deadline: float | None) -> bool:
         woken: SimpleQueue[None] = SimpleQueue()
