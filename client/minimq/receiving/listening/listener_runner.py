@@ -143,11 +143,9 @@ class ListenerRunner(Generic[D]):
         self._most_calls = source.calls_per_thread * threads
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
         self.replier = Replier(source.client, MOST_BODY_BYTES)
-        self._closing = Closing()
-        self._is_closed = False
+        self._closing, self._is_closed = Closing(), False
         self._broken: BaseException | None = None
-        #: Results of calls on their way to the loop, which is woken once for many: how often it has taken some, and the
-        #: count for which it was woken; equal if a wake-up is pending.
+        #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
         self._takes, self._woken = 0, -1
         # The rest belongs to the event loop.
@@ -291,8 +289,7 @@ class ListenerRunner(Generic[D]):
     def answered(self, delivery: D, verdict: Verdict | None) -> None:
         """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
         self._answers.append((delivery, verdict))
-        takes = self._takes
-        if self._woken != takes:
+        if self._woken != (takes := self._takes):
             self._client.connection.call_soon(self._take_answers)
             self._woken = takes  # last: if Ctrl-C comes before, the next result wakes the loop
 
@@ -490,7 +487,7 @@ class ListenerRunner(Generic[D]):
             raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     def drop(self) -> None:
-        """Close everything; pending replies get `CLOSE_S` first. On any thread but that of the loop."""
+        """Close all; pending replies get `CLOSE_S` first. On any thread but that of the loop."""
         self.replier.close(CLOSE_S)
         self._source.drop()
 
