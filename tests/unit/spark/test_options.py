@@ -159,6 +159,7 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     assert text.startswith("unknown option 'startingOffset': did you mean 'startingOffsets'? spark.read has ")
     assert all(option.name in text for option in OPTIONS if option.batch is not None)
     assert "maxOffsetsPerTrigger" in stream_refusal(startingOffset="earliest")
+    assert "unknown option 'pushFilters'" in refusal(pushFilters="true")  # Spark alone decides which filters it passes
     assert "did you mean 'topic'? " in refusal(path="orders")  # which load("orders") makes
     assert "did you mean 'nameserver'? " in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
 
