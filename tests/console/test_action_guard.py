@@ -467,7 +467,7 @@ def test_programs_use_an_action_as_json(plain: str, admin: Admin, topic: str) ->
     assert [(each["name"], each["value"]) for each in form["fields"]] == [("queues", "4")]
     assert form["plan"] is None
     described = visitor.json(f"{path}?queues=6&step=check")
-    assert "gets 6 write queues and 6 read queues in place of 4 and 4." in described["plan"]["sentences"][0]
+    assert "gets 6 queues in place of 4 queues." in described["plan"]["sentences"][0]
     fields = {"token": described["token"], "step": "do", "confirm": described["confirm"]}
     done = visitor.post(path, fields, Accept="application/json")
     assert done.status == 200

@@ -123,7 +123,7 @@ def test_a_person_is_asked_before_messages_are_kept_for_less_long(
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("--queues 8 --broker broker-a", ("gets 8 write queues and 8 read queues", "Consumers see the new")),
+        ("--queues 8 --broker broker-a", ("gets 8 queues in place of 4 queues", "Consumers see the new")),
         ("--queues 2 --broker broker-a", ("Producers leave 2 queues with 2 messages", "2 stored messages of")),
         (
             "--read-queues 4 --write-queues 2 --broker broker-a",

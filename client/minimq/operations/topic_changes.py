@@ -121,8 +121,7 @@ def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], giv
     if not changed:
         return [f"Topic {described.topic} has these queues already."]
     said = [
-        f"On {new.broker_name} topic {described.topic} gets {count_of(new.write_queues, 'write queue')} and "
-        f"{count_of(new.read_queues, 'read queue')} in place of {old.write_queues:,} and {old.read_queues:,}."
+        f"On {new.broker_name} topic {described.topic} gets {_queues(new)} in place of {_queues(old)}."
         for old, new in changed
     ]
     if any(old.read_queues > new.read_queues for old, new in changed):
@@ -139,6 +138,12 @@ def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], giv
     if any(old.write_queues != new.write_queues for old, new in changed):
         said.append("Keys may go to other queues then.")
     return said
+
+
+def _queues(of: TopicSettings) -> str:
+    if of.read_queues == of.write_queues:
+        return count_of(of.read_queues, "queue")
+    return f"{count_of(of.write_queues, 'write queue')} and {count_of(of.read_queues, 'read queue')}"
 
 
 def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: int) -> list[str]:
