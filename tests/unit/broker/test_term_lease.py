@@ -61,6 +61,7 @@ def test_an_older_term_is_not_confirmed_and_what_was_confirmed_is_waited_for() -
 
 
 @pytest.mark.rounds
+@pytest.mark.timeout(3_600)
 @for_each("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
 def test_two_masters_never_serve_at_one_time_and_nothing_acknowledged_is_lost(first: int) -> None:
     by_replicas = terms = 0
