@@ -156,7 +156,7 @@ def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> No
         fitting = MAX_FILTERS // (9 * MAX_TAGS)
         for number in range(fitting):
             subscribe(number, MAX_TAGS)
-        with pytest.raises(SystemBusy, match="each tag counts as 8 more"):
+        with pytest.raises(SystemBusy, match="each tag counts as 8 characters"):
             subscribe(fitting, MAX_TAGS)
         subscribe(0, 0)
         subscribe(fitting, MAX_TAGS)

@@ -64,7 +64,7 @@ def test_a_problem_names_the_group_that_it_is_about() -> None:
 
 
 class Cluster:
-    """A cluster with some topics and one group, of which each broker stores and reads what it is told."""
+    """A cluster with some topics and one group. `ends` sets how many messages each broker has stored and read."""
 
     def __init__(self, *topics: str) -> None:
         self.topics = topics

@@ -134,7 +134,7 @@ def test_clients_that_come_at_once_watch_no_more_than_all_may(world: World, monk
         for watcher in watchers:
             world.watchers.add(watcher)
         follows = [asyncio.create_task(world.watchers.follow(watcher, request)) for watcher in watchers]
-        while not watchers[0].topics:  # noqa: ASYNC110 - nothing tells of it
+        while not watchers[0].topics:  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
         follows[0].cancel()
         return await asyncio.gather(*follows, return_exceptions=True)

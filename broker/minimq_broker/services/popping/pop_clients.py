@@ -105,8 +105,8 @@ class PopClients:
         size = stream.filter_size + _size(take.filter, tags) - (_size(*known) if known else 0)
         if (known is None and len(stream.subscribed) >= MAX_TOPICS) or size > MAX_FILTERS:
             text = (
-                f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters, where "
-                "each tag counts as 8 more"
+                f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters; "
+                "each tag counts as 8 characters"
             )
             raise SystemBusy(text, limit="pops")
         tags = self._poppers.subscribe(group, client_id, take.topic, take.filter, tags)
