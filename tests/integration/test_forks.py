@@ -42,10 +42,13 @@ def test_clients_do_nothing_in_a_fork_and_go_on_where_they_were_made() -> None:
         ("open", "UsageError: no client works in process"),
         ("grandparent", "UsageError: no client works in process"),
         ("supported", "SEND_OK"),
-        pytest.param(
-            "grpc",
-            "UsageError: no client works in process",
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the threads of gRPC"),
+        *(
+            pytest.param(
+                parent,
+                "UsageError: no client works in process",
+                marks=pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the threads of gRPC"),
+            )
+            for parent in ("grpc", "thread-grpc_shutdown", "thread-event_engine", "thread-lifeguard")
         ),
     ],
 )
@@ -55,7 +58,7 @@ def test_a_child_makes_its_own_client_or_is_told_why_not(
     outcomes, log = run_parent(parent, cluster.nameserver, topic)
     assert len(outcomes) == 5
     assert all(outcome.startswith(said) for outcome in outcomes), outcomes
-    assert log.count("set GRPC_ENABLE_FORK_SUPPORT=1") == (1 if parent == "grpc" else 0), log
+    assert log.count("set GRPC_ENABLE_FORK_SUPPORT=1") == (1 if parent.startswith(("grpc", "thread-")) else 0), log
 
 
 def test_children_that_use_no_client_survive_a_fork_beside_an_open_one(cluster: LocalCluster, topic: str) -> None:

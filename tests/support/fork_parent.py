@@ -1,8 +1,9 @@
 """A program that forks children in a certain state of gRPC: KIND NAMESERVER TOPIC. It tells in JSON what they did.
 
 KIND is what the parent does before: "never" makes a client, "closed" it again, "open" keeps it, "grandparent" forks
-another parent meanwhile, "grpc" and "supported" have a channel that is not of minimq. All children make a client and
-send. Only with "busy", where a thread of the parent sends without a pause, they do nothing.
+another parent meanwhile, "grpc" and "supported" have a channel that is not of minimq, "thread-NAME" has a thread of
+that name on Linux. All children make a client and send. Only with "busy", where a thread of the parent sends on and
+on, they do nothing.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from minimq import Message, Producer
 from minimq.transport import home_process
@@ -50,6 +52,24 @@ def use_grpc(channel: grpc.Channel) -> None:
         time.sleep(0.001)  # on a busy machine, a thread has its name late
 
 
+@contextmanager
+def repeating(work: Callable[[], object]) -> Iterator[None]:
+    """Have a thread that does this again and again, and has done it once."""
+    is_done, over = threading.Event(), threading.Event()
+
+    def repeat() -> None:
+        while not over.wait(0.0001):
+            work()
+            is_done.set()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    is_done.wait()
+    yield
+    over.set()
+    thread.join()
+
+
 def main(kind: str, nameserver: str, topic: str) -> None:
     """Prepare, fork children, and tell what became of them."""
 
@@ -65,23 +85,17 @@ def main(kind: str, nameserver: str, topic: str) -> None:
             send()
         elif kind in {"grpc", "supported"}:
             use_grpc(opened.enter_context(grpc.insecure_channel(nameserver)))
+        elif kind.startswith("thread-"):
+            comm = Path("/proc/thread-self/comm")
+            opened.enter_context(repeating(lambda: comm.write_text(kind.removeprefix("thread-"))))
         elif kind != "never":
             producer = opened.enter_context(Producer(nameserver))
             producer.send(Message(topic, b"parent"))
         if kind == "grandparent":
             outcomes = json.loads(in_child(lambda: json.dumps(five())))
         elif kind == "busy":
-            over = threading.Event()
-
-            def work() -> None:
-                while not over.is_set():
-                    producer.send(Message(topic, b"parent"))
-
-            thread = threading.Thread(target=work)
-            thread.start()
-            outcomes = [in_child(lambda: "0") for _ in range(100)]
-            over.set()
-            thread.join()
+            with repeating(lambda: producer.send(Message(topic, b"parent"))):
+                outcomes = [in_child(lambda: "0") for _ in range(100)]
         else:
             outcomes = five()
     json.dump(outcomes, sys.stdout)
