@@ -117,7 +117,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return Message, (topic, body, tag, keys, dict(properties), *rest)
 
     def __post_init__(self) -> None:
-        if type(self.topic) is not str or type(self.body) is not bytes or type(self.keys) is str:
+        # A tenth of `send_many`: `type(...)` would cost a fifth more, `isinstance` half as much again.
+        if self.topic.__class__ is not str or self.body.__class__ is not bytes or self.keys.__class__ is str:
             _check_types(self)
 
     @classmethod

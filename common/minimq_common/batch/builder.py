@@ -158,13 +158,11 @@ class BatchBuilder:
     def _add_keys(self, keys: list[Sequence[str]]) -> None:
         if not self._keys and not any(keys):
             return
-        if str in set(map(type, keys)):
-            raise InvalidArgument("keys of a message are a list of strings; a single string was given")
-        counts = list(map(len, keys))
-        if counts.count(1) == len(counts):  # fast path for the usual case
-            joined = [key for (key,) in keys]
-        else:
+        try:
+            joined = [key for (key,) in keys]  # the usual case
+        except ValueError:
             joined = list(map(SEPARATOR.join, keys))
+            counts = list(map(len, keys))
             self._separators += sum(counts) - len(counts) + counts.count(0)
         size = len("".join(joined))  # faster than adding the lengths
         if size > MAX_METADATA:
