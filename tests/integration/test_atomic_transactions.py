@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -41,6 +42,8 @@ from minimq.errors import (
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, halves_pb2
+from support.process import process
+from support.reading import read_all
 from support.waiting import wait_until
 
 
@@ -322,6 +325,46 @@ def test_each_message_leads_to_one_though_some_blocks_raise(
     assert stored(pair, target) == expected
     with Admin(pair.nameserver) as admin:
         assert admin.describe_group(group).lag == 0
+
+
+RELAY = """
+import sys
+from minimq import Message, Producer, PullConsumer, SimpleConsumer
+from minimq.errors import Fenced
+nameserver, group, source, target, balance, name = sys.argv[1:]
+kind, options = (PullConsumer, {"auto_commit": False}) if balance == "queues" else (SimpleConsumer, {})
+with kind(nameserver, group=group, **options) as consumer, Producer(nameserver) as producer:
+    consumer.subscribe(source)
+    while True:
+        try:
+            with producer.transaction(consumer) as tx:
+                for message in tx.receive(0.5, 10):
+                    tx.send(Message(target, message.body, properties={"relay": name}))
+        except Fenced:
+            pass
+"""
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_a_second_process_of_the_group_beside_the_first_repeats_and_loses_nothing(
+    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], group: str, balance: str
+) -> None:
+    source, target = topics
+    arguments = [sys.executable, "-c", RELAY, pair.nameserver, group, source, target, balance]
+    expected: list[bytes] = []
+
+    def relays_after_more() -> set[str]:
+        bodies = [b"%d" % number for number in range(len(expected), len(expected) + 40)]
+        producer.send_many(Message(source, body) for body in bodies)
+        expected.extend(bodies)
+        return {message.properties["relay"] for message in read_all(pair.nameserver, target)}
+
+    with process(*arguments, "first"):
+        wait_until(relays_after_more, what="the first one is at work")
+        with process(*arguments, "second"):
+            wait_until(lambda: len(relays_after_more()) == 2, what="both are at work")
+            wait_until(lambda: admin.describe_group(group).lag == 0, what="they have done all")
+    assert stored(pair, target) == sorted(expected)
 
 
 def test_a_consumer_that_commits_by_itself_is_refused(
