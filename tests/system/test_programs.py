@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from support.pages import run_page
+from minimq import LocalCluster
+from support.pages import blocks_of, run_page
+from support.process import process
+from support.reading import read_all
 from support.registry_server import registry_server
 
 #: By page the lines that its program prints; `...` stands for any text.
@@ -175,3 +181,45 @@ def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> No
     assert "dead letters orders - listener answered RETRY_LATER 1" in said
     assert "sent again 1 and then 0" in said
     assert "filtered b'bad'" in said
+
+
+OUTBOX = """
+import sqlite3, sys, time
+from contextlib import closing
+from pathlib import Path
+from minimq import Message, Producer, by_hash
+class Waiting(Producer):
+    def send_many(self, messages, **options):
+        super().send_many(messages, **options)
+        print("stored", len(messages), flush=True)
+        while sys.argv[3:] and not Path(sys.argv[3]).exists():
+            time.sleep(0.01)
+folder, producer = Path(sys.argv[1]), Waiting(sys.argv[2])
+"""
+
+
+@pytest.mark.slow
+def test_a_second_relay_of_the_outbox_sends_nothing_beside_the_first(
+    cluster: LocalCluster, topic: str, tmp_path: Path
+) -> None:
+    """The first one has sent the rows, and not deleted them yet."""
+    [page] = [block for block in blocks_of("docs/transactions.md", "python") if "def relay(" in block]
+    program = OUTBOX + page[page.index("def relay(") :]
+    rows = [(number, topic, "o-18", b"%d" % number) for number in range(5)]
+    with closing(sqlite3.connect(tmp_path / "shop.db")) as database, database:
+        database.execute("CREATE TABLE outbox (number INTEGER PRIMARY KEY, topic TEXT, key TEXT, body BLOB)")
+        database.executemany("INSERT INTO outbox VALUES (?, ?, ?, ?)", rows)
+    command = sys.executable, "-c", program, str(tmp_path), cluster.nameserver
+    with process(*command, str(tmp_path / "go-on")) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "stored 5\n"
+        with process(*command) as second:
+            said, error = second.communicate()
+            assert (said, second.returncode) == ("", 1)
+            assert "database is locked" in error
+        (tmp_path / "go-on").touch()
+        said, error = first.communicate()
+        assert said.splitlines()[-1] == "sent 5 left 0", error
+    with process(*command) as third:
+        assert third.communicate()[0].splitlines()[-1] == "sent 0 left 0"
+    assert [message.body for message in read_all(cluster.nameserver, topic)] == [row[3] for row in rows]
