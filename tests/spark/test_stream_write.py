@@ -46,8 +46,9 @@ class Copying:
         with Producer(self._nameserver) as producer:
             producer.send_many(Message(self._topic, b"%d" % number) for number in numbers)
 
-    def run(self, transactional: str = "true", *, sink: str = "minimq_failing") -> None:
+    def run(self, transactional: str = "true", *, sink: str = "minimq_failing", **options: str) -> None:
         given = {"nameserver": self._nameserver, "topic": self.target, "transactional": transactional, **self._options}
+        given |= options
         if sink == "minimq":
             del given["faults"]
         self._finish(self._rows().writeStream.format(sink).options(**given))
@@ -78,10 +79,10 @@ class Copying:
         finally:
             query.stop()
 
-    def fail(self, where: str, transactional: str = "true") -> None:
+    def fail(self, where: str, transactional: str = "true", **options: str) -> None:
         self.faults.plan(where)
         with pytest.raises(PySparkException, match=f"a planned fault {where}"):
-            self.run(transactional)
+            self.run(transactional, **options)
 
     def forget(self, *entries: str) -> None:
         """Remove entries of the checkpoint, such as "commits/1"."""
@@ -155,6 +156,29 @@ def test_a_micro_batch_that_failed_is_written_once(copying: Copying) -> None:
     copying.send(range(2 * SIZE, 3 * SIZE))
     copying.run()
     assert copying.written() == list(range(3 * SIZE))
+
+
+def test_refused_rows_are_written_to_the_dead_letter_topic_once_or_dropped(
+    copying: Copying, cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]
+) -> None:
+    letters = new_name()
+    admin.create_topic(letters, queues=1)
+    refusing = {"maxBodyBytes": "3", "deadLetterTopic": letters}
+    copying.send(range(990, 1010))
+    with pytest.raises(PySparkException, match="has 4 bytes in a row, the limit is 3"):
+        copying.run(maxBodyBytes="3")
+    for where in (BEFORE_COMMIT, AFTER_COMMIT):
+        copying.fail(where, **refusing)
+        found = read_all(cluster.nameserver, letters)
+        assert len(found) == (10 if where is AFTER_COMMIT else 0)
+    copying.run(**refusing)
+    copying.send(range(995, 1005))
+    copying.run(maxBodyBytes="3", refusedRows="drop")
+    assert copying.written() == sorted([*range(990, 1000), *range(995, 1000)])
+    found = read_all(cluster.nameserver, letters)
+    assert [message.body for message in found] == [b"100"] * 10
+    assert {message.properties["body_bytes"] for message in found} == {"4"}
+    assert all("has 4 bytes in a row, the limit is 3" in message.properties["refused"] for message in found)
 
 
 @pytest.mark.long
