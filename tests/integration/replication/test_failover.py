@@ -18,6 +18,7 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.fake_broker import registered
 from support.raw_popper import Popped, RawPopper
+from support.command import Minimq
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -309,6 +310,38 @@ def test_a_master_goes_on_without_its_controller_while_all_in_sync_confirm_it(tm
         wait_in_sync(cluster, master, slave)
         other.resume()
         wait_in_sync(cluster, *cluster.brokers)
+        wait_caught_up(cluster)
+
+
+@pytest.mark.fault
+def test_the_cluster_status_says_that_the_controller_does_not_answer(tmp_path: Path) -> None:
+    with replicas(tmp_path, nameservers=2) as cluster:
+        master, slave = cluster.brokers
+        controller = cluster.nameservers[0]
+        minimq = Minimq(cluster.nameserver)
+        wait_in_sync(cluster, master, slave)
+
+        def lines_with(text: str) -> list[str]:
+            """Return the first words of the lines of brokers that have a text."""
+            lines = minimq("cluster", "status").splitlines()
+            return [" ".join(line.split()[:2]) for line in lines if text in line]
+
+        def shown(broker: BrokerProcess, text: str) -> bool:
+            return lines_with(text) == [f"broker-a {broker.broker_id}"]
+
+        assert lines_with("controller") == []
+        controller.kill()
+        wait_until(lambda: shown(slave, "its controller has not answered for "), PATIENCE_S)
+        confirmed = "has served without its controller for "
+        wait_until(lambda: shown(master, confirmed), PATIENCE_S, what="all in-sync replicas confirm it")
+        slave.pause()
+        refusing = "accepts no messages: its controller does not answer, and not all in-sync replicas confirm it"
+        wait_until(lambda: shown(master, refusing), PATIENCE_S, what="one of them does not")
+        slave.resume()
+        wait_until(lambda: shown(master, confirmed), PATIENCE_S, what="it confirms it again")
+        controller.start()
+        wait_until(lambda: not lines_with("controller"), PATIENCE_S, what="the controller answers")
+        wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
 
 
