@@ -35,6 +35,7 @@ from minimq.administration.resolutions import ROLLBACK
 from minimq.errors import Closed, InvalidArgument
 from minimq.otel import processing
 from support.command import environment
+from support.process import process
 from support.spans import Telemetry, attributes_of, parent_of, trace_of
 from support.waiting import wait_until
 
@@ -500,6 +501,47 @@ def test_the_propagators_of_the_process_write_and_read_the_context(
     assert tenant == wanted
     assert [parent_of(span) for span in processed] == [sent.context and sent.context.span_id] * 2
     assert baggage.get_baggage("tenant") is None
+
+
+TRACED = """
+import sys
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import TracerProvider
+from minimq import Message, Producer, SimpleConsumer
+from minimq.otel import processing
+from minimq.otel.instrumentor import MinimqInstrumentor
+address, topic, group = sys.argv[1:]
+trace.set_tracer_provider(TracerProvider())
+MinimqInstrumentor().instrument()
+with Producer(address) as producer, SimpleConsumer(address, group=group) as consumer:
+    token = context.attach(baggage.set_baggage("tenant", "acme"))
+    with trace.get_tracer("shop").start_as_current_span("order") as order:
+        producer.send(Message(topic, b"1"))
+    context.detach(token)
+    consumer.subscribe(topic)
+    [message] = consumer.receive(timeout=30)
+    with processing(message) as span:
+        is_one_trace = span.get_span_context().trace_id == order.get_span_context().trace_id
+        print(*sorted(message.properties), is_one_trace, baggage.get_baggage("tenant"))
+    consumer.ack([message])
+"""
+
+
+@pytest.mark.parametrize(
+    ("propagators", "printed"),
+    [
+        ("b3", "b3 True None"),
+        ("baggage,b3multi", "baggage x-b3-sampled x-b3-spanid x-b3-traceid True acme"),
+        ("none", "False None"),
+    ],
+)
+def test_the_propagators_of_the_environment_write_and_read_the_context(
+    cluster: LocalCluster, topic: str, group: str, propagators: str, printed: str
+) -> None:
+    program = sys.executable, "-c", TRACED, cluster.nameserver, topic, group
+    with process(*program, OTEL_PROPAGATORS=propagators) as running:
+        output, errors = running.communicate(timeout=60)
+    assert output.strip() == printed, errors
 
 
 def count_of(span: ReadableSpan) -> int:

@@ -16,9 +16,9 @@ from minimq.local.server_process import BrokerProcess
 from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
+from support.command import Minimq
 from support.fake_broker import registered
 from support.raw_popper import Popped, RawPopper
-from support.command import Minimq
 from support.raw_sender import RawSender
 from support.reading import read_all
 from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
