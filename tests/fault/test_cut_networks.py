@@ -13,10 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import pytest
 
 from minimq import Admin
 from minimq.administration.descriptions import ReplicationReport, replication_from_wire
+from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
@@ -47,7 +49,7 @@ class Served:
 
 
 class Hosts:
-    """The servers, each on its host, and threads that ask each broker to act as the master all the time."""
+    """The servers, each on its host, and threads that use each broker as if it were the master all the time."""
 
     def __init__(self, network: CutNetwork) -> None:
         self.network = network
@@ -55,6 +57,8 @@ class Hosts:
         self.brokers = [f"{network.addresses[replica]}:10911" for replica in REPLICAS]
         self.served: list[Served] = []
         self.stored: list[bytes] = []
+        #: The offset and the body of each message that a broker has given to a reader, by its replica.
+        self.pulled: dict[int, set[tuple[int, bytes]]] = {replica: set() for replica in REPLICAS}
         self.ended = threading.Event()
 
     def report(self, replica: int) -> ReplicationReport | None:
@@ -98,9 +102,25 @@ class Hosts:
                 if _is_granted(member):
                     self.served.append(Served(replica, begun, time.monotonic()))
 
+    def pull(self, replica: int) -> None:
+        """Read the queue from a broker, whatever it is."""
+        link, offset = BrokerLink(self.brokers[replica]), 0
+        while not self.ended.wait(0.02):
+            request = broker_pb2.PullRequest(
+                pull_id=1, topic="t", queue_id=0, offset=offset, max_messages=1000, max_bytes=1 << 20, wait_ms=500
+            )
+            with contextlib.suppress(grpc.RpcError):
+                for frame in link.stub.Pull(iter([request]), timeout=2.0):
+                    for found in frame.batches:
+                        [body] = RecordBatch(found.batch).bodies()
+                        self.pulled[replica].add((found.base_offset, body))
+                        offset = found.base_offset + 1
+        link.close()
+
     @contextlib.contextmanager
     def asked(self) -> Iterator[None]:
-        threads = [threading.Thread(target=ask, args=(each,)) for each in REPLICAS for ask in (self.send, self.own)]
+        asking = (self.send, self.own, self.pull)
+        threads = [threading.Thread(target=ask, args=(each,)) for each in REPLICAS for ask in asking]
         for thread in threads:
             thread.start()
         try:
@@ -177,7 +197,7 @@ def test_with_every_link_to_the_controller_cut_the_master_goes_on_until_a_replic
 
 
 @pytest.mark.timeout(300)
-def test_whichever_links_are_cut_two_masters_never_serve_and_nothing_acknowledged_is_lost(hosts: Hosts) -> None:
+def test_whichever_links_are_cut_two_masters_never_serve_and_nothing_acknowledged_or_read_is_lost(hosts: Hosts) -> None:
     chance = random.Random(SEED)
     pairs = list(itertools.combinations((CONTROLLER, *REPLICAS), 2))
     with hosts.asked():
@@ -193,9 +213,14 @@ def test_whichever_links_are_cut_two_masters_never_serve_and_nothing_acknowledge
         wait_until(hosts.all_in_sync, PATIENCE_S, what="all are in sync again")
     assert len({served.replica for served in hosts.served}) > 1, "no other one became the master"
     _check_one_at_a_time(hosts.served)
-    found = [message.body for message in read_all(hosts.nameserver, "t")]
+    messages = read_all(hosts.nameserver, "t")
+    found = [message.body for message in messages]
     assert len(set(found)) == len(found)
     assert set(hosts.stored) <= set(found)
+    there = {(message.queue_offset, message.body) for message in messages}
+    for replica, pulled in hosts.pulled.items():
+        assert pulled, replica
+        assert not pulled - there, f"replica {replica} has given away what the last master does not have"
 
 
 def _check_one_at_a_time(served: list[Served]) -> None:
