@@ -366,6 +366,33 @@ def test_an_absent_topic(tmp_path: Path) -> None:
         tx.send(Message("absent", b"x"))
 
 
+def test_all_transactions_are_listed_and_the_oldest_up_to_a_limit(
+    cluster: LocalCluster, admin: Admin, group: str, new_name: Callable[[], str]
+) -> None:
+    """A broker lists the first messages up to 8 MiB; the transactions of all others are listed without."""
+    topic = new_name()
+    admin.create_topic(topic, queues=1, brokers=["broker-a"])
+    count, body, minimq = 160, bytes(60_000), Minimq(cluster.nameserver)
+    with TransactionalProducer(cluster.nameserver, group=group, check=unknown) as producer:
+        blocks = [producer.transaction() for _ in range(count)]
+        for number, block in enumerate(blocks):
+            block.send(Message(topic, body, keys=[f"k{number}"]))
+    numbers = [block.number for block in blocks]
+    listed = admin.list_transactions(group)
+    assert listed.count == count
+    assert [each.number for each in listed.transactions] == numbers
+    shown = {each.number: each.keys for each in listed.transactions if each.keys is not None}
+    assert 100 < len(shown) < count
+    assert shown == {number: (f"k{place}",) for place, number in enumerate(numbers) if number in shown}
+    for options, most in ((), 100), (("--limit", "150"), 150):
+        rows = minimq.json("transaction", "list", "--group", group, *options)
+        assert [row["number"] for row in rows] == numbers[:most]
+    assert "only the oldest 100 are shown" in minimq.with_stderr("transaction", "list", "--group", group)
+    for number in numbers:
+        assert admin.end_transaction(group, number, ROLLBACK) is ROLLBACK
+    assert admin.list_transactions(group).count == 0
+
+
 def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: str, new_name: Callable[[], str]) -> None:
     group, minimq = new_name(), Minimq(quick.nameserver)
     message = Message(orders, b"body", keys=("o-17", "x"))

@@ -146,7 +146,7 @@ class OpenHalf(google.protobuf.message.Message):
     is_undecided: builtins.bool
     """There are no further check-backs: an operator has to decide."""
     batch: builtins.bytes
-    """The first batch of the transaction, unless it is large or damaged."""
+    """The first batch of the transaction, unless it is large or damaged, or those of older transactions fill the answer."""
     expires_ms: builtins.int
     """Time until it expires."""
     @property
