@@ -63,6 +63,10 @@ def test_a_broker_that_hangs_holds_no_page_and_is_named(own_cluster: LocalCluste
         page = own_console.json("/topics/orders")
         assert [each["broker"] for each in page["topic"]["brokers"]] == ["broker-a"]
         assert any("broker-b" in sentence for sentence in page["missing"])
+        assert (
+            "queue broker-b:0 cannot be read: broker broker-b: "
+            in own_console.get("/topics/orders?queue=broker-b:0").text
+        )
         assert "This page is incomplete" in own_console.get("/topics/orders").text
     finally:
         hanging.resume()
@@ -79,6 +83,11 @@ def test_what_an_absent_broker_holds_is_unknown_and_not_nothing(
     try:
         wait_until(lambda: "away: its queues" in own_console.get("/topics/elsewhere").text)
         assert "<dt>Messages</dt><dd>\N{EN DASH}</dd>" in own_console.get("/topics/elsewhere").text
+        for path in ("/topics/elsewhere", "/topics/orders", "/topics/orders/tail"):
+            shown = own_console.get(f"{path}?queue=broker-b:0").text
+            assert "queue broker-b:0 cannot be read: broker-b is away since " in shown
+            assert "has no queue" not in shown
+        assert "has no queue broker-a:9" in own_console.get("/topics/orders?queue=broker-a:9").text
         delayed = own_console.json("/delayed")
         assert {each["topic"]: each["messages"] for each in delayed["topics"]} == {"elsewhere": None, "orders": None}
         for page in (delayed, own_console.json("/delayed/orders"), own_console.json("/transactions")):

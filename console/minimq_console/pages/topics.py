@@ -10,6 +10,7 @@ from functools import partial
 
 from minimq import MessageQueue, ReceivedMessage
 from minimq.administration.descriptions import QueueDescription, TopicDescription
+from minimq.connection.away import say_away
 from minimq.operations.messages import store_order
 from minimq.operations.views import row_of
 from minimq.receiving.range_reader import RangeReader
@@ -140,8 +141,15 @@ def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDesc
     for each in described.queues:
         if (each.queue.broker_name, str(each.queue.queue_id)) == (broker, number):
             return (each,)
-    text = f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"
-    raise WrongParameter("queue", text)
+    raise WrongParameter("queue", _why_without(described, queue, broker))
+
+
+def _why_without(described: TopicDescription, queue: str, broker: str) -> str:
+    if away := [each for each in described.away if each.broker_name == broker]:
+        return f"queue {queue} cannot be read: {say_away(away)}"
+    if broker in described.unanswered:
+        return f"queue {queue} cannot be read: broker {broker}: {described.unanswered[broker]}"
+    return f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"
 
 
 def _wanted_of(parameters: Parameters) -> Data:
