@@ -173,6 +173,7 @@ class Dispatcher(grpc.GenericRpcHandler):
             raise InvalidArgument(f"{method.name} was called without a request")
         check_bounds(request)
         if caller is not None:
+            caller.enter(method.access)  # again: the right may have been revoked while the request was not sent
             caller.check(request)
         return await method.serve(request, context)
 

@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
+import grpc.aio
 import pytest
 
 from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl
-from minimq_common.security.access_document import AccessDocument, StoredKey, User
+from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
+from minimq_common.wire.dispatcher import Dispatcher
 from minimq_proto.v1 import broker_pb2, nameserver_pb2
 
 ALICE, SERVER, LATER_SERVER, NOBODY = (new_key(bytes([number]) * 37) for number in range(4))
@@ -46,6 +48,10 @@ class World(NamedTuple):
 
     def allow(self, version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> None:
         self.shared.offer(document(version, *rules, expires_ms=expires_ms, disabled=disabled), "test")
+
+    def give_role(self, version: int, role: str = "", *rules: str) -> None:
+        user = User({ALICE.id: StoredKey(ALICE.hash)}, roles=(role,) if role else (), rules=rules)
+        self.shared.offer(AccessDocument(version, {"alice": user}), "test")
 
 
 def world() -> World:
@@ -155,6 +161,81 @@ async def test_streams_end_with_the_time_of_a_key_and_with_the_key_of_a_server()
     with pytest.raises(NotAuthenticated):
         own.identify(shown(SERVER))
     own.identify(shown(LATER_SERVER))
+    await own.control.stop()
+
+
+@on_loop
+async def test_a_stream_ends_when_its_user_no_longer_sees_everything() -> None:
+    own = world()
+    own.shared.settled.set()
+    own.give_role(1, ADMIN)
+    caller, began = own.identify(shown(ALICE)), asyncio.Event()
+
+    async def stream() -> None:
+        with caller.streaming():
+            assert caller.sees_all  # so it asks for no single right
+            began.set()
+            await asyncio.Event().wait()
+
+    streaming = asyncio.create_task(stream())
+    await began.wait()
+    own.give_role(2, ADMIN, "allow read topic t")
+    await asyncio.sleep(0)
+    assert not streaming.done()
+    own.give_role(3)
+    with pytest.raises(Unavailable, match="the rights of user alice have changed"):
+        await streaming
+    await own.control.stop()
+
+
+class LateCall:
+    """A call whose request comes when the test sends it; details and context at once."""
+
+    method = "/minimq.v1.Broker/SetAccess"
+    invocation_metadata = tuple(shown(ALICE))
+
+    def __init__(self) -> None:
+        self.is_read = asyncio.Event()
+        self.request: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def read(self) -> Any:
+        self.is_read.set()
+        return await self.request
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def done(self) -> bool:
+        return False
+
+    async def abort(self, code: object, text: str, metadata: object) -> None:
+        raise grpc.aio.AbortError(text)
+
+
+@on_loop
+async def test_a_request_that_comes_after_its_right_was_revoked_is_rejected() -> None:
+    own = world()
+    own.shared.settled.set()
+    own.give_role(1, ADMIN)
+    served: list[Any] = []
+    errors: list[BaseException | None] = []
+
+    async def serve(request: Any, context: Any) -> None:
+        served.append(request)
+
+    dispatcher = Dispatcher(control=own.control)
+    dispatcher.add(broker_pb2.DESCRIPTOR.services_by_name["Broker"], {"SetAccess": serve})
+    for version, later in ((2, ADMIN), (3, "")):
+        call: Any = LateCall()
+        handler: Any = dispatcher.service(call)
+        calling = asyncio.ensure_future(handler.stream_unary(None, call))
+        await call.is_read.wait()
+        own.give_role(version, later, "allow read topic t")
+        call.request.set_result(broker_pb2.SetAccessRequest())
+        await asyncio.wait((calling,))
+        errors.append(calling.exception())
+    assert (len(served), errors[0]) == (1, None)
+    assert "user alice may not see or change users and rules" in str(errors[1])
     await own.control.stop()
 
 
