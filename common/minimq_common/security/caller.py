@@ -206,11 +206,10 @@ class KnownCaller(Caller):
 
     def change_rules(self, decide: Decide, *, sees_all: bool) -> None:
         """Use other rules. Ends all streams if a right was lost on which a stream may depend."""
-        former = self._decisions
-        self._decide, self.sees_all = decide, sees_all
+        former, has_lost = self._decisions, self._forgot or (self.sees_all and not sees_all)
+        self._decide, self.sees_all, self._forgot = decide, sees_all, False
         self._decisions = {need: decide(need).allowed for need in former}
         self._passed.clear()
-        has_lost, self._forgot = self._forgot, False
         if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
             self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
