@@ -160,8 +160,9 @@ class NameServerService:
         """Forget a broker that is away."""
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
         if is_forgotten:
-            text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=-"
-            log.info(text, request.broker_name, rpc.address_of(context.peer()), extra=ALWAYS_WRITTEN)
+            text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=- user=%s"
+            address, user = rpc.address_of(context.peer()), current_caller().user or "-"
+            log.info(text, request.broker_name, address, user, extra=ALWAYS_WRITTEN)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
 
     async def CheckRights(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
+from minimq import Admin, Credentials, LocalCluster, Message, Permission, Producer, PullConsumer
 from support.replicas import replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 LINE = re.compile(
     r"INFO +minimq_broker\.services\.administration: administration: (.+) name=(\S+) old='(.*)' new='(.*)' "
-    r"caller=127\.0\.0\.1:\d+ client=-$",
+    r"caller=127\.0\.0\.1:\d+ client=- user=-$",
     re.MULTILINE,
 )
 
@@ -65,9 +65,22 @@ def test_every_change_has_its_line_however_many_there_are_and_names_the_client_t
             consumer.commit()
     said = broker.log_path.read_text()
     assert said.count(f"administration: offsets set name={name} old='{name} 0:1' new='{name} 0:0'") == 120
-    line = rf"offsets set name={name} .* caller=127\.0\.0\.1:\d+ client=accountant$"
+    line = rf"offsets set name={name} .* caller=127\.0\.0\.1:\d+ client=accountant user=-$"
     assert re.search(line, said, re.MULTILINE)
     admin.delete_topic(name)
+
+
+def test_a_line_names_the_user_who_made_the_change(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path, secure=True) as cluster:
+        with Admin(credentials=cluster.credentials) as admin:
+            text = admin.add_user("alice", ["allow manage topic *"], ["admin"])
+        with Admin(credentials=Credentials.from_text(text)) as alice:
+            alice.create_topic("orders", queues=1)
+            alice.remove_rules("alice", ["allow manage topic *"])
+        said = cluster.brokers[0].log_path.read_text()
+    assert re.search(r"administration: topic created name=orders .* client=- user=alice$", said, re.MULTILINE)
+    assert re.search(r"access: user alice added: .* version=2 source=user admin$", said, re.MULTILINE)
+    assert re.search(r"access: user alice changed: .* version=3 source=user alice$", said, re.MULTILINE)
 
 
 def test_a_promotion_is_one_line(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import AccessConflict, InvalidArgument
 from minimq_common.security.access_document import AccessDocument, decode
+from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import AccessRank, SharedAccess
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import broker_pb2
@@ -73,7 +74,7 @@ class AccessService:
             if later.version <= request.expected_version:
                 raise InvalidArgument(f"the document has version {later.version}: it must be above the former one")
             await self._record(later)
-            shared.offer(later, "administration")
+            shared.offer(later, f"user {current_caller().user}")
         return broker_pb2.SetAccessResponse()
 
     def _needed(self) -> SharedAccess:

@@ -6,6 +6,7 @@ import logging
 from contextvars import ContextVar
 
 from minimq_broker.core.changes import AdminChange
+from minimq_common.security.caller import current_caller
 from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire.rpc import address_of
 
@@ -25,9 +26,10 @@ def log_change(change: AdminChange | None, error: BaseException | None = None) -
     if change is None:
         return
     address, client_id = _caller.get()
-    values = change.action, change.name, change.old, change.new, address, client_id
+    user = current_caller().user or "-"
+    values = change.action, change.name, change.old, change.new, address, client_id, user
     if error is None:
-        log.info("administration: %s name=%s old=%r new=%r caller=%s client=%s", *values, extra=ALWAYS_WRITTEN)
+        log.info("administration: %s name=%s old=%r new=%r caller=%s client=%s user=%s", *values, extra=ALWAYS_WRITTEN)
     else:
-        text = "administration: %s name=%s old=%r new=%r caller=%s client=%s error=%r"
+        text = "administration: %s name=%s old=%r new=%r caller=%s client=%s user=%s error=%r"
         log.warning(text, *values, error, extra=ALWAYS_WRITTEN)
