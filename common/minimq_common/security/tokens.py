@@ -31,9 +31,10 @@ class _Json(msgspec.Struct):
     """The fields of a JSON Web Key that are used or checked."""
 
     kty: str
-    kid: str
+    kid: str = ""
     alg: str = ""
     use: str = "sig"
+    key_ops: tuple[str, ...] = ("verify",)
     crv: str = ""
     n: str = ""
     e: str = ""
@@ -89,8 +90,8 @@ def _parse(data: msgspec.Raw) -> TokenKey | None:
     if found.d is not msgspec.UNSET:
         raise InvalidArgument("it has a private key, which its issuer has to keep: give the public keys alone")
     algorithm = _ALGORITHMS.get((found.kty, found.crv))
-    is_for_tokens = found.use == "sig" and found.alg in {"", algorithm} and 0 < len(found.kid) <= MAX_KEY_ID
-    if algorithm is None or not is_for_tokens or not found.kid.isprintable():
+    is_for_tokens = found.use == "sig" and "verify" in found.key_ops and found.alg in {"", algorithm}
+    if algorithm is None or not is_for_tokens or not 0 < len(found.kid) <= MAX_KEY_ID or not found.kid.isprintable():
         return None
     material = {name: text for name in ("kty", "crv", "n", "e", "x", "y") if (text := getattr(found, name))}
     jwk = _key_of(material, algorithm)

@@ -344,12 +344,14 @@ def changed(**fields: Any) -> bytes:
         (changed(kid="x" * 300), "it has no key with an id"),
         (changed(kid="a\nb"), "it has no key with an id"),
         (changed(use="enc"), "it has no key with an id"),
+        (changed(use=None, key_ops=["wrapKey"]), "it has no key with an id"),
         (changed(alg="HS256"), "it has no key with an id"),
         (changed(alg="RS256"), "it has no key with an id"),
         (changed(kty="oct", k="c2VjcmV0"), "it has no key with an id"),
         (changed(crv="P-384"), "it has no key with an id"),
         (changed(x="AAAA"), "it has no key with an id"),
         (changed(d="AAAA"), "it has a private key"),
+        (changed(d="AAAA", kid=None), "it has a private key"),
         (changed(kty="RSA", crv=None, n=encoded_part(bytes([255]) * 128), e="AQAB"), "of 2048 bits or more"),
         (changed(kty="RSA", crv=None, n=encoded_part(bytes([255]) * 2048), e="AQAB"), "of 2048 bits or more"),
         (
@@ -368,6 +370,7 @@ def test_of_a_key_set_those_keys_are_taken_that_verify_tokens() -> None:
     for algorithm in ("RS256", "EdDSA"):
         made.new_key(algorithm)
     keys = json.loads(made.key_set())["keys"]
+    keys[0]["key_ops"] = ["verify"]
     others = [{"kty": "oct", "kid": "a", "k": "c2VjcmV0"}, {"kty": "EC", "crv": "P-521", "kid": "b"}, 7, {"kid": 7}]
     found = parse_keys(json.dumps({"keys": [*others, *keys]}).encode())
     assert {key.id: key.algorithm for key in found.values()} == {key: kind for key, (kind, _) in made.keys.items()}
