@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 _REFRESH_S = 300.0
 #: Minimum seconds between fetches if a token names an unknown key, or the last fetch failed.
 _AGAIN_S = 2.0
+#: After so many seconds, a token that names a missing key causes another fetch: caches may show new keys late.
+_MISSING_S = 30.0
 #: Unknown key ids for which the time of the first request is remembered.
 _MAX_MISSING = 256
 _NO_KEYS: TokenKeys = {}
@@ -103,7 +105,7 @@ class FetchedKeys:
         return self._keys
 
     def find(self, key_id: str) -> TokenKey | None:
-        """Return a key, or None if a fetch that began after the first request did not find it.
+        """Return a key, or None if a fetch in the last 30 seconds that began after the first request did not find it.
 
         Raises `Unavailable` or `SystemBusy`.
         """
@@ -116,7 +118,7 @@ class FetchedKeys:
             self._missing.move_to_end(key_id)
             if len(self._missing) > _MAX_MISSING:
                 self._missing.popitem(last=False)
-            if since < self._completed_from:
+            if since < self._completed_from and now < self._completed_from + _MISSING_S:
                 if self._complaint:
                     raise Unavailable(
                         f"the keys of issuer {self._name} cannot be fetched here: the log of the server has the reason"

@@ -75,6 +75,17 @@ def test_a_key_that_is_lacking_is_fetched_but_not_again_and_again(
     assert len(keys._missing) <= 256
 
 
+def test_a_key_that_the_issuer_shows_after_it_was_asked_for_is_fetched(issuer: TokenIssuer, server: KeyServer) -> None:
+    ahead_s = [0.0]
+    keys = FetchedKeys("sso", server.url, None, again_s=AGAIN_S, clock=lambda: time.monotonic() + ahead_s[0])
+    late = issuer.new_key()
+    wait_until(lambda: outcome(lambda: keys.find(late)) == "none", PATIENCE_S, what="a cache has the former keys")
+    server.show(issuer.key_set())
+    ahead_s[0] = 30.0
+    wait_until(lambda: outcome(lambda: keys.find(late)) == late, PATIENCE_S, what="it is fetched")
+    keys.stop()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
