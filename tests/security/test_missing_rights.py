@@ -11,7 +11,17 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
+from minimq import (
+    Admin,
+    Cluster,
+    Credentials,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    TransactionalProducer,
+    TransactionResolution,
+)
 from minimq.cli.main import main
 from minimq.errors import AccessDenied, InvalidArgument, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
@@ -204,6 +214,30 @@ def test_groups_are_traced_for_those_who_may_describe_them(
         ):
             with pytest.raises(AccessDenied, match="may not read topic traced"):
                 refused()
+
+
+def test_a_list_of_transactions_shows_no_message_that_its_user_may_not_read(
+    secure: LocalCluster, admin: Admin, new_user: NewUser
+) -> None:
+    for topic in ("payroll", "sales"):
+        admin.create_topic(topic, queues=1)
+    with TransactionalProducer(
+        credentials=secure.credentials, group="payers", check=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
+        block = producer.transaction()
+        block.__enter__()
+        for topic in ("payroll", "sales"):
+            block.send(Message(topic, b"secret", keys=("key",)))
+    rule = "allow describe transaction payers"
+    for name, more, topics, body in (
+        ("watcher", "allow describe topic sales", ["sales"], None),
+        ("auditor", "allow read topic payroll", ["payroll"], b"secret"),
+        ("payer", "allow write transaction payers", ["payroll", "sales"], b"secret"),
+    ):
+        with Admin(credentials=new_user(name, rule, more)) as asking:
+            [listed] = asking.list_transactions().transactions
+        assert ([*listed.topics], listed.body, listed.keys) == (topics, body, body and ("key",)), name
+    admin.end_transaction("payers", block.number, TransactionResolution.ROLLBACK)
 
 
 def test_a_group_is_deleted_by_a_user_who_sees_none_of_its_topics(

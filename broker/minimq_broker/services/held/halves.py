@@ -19,9 +19,9 @@ from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
-from minimq_common.security.access_rule import Resource
+from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
-from minimq_common.serving.periodic import PeriodicTask
+from minimq_common.serving.periodic import PeriodicTask, slices
 from minimq_proto.v1 import attend_pb2, halves_pb2
 
 log = logging.getLogger(__name__)
@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 #: Maximum bytes of one batch in a list, and of all of them. The list omits other batches.
 _LISTED_BATCH_BYTES = 64 << 10
 _LISTED_BYTES = 8 << 20
+#: Transactions whose rights are checked per slice.
+_SHOWN_AT_ONCE = 100
 #: Maximum pause between two rounds of checks.
 _ROUND_S = 1.0
 #: Maximum checks, and expired transactions, per round.
@@ -118,7 +120,8 @@ class HalfService(PeriodicTask):
         ]
         found.sort(key=lambda item: item[1].stage.began_ms)
         response = halves_pb2.ListHalvesResponse(count=len(found))
-        response.halves.extend(await asyncio.to_thread(self._described, found[: request.most]))
+        async for part in slices(await asyncio.to_thread(self._described, found[: request.most]), _SHOWN_AT_ONCE):
+            response.halves.extend(_as_seen(half, topic) for half, topic in part)
         if number >= 0 and not found:
             # Asks the writer, to include an end that is being written.
             outcomes: list[HalfOutcome | None] = []
@@ -128,7 +131,8 @@ class HalfService(PeriodicTask):
                 response.outcome = halves_pb2.HalfOutcome.ValueType(outcomes[0])
         return response
 
-    def _described(self, found: Sequence[tuple[TransactionId, OpenHalf]]) -> list[halves_pb2.OpenHalf]:
+    def _described(self, found: Sequence[tuple[TransactionId, OpenHalf]]) -> list[tuple[halves_pb2.OpenHalf, str]]:
+        # Each with the topic of its first batch.
         now, left = now_ms(), _LISTED_BYTES
         described_ones = []
         with self._engine.handle.reading() as store:
@@ -149,7 +153,7 @@ class HalfService(PeriodicTask):
                 if batches and batches[0].size <= min(_LISTED_BATCH_BYTES, left):
                     about.batch = _question(store, transaction, half).batch
                     left -= batches[0].size
-                described_ones.append(about)
+                described_ones.append((about, next(iter(names), "")))
         return described_ones
 
     # ---- checks -----------------------------------------------------------------------------------
@@ -244,6 +248,19 @@ class HalfService(PeriodicTask):
                 len(undecided),
                 ", ".join(map(described, undecided[:_NAME_MOST])),
             )
+
+
+def _as_seen(half: halves_pb2.OpenHalf, topic: str) -> halves_pb2.OpenHalf:
+    """Remove what the caller may not see: names of topics, and the batch, which is one of this topic."""
+    caller = current_caller()
+    if caller.may(Need(Verb.WRITE, Resource.TRANSACTION, half.producer_group)):  # its checks tell all of it
+        return half
+    seen = [name for name in half.topics if caller.sees(Resource.TOPIC, name)]
+    del half.topics[:]
+    half.topics.extend(seen)
+    if not caller.may(Need(Verb.READ, Resource.TOPIC, topic)):
+        half.ClearField("batch")
+    return half
 
 
 def _question(store: MessageStore, transaction: TransactionId, half: OpenHalf) -> halves_pb2.CheckHalf:
