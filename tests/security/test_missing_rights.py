@@ -23,7 +23,7 @@ from minimq import (
     TransactionResolution,
 )
 from minimq.cli.main import main
-from minimq.errors import AccessDenied, InvalidArgument, Unavailable
+from minimq.errors import AccessDenied, InvalidArgument, NotDrained, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.access_rule import need_of
 from support.command import Minimq
@@ -230,14 +230,34 @@ def test_a_list_of_transactions_shows_no_message_that_its_user_may_not_read(
             block.send(Message(topic, b"secret", keys=("key",)))
     rule = "allow describe transaction payers"
     for name, more, topics, body in (
-        ("watcher", "allow describe topic sales", ["sales"], None),
-        ("auditor", "allow read topic payroll", ["payroll"], b"secret"),
-        ("payer", "allow write transaction payers", ["payroll", "sales"], b"secret"),
+        ("half-watcher", "allow describe topic sales", ["sales"], None),
+        ("half-reader", "allow read topic payroll", ["payroll"], b"secret"),
+        ("half-payer", "allow write transaction payers", ["payroll", "sales"], b"secret"),
     ):
         with Admin(credentials=new_user(name, rule, more)) as asking:
             [listed] = asking.list_transactions().transactions
         assert ([*listed.topics], listed.body, listed.keys) == (topics, body, body and ("key",)), name
     admin.end_transaction("payers", block.number, TransactionResolution.ROLLBACK)
+
+
+def test_an_error_about_unread_messages_names_no_group_that_its_user_may_not_see(
+    secure: LocalCluster, admin: Admin, new_user: NewUser
+) -> None:
+    admin.create_topic("shrunk", queues=2)
+    queues = admin.route("shrunk").read_queues()
+    with Producer(credentials=secure.credentials) as producer:
+        for queue in queues:
+            producer.send(Message("shrunk", b"x"), queue=queue)
+    for group in ("open-group", "covert-a", "covert-b"):
+        with PullConsumer(credentials=secure.credentials, group=group, auto_commit=False) as consumer:
+            consumer.assign(queues)
+            consumer.commit(dict.fromkeys(queues, 0))
+    file = new_user("shrinker", "allow manage topic shrunk", "allow describe group open-group")
+    with Admin(credentials=file) as asking, pytest.raises(NotDrained) as raised:
+        asking.update_topic("shrunk", read_queues=1, write_queues=1)
+    assert "group open-group has not read" in raised.value.message
+    assert "2 groups that you may not see have not read" in raised.value.message
+    assert "covert" not in raised.value.message
 
 
 def test_a_group_is_deleted_by_a_user_who_sees_none_of_its_topics(

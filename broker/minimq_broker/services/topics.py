@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.upkeep.draining import find_lags, format_lags
+from minimq_broker.core.upkeep.draining import Lag, find_lags, format_lags
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
 from minimq_common.model import MAX_QUEUES, Permission, check_all_readable
 from minimq_common.names import check_topic
+from minimq_common.security.access_rule import Resource
+from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -89,6 +92,7 @@ class TopicService:
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
         """Change queue counts, permission or retention."""
         ignored = frozenset(request.ignored_groups)
+        lags: list[Lag] = []
 
         def decide(state: State) -> Fact | None:
             old = state.topic(request.topic)
@@ -103,7 +107,9 @@ class TopicService:
                 )
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 check_all_readable(read, write)
-                self._check_drained(state, old, read, ignored)
+                lags[:] = self._lags(state, old, read, ignored)
+                if lags:
+                    raise NotDrained(format_lags(lags), retry_after_s=_LOOK_AGAIN_S)
             age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention.max_age_ms
             size = request.retention_bytes if request.HasField("retention_bytes") else old.retention.max_bytes
             new = msgspec.structs.replace(
@@ -115,16 +121,18 @@ class TopicService:
             )
             return TopicSet(new) if new != old else None
 
-        await self._engine.writes.record(decide)
+        try:
+            await self._engine.writes.record(decide)
+        except NotDrained as error:  # rights are checked here, on the event loop
+            sees = partial(current_caller().sees, Resource.GROUP)
+            raise error.with_message(format_lags(lags, sees)) from None
         return broker_pb2.UpdateTopicResponse(
             topic=self._message(request.topic), data_version=self._engine.tables.answered_version
         )
 
-    def _check_drained(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> None:
+    def _lags(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> list[Lag]:
         hidden = _queues(topic)[read : topic.read_queues]
-        lags = find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden}, ignored)
-        if lags:
-            raise NotDrained(format_lags(lags), retry_after_s=_LOOK_AGAIN_S)
+        return find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden}, ignored)
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic. Its messages are hidden at once and leave the disk with their segments."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq_broker.core.state import QueueKey, State
@@ -52,10 +52,16 @@ def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collecti
     return [lag for lag in lags if lag.messages]
 
 
-def format_lags(lags: Sequence[Lag]) -> str:
-    """Describe lags in one sentence."""
-    more = f"; and {len(lags) - _NAMED_GROUPS} more groups" if len(lags) > _NAMED_GROUPS else ""
-    return "; ".join(map(str, lags[:_NAMED_GROUPS])) + more
+def format_lags(lags: Sequence[Lag], sees: Callable[[str], bool] = lambda _: True) -> str:
+    """Describe lags in one sentence, which names only groups that a user sees."""
+    seen = [lag for lag in lags if lag.group is None or sees(lag.group)]
+    parts = [*map(str, seen[:_NAMED_GROUPS])]
+    if hidden := len(lags) - len(seen):
+        have = "has" if hidden == 1 else "have"
+        parts.append(f"{count_of(hidden, 'group')} that you may not see {have} not read all messages")
+    if len(seen) > _NAMED_GROUPS:
+        parts.append(f"and {len(seen) - _NAMED_GROUPS} more groups")
+    return "; ".join(parts)
 
 
 def _lag(state: State, queues: Mapping[QueueKey, Bounds], name: str | None, readers: Iterable[str]) -> Lag:
