@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
+from minimq_common.wire import rpc
+from minimq_proto.v1 import broker_pb2_grpc, delay_pb2, find_pb2
 from support.scraping import metrics_address
 from support.secure_scraping import scrape, trust_of
 from support.waiting import wait_until
@@ -71,6 +74,30 @@ def test_a_user_sends_at_the_limit_and_others_as_fast_as_they_can(
     waited = throttled(secure, tmp_path)
     assert waited[slow, "in"] > 0
     assert (other, "in") not in waited
+
+
+def test_a_user_searches_and_lists_delayed_messages_at_the_limit(
+    secure: LocalCluster, admin: Admin, new_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic, user = new_name(), new_name()
+    admin.create_topic(topic, queues=1)
+    reads = Credentials.from_text(admin.add_user(user, [f"allow read topic {topic}"]))
+    bodies = [bytes(RATE)] * 2  # one second's each, of which one is free
+    with Producer(credentials=secure.credentials, compression="none") as producer:
+        producer.send_many([Message(topic, body, keys=("k",)) for body in bodies])
+        producer.send_many([Message(topic, body, deliver_after_s=3_600) for body in bodies])
+    admin.limit_user(user, out_bytes_per_s=RATE)
+    with rpc.open_channel(secure.brokers[0].address, trust_of(reads)) as channel:
+        stub, waited_s = broker_pb2_grpc.BrokerStub(channel), 0.0
+        find = find_pb2.FindRequest(topic=topic, key="k")
+        delayed = delay_pb2.ListDelayedRequest(topic=topic, max_batches=1_000, with_batches=True)
+        calls: list[tuple[Any, Any]] = [(stub.Find, find), (stub.ListDelayed, delayed)]
+        for call, request in calls:
+            for _ in range(2):
+                answer = call(request, timeout=PATIENCE_S)
+                assert sum(len(each.batch) for each in answer.batches) > 2 * RATE
+            before, waited_s = waited_s, throttled(secure, tmp_path)[user, "out"]
+            assert waited_s > before
 
 
 def test_a_user_reads_at_the_limit_until_it_is_lifted(

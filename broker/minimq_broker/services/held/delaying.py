@@ -14,6 +14,7 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange
 from minimq_broker.store.jobs import DueJob, RecallJob
+from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import delay_pb2
 
@@ -33,6 +34,8 @@ class DelayService:
 
     async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
         """Return a page of the batches that wait or were recalled. Raises `TopicNotFound`."""
+        if (rate := current_caller().sent) is not None:
+            await rate.turn()
         store = self._engine.store
         topic = store.state.topic(request.topic)
         wanted = DelayedRange(
@@ -59,6 +62,8 @@ class DelayService:
             )
         if page.next is not None:
             answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.due_ms, recall_id=page.next.id))
+        if rate is not None:
+            rate.moved(answer.ByteSize())
         return answer
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:
