@@ -6,7 +6,6 @@ import logging
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,14 +61,6 @@ _OTHERS = "others"
 SERVER = "server"
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownToken:
-    """A token from the metadata of a call, not verified yet."""
-
-    text: str = field(repr=False)
-    hash: str
-
-
 class _UserCaller(KnownCaller):
     principal: Principal
     token: VerifiedToken | None
@@ -118,29 +109,20 @@ class AccessControl:
         await self._task.stop()
         self._gate.stop()
 
-    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
-        """Return the caller of a call, or its token if `verify` has to check that first.
+    def identify(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> KnownCaller:
+        """Return the caller of a call.
 
-        Raises `NotAuthenticated`; `SystemBusy` or `Unavailable` while the users and rules here may be outdated.
+        Raises `NotAuthenticated`; `SystemBusy` or `Unavailable` while users and rules here may be outdated, or a token
+        cannot be checked.
         """
         try:
-            return self._known(metadata)
+            return self._known(metadata, peer)
         except NotAuthenticated:
             if not self._only_reports:
                 raise
             return self._unknown
 
-    def verify(self, token: UnknownToken, peer: str) -> KnownCaller:
-        """Verify a token and return the caller. Raises `NotAuthenticated`, `SystemBusy` or `Unavailable`."""
-        try:
-            known = self._in_force(token.hash)  # another call may have verified it meanwhile
-            return known if known is not None else self._user_with(token, peer)
-        except (NotAuthenticated, SystemBusy, Unavailable):
-            if not self._only_reports:
-                raise
-            return self._unknown
-
-    def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller | UnknownToken:
+    def _known(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> KnownCaller:
         shown = [value for name, value in metadata if name == HEADER]
         if not shown:
             raise self._refusal("none", _NO_KEY)
@@ -163,7 +145,7 @@ class AccessControl:
         known = self._in_force(key_hash)
         if known is not None:
             return known
-        return UnknownToken(text, key_hash) if may_be_token else self._user(key_hash, text)
+        return self._user_with(key_hash, text, peer) if may_be_token else self._user(key_hash, text)
 
     def _in_force(self, key_hash: str) -> _UserCaller | None:
         known = self._users.get(key_hash)
@@ -190,15 +172,17 @@ class AccessControl:
             raise self._refusal(found.value, _why(found, user), key)
         return self._users.get(key_hash) or self._add(key_hash, found, None)
 
-    def _user_with(self, shown: UnknownToken, peer: str) -> KnownCaller:
-        token_id = f"sha256:{shown.hash[:_SHOWN_DIGITS]}"
+    def _user_with(self, token_hash: str, text: str, peer: str) -> KnownCaller:
+        token_id = f"sha256:{token_hash[:_SHOWN_DIGITS]}"
         try:
-            token = self._gate.check(shown.text, peer)
+            token = self._gate.check(text, peer)
         except RefusedToken as refused:
             self.refusals.caller_refused(refused.reason, token_id)
             raise NotAuthenticated(refused.text) from None
         except (SystemBusy, Unavailable):
             self.refusals.caller_refused("token-unchecked", token_id)
+            if self._only_reports:
+                return self._unknown
             raise
         found = Refusal.UNKNOWN if self._policy is None else self._policy.of_token(token, self._now_ms())
         if isinstance(found, Refusal):
@@ -206,7 +190,7 @@ class AccessControl:
             raise NotAuthenticated(_why(found, token.user))
         if self._tokens >= _MOST_TOKENS:
             self._forget_one()
-        return self._add(shown.hash, found, token)
+        return self._add(token_hash, found, token)
 
     def _forget_one(self) -> None:
         for key_hash, known in self._users.items():

@@ -12,7 +12,7 @@ import contextlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -23,7 +23,7 @@ from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
 from minimq_common.errors import InternalError, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy, Unavailable
-from minimq_common.security.access_control import AccessControl, UnknownToken
+from minimq_common.security.access_control import AccessControl
 from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind, access_of
 from minimq_common.wire import rpc
@@ -48,8 +48,6 @@ MAX_REQUEST_BYTES = 1 << 20
 Serve = Callable[[Any, Any], Awaitable[Any]]
 #: Converts an exception of a library to an error with a code; None if it has no equivalent.
 Translate = Callable[[Exception], MiniMQError | None]
-#: The caller as identified by metadata: an error if that failed, None if the method needs no identity.
-_Caller = KnownCaller | UnknownToken | MiniMQError | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +143,13 @@ class Dispatcher(grpc.GenericRpcHandler):
         method = self._methods.get(str(details.method))
         if method is None:
             return None
-        try:
-            caller: _Caller = self._identify(method, details.invocation_metadata or ())
-        except MiniMQError as error:
-            caller = error.with_message(error.message)  # a copy has no traceback, which would keep frames alive
 
         async def serve(_: object, context: Any) -> Any:
             requests = None
             try:
                 if not method.takes_stream:
-                    return await self._serve_one(method, caller, context)
-                with self._streaming(method, caller, context) as requests:
+                    return await self._serve_one(method, context)
+                with self._streaming(method, context) as requests:
                     return await method.serve(requests, context)
             except Exception as error:  # noqa: BLE001 - the boundary
                 ending = self._end(error, method, context)
@@ -166,8 +160,8 @@ class Dispatcher(grpc.GenericRpcHandler):
         make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
         return make(serve, method.decode, method.encode)
 
-    async def _serve_one(self, method: _Method, met: _Caller, context: Any) -> Any:
-        caller = self._admit(method, met, context)
+    async def _serve_one(self, method: _Method, context: Any) -> Any:
+        caller = self._admit(method, context)
         request = await context.read()
         if request is grpc.aio.EOF:
             raise InvalidArgument(f"{method.name} was called without a request")
@@ -178,9 +172,9 @@ class Dispatcher(grpc.GenericRpcHandler):
         return await method.serve(request, context)
 
     @contextmanager
-    def _streaming(self, method: _Method, met: _Caller, context: Any) -> Iterator[_Requests]:
+    def _streaming(self, method: _Method, context: Any) -> Iterator[_Requests]:
         with self._entered(method.name):
-            caller = self._admit(method, met, context)
+            caller = self._admit(method, context)
             checked = caller if method.access.kind is CallerKind.USER and not method.in_band else None
             with self._counted(method.name, caller):
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
@@ -216,29 +210,14 @@ class Dispatcher(grpc.GenericRpcHandler):
 
     # ---- callers ---------------------------------------------------------------------------------
 
-    def _identify(
-        self, method: _Method, metadata: Iterable[tuple[str, str | bytes]]
-    ) -> KnownCaller | UnknownToken | None:
+    def _admit(self, method: _Method, context: Any) -> KnownCaller | None:
         if self._control is None or method.access.kind is CallerKind.ANYBODY:
             return None
-        found = self._control.identify(metadata)
-        if not isinstance(found, UnknownToken):
-            found.check_kind(method.access.kind)
-        return found
-
-    def _admit(self, method: _Method, met: _Caller, context: Any) -> KnownCaller | None:
-        if met is None:
-            return None
-        if isinstance(met, MiniMQError):
-            raise met
-        assert self._control is not None
-        if isinstance(met, UnknownToken):
-            met = self._control.verify(met, context.peer())
-            met.check_kind(method.access.kind)
-        self._control.check_certificate(met, context)
-        met.enter(method.access)
-        serve_as(met)
-        return met
+        caller = self._control.identify(context.invocation_metadata() or (), context.peer())
+        self._control.check_certificate(caller, context)
+        caller.enter(method.access)
+        serve_as(caller)
+        return caller
 
     def _counted(self, method: str, caller: KnownCaller | None) -> AbstractContextManager[None]:
         if caller is None:
