@@ -145,7 +145,14 @@ class AccessControl:
         known = self._in_force(key_hash)
         if known is not None:
             return known
-        return self._user_with(key_hash, text, peer) if may_be_token else self._user(key_hash, text)
+        if not may_be_token:
+            return self._user(key_hash, text)
+        try:
+            return self._user_with(key_hash, text, peer)
+        except (SystemBusy, Unavailable):
+            if not self._only_reports:
+                raise
+            return self._unknown
 
     def _in_force(self, key_hash: str) -> _UserCaller | None:
         known = self._users.get(key_hash)
@@ -181,8 +188,6 @@ class AccessControl:
             raise NotAuthenticated(refused.text) from None
         except (SystemBusy, Unavailable):
             self.refusals.caller_refused("token-unchecked", token_id)
-            if self._only_reports:
-                return self._unknown
             raise
         found = Refusal.UNKNOWN if self._policy is None else self._policy.of_token(token, self._now_ms())
         if isinstance(found, Refusal):

@@ -173,6 +173,19 @@ async def test_so_many_tokens_are_known_at_once(tmp_path: Path, monkeypatch: pyt
 
 
 @on_loop
+async def test_where_refusals_are_only_reported_one_token_too_many_is_let_in_as_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(access_control, "_MOST_TOKENS", 1)
+    own = World(tmp_path, only_reports=True)
+    first, second = (ISSUER.sign(f"shop:{number}") for number in range(2))
+    with own.see(first).streaming("Append"):
+        assert own.see(second).user == ""
+    assert own.see(second).user == "k8s:shop:1"
+    await own.control.stop()
+
+
+@on_loop
 async def test_a_user_has_its_streams_by_all_tokens_together(tmp_path: Path) -> None:
     own = World(tmp_path)
     one, other = (own.see(ISSUER.sign(jti=each)) for each in "ab")
