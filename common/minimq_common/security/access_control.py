@@ -145,14 +145,7 @@ class AccessControl:
         known = self._in_force(key_hash)
         if known is not None:
             return known
-        if not may_be_token:
-            return self._user(key_hash, text)
-        try:
-            return self._user_with(key_hash, text, peer)
-        except (SystemBusy, Unavailable):
-            if not self._only_reports:
-                raise
-            return self._unknown
+        return self._user_with(key_hash, text, peer) if may_be_token else self._user(key_hash, text)
 
     def _in_force(self, key_hash: str) -> _UserCaller | None:
         known = self._users.get(key_hash)
@@ -180,6 +173,14 @@ class AccessControl:
         return self._users.get(key_hash) or self._add(key_hash, found, None)
 
     def _user_with(self, token_hash: str, text: str, peer: str) -> KnownCaller:
+        try:
+            return self._verified(token_hash, text, peer)
+        except (SystemBusy, Unavailable):
+            if not self._only_reports:
+                raise
+            return self._unknown
+
+    def _verified(self, token_hash: str, text: str, peer: str) -> KnownCaller:
         token_id = f"sha256:{token_hash[:_SHOWN_DIGITS]}"
         try:
             token = self._gate.check(text, peer)
@@ -317,10 +318,8 @@ class AccessControl:
 
         def report(need: Need) -> AccessDecision:
             decision = policy.decide(user, need, roles)
-            if not decision.allowed and _is_only_reported(need):
-                self._denied(user, need)
-                return AccessDecision(True, need)
-            return decision
+            is_reported = not decision.allowed and _is_only_reported(need)
+            return AccessDecision(True, need, only_reported=True) if is_reported else decision
 
         return report if self._only_reports else partial(policy.decide, user, roles=roles)
 

@@ -72,6 +72,8 @@ class AccessDecision:
     obstacle: str = ""
     #: Version of the document; only set by `Policy.answer`.
     version: int = 0
+    #: Allowed only because the server enforces no rules, see `SharedAccess.only_reports`.
+    only_reported: bool = False
 
     @property
     def reason(self) -> str:

@@ -170,11 +170,17 @@ class KnownCaller(Caller):
                 self._decisions.clear()
                 self._passed.clear()
                 self._forgot = True
-            found = self._decisions[need] = self._decide(need).allowed
+            found = self._decisions[need] = self._decided(need)
         return found
 
+    def _decided(self, need: Need) -> bool:
+        decision = self._decide(need)
+        if decision.only_reported:
+            self._denied(self.user, need)
+        return decision.allowed
+
     def may(self, need: Need) -> bool:
-        """Return whether the caller has a right that it asks about."""
+        """Return whether the caller has a right that it asks about; a missing one is not reported."""
         return self._decide(need).allowed
 
     def sees(self, resource: Resource, name: str) -> bool:
@@ -208,7 +214,7 @@ class KnownCaller(Caller):
         """Use other rules. Ends all streams if a right was lost on which a stream may depend."""
         former, has_lost = self._decisions, self._forgot or (self.sees_all and not sees_all)
         self._decide, self.sees_all, self._forgot = decide, sees_all, False
-        self._decisions = {need: decide(need).allowed for need in former}
+        self._decisions = {need: self._decided(need) for need in former}
         self._passed.clear()
         if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
             self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))

@@ -52,8 +52,8 @@ class World(NamedTuple):
         self.shared.offer(AccessDocument(version, {"alice": user}), "test")
 
 
-def world() -> World:
-    shared, keys, clock = SharedAccess(), [SERVER], [0]
+def world(*, only_reports: bool = False) -> World:
+    shared, keys, clock = SharedAccess(only_reports=only_reports), [SERVER], [0]
     control = AccessControl(lambda: keys, shared, now_ms=lambda: clock[0])
     control.start()
     return World(shared, keys, clock, control)
@@ -183,6 +183,25 @@ async def test_a_stream_ends_when_its_user_no_longer_sees_everything() -> None:
     own.give_role(3)
     with pytest.raises(Unavailable, match="the rights of user alice have changed"):
         await streaming
+    await own.control.stop()
+
+
+@on_loop
+async def test_where_refusals_are_only_reported_requests_count_and_questions_do_not() -> None:
+    own = world(only_reports=True)
+    own.shared.settled.set()
+    own.allow(1, "allow write topic t")
+    caller, denied = own.identify(shown(ALICE)), own.control.refusals.denied
+    write, read = Need(Verb.WRITE, Resource.TOPIC, "t"), Need(Verb.READ, Resource.TOPIC, "t")
+    assert caller.may(read)
+    assert caller.may(write)
+    assert denied == {}
+    for need in (write, read, read):
+        assert caller.allows(need)
+    assert denied == {"read": 1}
+    own.allow(2, "allow read topic t")
+    assert caller.allows(write)
+    assert denied == {"read": 1, "write": 1}
     await own.control.stop()
 
 
