@@ -73,8 +73,11 @@ class AccessService:
                 )
             if later.version <= request.expected_version:
                 raise InvalidArgument(f"the document has version {later.version}: it must be above the former one")
+            # Set before: it may come back from the log, or from another server, before this broker has recorded it.
+            source = f"user {current_caller().user}"
+            shared.set_here = AccessRank(later.version, later.digest), source
             await self._record(later)
-            shared.offer(later, f"user {current_caller().user}")
+            shared.offer(later, source)
         return broker_pb2.SetAccessResponse()
 
     def _needed(self) -> SharedAccess:

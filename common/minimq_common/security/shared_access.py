@@ -83,6 +83,8 @@ class SharedAccess:
         #: The document encoded for other servers; empty if there is none.
         self.encoded = b""
         self.rank = AccessRank()
+        #: The rank of the latest document that was set at this server, and by whom; the log names that as its source.
+        self.set_here = AccessRank(), ""
         self.conflicts = 0
         self.age = AccessAge(max_age_s, time.monotonic)
         #: Set once another server has sent its document after the start, or has had the time to do so. A server that
@@ -109,6 +111,8 @@ class SharedAccess:
             self._note_conflict(rank, source)
         if rank < self.rank:
             return False
+        if rank == self.set_here[0]:
+            source = self.set_here[1]
         former, self.document, self.rank = self.document, document, rank
         self.encoded = document.encoded()
         log.info("access: document in force version=%d digest=%.8s source=%s", *rank, source)
