@@ -41,8 +41,8 @@ class ListedTransaction:
     broker_name: str
     topics: Sequence[str]
     batches: int
-    #: Keys of its first message; None if that is damaged, or the broker omits it: each broker lists first batches of up
-    #: to 64 KiB, and 8 MiB of them in all, those of the oldest transactions first.
+    #: Keys of its first message; None if that is damaged, you may not read its topic, or the broker omits it: each
+    #: broker lists first batches of up to 64 KiB, and 8 MiB of them in all, those of the oldest transactions first.
     keys: Sequence[str] | None
     #: First bytes of the body of that message; None likewise.
     body: bytes | None

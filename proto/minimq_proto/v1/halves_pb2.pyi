@@ -146,7 +146,9 @@ class OpenHalf(google.protobuf.message.Message):
     is_undecided: builtins.bool
     """There are no further check-backs: an operator has to decide."""
     batch: builtins.bytes
-    """The first batch of the transaction, unless it is large or damaged, or those of older transactions fill the answer."""
+    """The first batch of the transaction, unless it is large or damaged, those of older transactions fill the answer, or
+    the caller may not read its topic.
+    """
     expires_ms: builtins.int
     """Time until it expires."""
     @property
