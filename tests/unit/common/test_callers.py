@@ -256,6 +256,12 @@ async def test_a_request_that_comes_after_its_right_was_revoked_is_rejected() ->
         call.request.set_result(broker_pb2.SetAccessRequest())
         await asyncio.wait((calling,))
         errors.append(calling.exception())
+    call = LateCall()
+    call.request.set_result(None)
+    handler = dispatcher.service(call)
+    with pytest.raises(grpc.aio.AbortError):
+        await handler.stream_unary(None, call)
+    assert not call.is_read.is_set()
     assert (len(served), errors[0]) == (1, None)
     assert "user alice may not see or change users and rules" in str(errors[1])
     await own.control.stop()
