@@ -232,17 +232,13 @@ class KnownCaller(Caller):
         self._passed.clear()
         self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
-    def check_kind(self, kind: CallerKind) -> None:
-        """Raise `AccessDenied` for a call that only servers may make."""
-        if kind is CallerKind.SERVER:
+    def enter(self, access: CallAccess) -> None:
+        """Raise `AccessDenied` unless the caller may make a call at all."""
+        if access.kind is CallerKind.SERVER:
             self._denied(self.user, None)
             raise AccessDenied(
                 f"user {self.user} may not do that: only servers of the cluster may, which show the key in cluster.key"
             )
-
-    def enter(self, access: CallAccess) -> None:
-        """Raise `AccessDenied` unless the caller may make a call at all."""
-        self.check_kind(access.kind)
         self._check_in_force()
         if access.need is not None:
             self._require(access.need)
@@ -270,9 +266,6 @@ class ServerCaller(KnownCaller):
     @property
     def _key(self) -> str:
         return "the key of this server, which is not in cluster.key any more,"
-
-    def check_kind(self, kind: CallerKind) -> None:
-        """Allow all kinds of calls."""
 
     def enter(self, access: CallAccess) -> None:
         """Raise `AccessDenied` unless servers may make a call."""
