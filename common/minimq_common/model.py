@@ -117,7 +117,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return Message, (topic, body, tag, keys, dict(properties), *rest)
 
     def __post_init__(self) -> None:
-        # Takes a tenth of the time of `send_many`. `type(...)` would take 20 % longer, `isinstance` 50 %.
+        # Takes a tenth of the time of `send_many`. With `type(...)` it takes 15 % longer, with `isinstance` 55 %.
         if self.topic.__class__ is not str or self.body.__class__ is not bytes or self.keys.__class__ is str:
             _check_types(self)
 

@@ -83,7 +83,7 @@ def test_a_user_searches_and_lists_delayed_messages_at_the_limit(
     topic, user = new_name(), new_name()
     admin.create_topic(topic, queues=1)
     reads = Credentials.from_text(admin.add_user(user, [f"allow read topic {topic}"]))
-    bodies = [bytes(RATE)] * 2  # one second's each, of which one is free
+    bodies = [bytes(RATE)] * 2  # two seconds of the limit; the first second is free
     with Producer(credentials=secure.credentials, compression="none") as producer:
         producer.send_many([Message(topic, body, keys=("k",)) for body in bodies])
         producer.send_many([Message(topic, body, deliver_after_s=3_600) for body in bodies])

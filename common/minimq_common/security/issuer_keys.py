@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 _REFRESH_S = 300.0
 #: Minimum seconds between fetches if a token names an unknown key, or the last fetch failed.
 _AGAIN_S = 2.0
-#: After so many seconds, a token that names a missing key causes another fetch: caches may show new keys late.
+#: Seconds after a fetch in which a missing key is not fetched again. Caches of an issuer may show new keys late.
 _MISSING_S = 30.0
 #: Unknown key ids for which the time of the first request is remembered.
 _MAX_MISSING = 256
