@@ -98,8 +98,8 @@ def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_on
             committer.commit(Transaction(f"row-{topic}", 0), [topic], ())
             assert len(loops()) == before + 1
             connection = shared.connection
-            assert list(connection._nameserver_channels._channels) == list(shared.nameservers)
-            assert set(connection._broker_channels._channels) == {broker.address for broker in cluster.brokers}
+            assert list(connection._nameserver_channels._channels) == [(each, 0) for each in shared.nameservers]
+            assert set(connection._broker_channels._channels) == {(broker.address, 0) for broker in cluster.brokers}
             assert max(open_watches) == 1
             finder.close()
             ranges.close()

@@ -15,8 +15,10 @@ from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch.builder import BatchBuilder
-from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.errors import Closed, MiniMQError, SystemBusy, Unavailable
+from minimq_common.wire import channels, rpc
 from minimq_proto.v1 import broker_pb2
+from support.waiting import wait_until
 
 #: Ids of producers, each of which sends one batch.
 PRODUCERS = itertools.count(1 << 40)
@@ -100,3 +102,33 @@ def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster
             told: Future[MiniMQError | None] = Future()
             Stream(connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result)
         assert isinstance(told.result(30), Unavailable)
+
+
+def test_streams_beyond_the_limit_of_one_connection_use_further_ones(
+    connection: Connection, cluster: LocalCluster, topic: str
+) -> None:
+    address = cluster.brokers[0].address
+    count = dict(rpc.SERVER_OPTIONS)["grpc.max_concurrent_streams"] + 1
+    streams = [AppendStream(connection, address) for _ in range(count)]
+    answers = [append(connection, stream, topic, b"x") for stream in streams]
+    assert sorted(answer.result(30).base_offset for answer in answers) == list(range(count))
+    for stream in streams:
+        stream.close()
+    opened = [each for (to, _), each in connection._broker_channels._channels.items() if to == address]
+    assert len(opened) == -(-count // channels.STREAMS_PER_CHANNEL)
+    wait_until(lambda: not any(each.streams for each in opened))
+
+
+def test_a_stream_beyond_the_limit_of_a_cluster_ends_with_an_error_that_names_it(
+    connection: Connection, cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "MAX_STREAMS", channels.STREAMS_PER_CHANNEL)
+    address = cluster.brokers[0].address
+    streams = [AppendStream(connection, address) for _ in range(channels.STREAMS_PER_CHANNEL)]
+    for stream in streams:
+        append(connection, stream, topic, b"x").result(30)
+    with pytest.raises(SystemBusy, match="use another Cluster"):
+        append(connection, AppendStream(connection, address), topic, b"x").result(30)
+    streams.pop().close()
+    wait_until(lambda: connection._broker_channels._channels[address, 0].streams < channels.STREAMS_PER_CHANNEL)
+    append(connection, AppendStream(connection, address), topic, b"x").result(30)

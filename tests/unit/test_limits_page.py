@@ -19,7 +19,7 @@ from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch
 from minimq_common.security import access_control, access_document, access_rule, issuer, token_gate, tokens
-from minimq_common.wire import dispatcher, protocol_bounds, rpc, standard_services
+from minimq_common.wire import channels, dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 from support.bounds import max_items
@@ -135,6 +135,8 @@ def seconds(*options: str) -> str:
         ("Per broker", "alternating ranges", f"{popping.MAX_RUNS_IN_ALL:,} of all"),
         ("Per broker", "time until the first request", f"{dispatcher.FIRST_REQUEST_S:g} s"),
         ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),
+        ("Per broker", "concurrent calls", f"each {channels.STREAMS_PER_CHANNEL} streams"),
+        ("Per broker", "streams of one `Cluster`", f"{channels.MAX_STREAMS:,}"),
         ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),
         ("Per broker", "time without any sign", seconds("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")),
         ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import grpc
@@ -170,9 +171,9 @@ class Connection(LoopThread):
         self.health = BrokerHealth(self, self._broker_channels)
         self.routes = Routes(self, self.nameservers, poll_s)
 
-    def broker_stub(self, address: str) -> BrokerAsyncStub:
-        """Return the stub of a broker, for streams. On the event loop only."""
-        return self._broker_channels.stub(address)
+    def broker_stub(self, address: str) -> AbstractContextManager[BrokerAsyncStub]:
+        """Return a block with the stub of a broker, for one stream. On the event loop only."""
+        return self._broker_channels.stream_stub(address)
 
     def has_new_key(self, address: str, stub: BrokerAsyncStub) -> bool:
         """Return whether the credentials were replaced since `stub` was created. On the event loop only."""

@@ -13,7 +13,7 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
+from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.rpc import from_rpc_error
 
@@ -112,7 +112,15 @@ class Stream(Generic[Request, Response]):
             self._written.add_done_callback(self._write)
 
     async def _run(self) -> MiniMQError | None:
-        stub = self._connection.broker_stub(self.address)
+        try:
+            with self._connection.broker_stub(self.address) as stub:
+                return await self._read(stub)
+        except SystemBusy as too_many_streams:
+            return too_many_streams
+        finally:
+            self._requests.clear()
+
+    async def _read(self, stub: BrokerAsyncStub) -> MiniMQError | None:
         self._call = call = self._method(stub)()
         try:
             self._write()
@@ -130,7 +138,6 @@ class Stream(Generic[Request, Response]):
         except InternalError as false_answer:
             return false_answer
         finally:
-            self._requests.clear()
             if (written := self._written) is not None and not written.cancel() and not written.cancelled():
                 written.exception()  # else asyncio logs it. A cancelled one gets no report after the end of the loop.
             self._call = self._writing = self._written = None

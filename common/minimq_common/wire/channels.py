@@ -1,16 +1,19 @@
-"""Channels to servers: one per address, replaced when certificates or DNS records change."""
+"""Channels to servers: as many per address as its streams need, replaced when certificates or DNS records change."""
 
 from __future__ import annotations
 
 import asyncio
 import ipaddress
 import math
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import grpc
 import grpc.aio
 
+from minimq_common.errors import SystemBusy
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 
@@ -22,6 +25,11 @@ if TYPE_CHECKING:
 _LOOK_UP_S = 0.5
 #: Seconds for which the calls on a replaced channel may continue.
 _GRACE_S = 60.0
+#: Streams on one channel. A server lets calls wait beyond 256 on one connection, common proxies beyond 100: the rest is
+#: for calls without a stream.
+STREAMS_PER_CHANNEL = 64
+#: Streams to one server, over all channels.
+MAX_STREAMS = 4_096
 _SEEKING = (grpc.ChannelConnectivity.CONNECTING, grpc.ChannelConnectivity.TRANSIENT_FAILURE)
 
 Stub = TypeVar("Stub")
@@ -51,11 +59,20 @@ def _is_number(host: str) -> bool:
     return True
 
 
+@dataclass(slots=True, eq=False)
+class _Channel(Generic[Stub]):
+    channel: grpc.aio.Channel
+    stub: Stub
+    trust: Trust | None
+    streams: int = 0
+
+
 class Channels(Generic[Stub]):
     """The channels to the servers of one role. Belongs to one event loop.
 
-    Opens a channel at the first use of an address. Replaces it when certificates have changed, or when it is not
-    connected and its name now resolves to another host: gRPC would try the old host for many seconds.
+    Opens a channel at the first use of an address, and a further one when all others are full of streams. Replaces it
+    when certificates have changed, or when it is not connected and its name now resolves to another host: gRPC would
+    try the old host for many seconds.
     """
 
     def __init__(
@@ -67,27 +84,48 @@ class Channels(Generic[Stub]):
         self._make_stub = make_stub
         self._options = tuple(options.items())
         self._security = security
-        self._channels: dict[str, tuple[grpc.aio.Channel, Stub, Trust | None]] = {}
-        #: By address: the hosts found by the last DNS lookup, and the time of its start.
-        self._hosts: dict[str, tuple[frozenset[str] | None, float]] = {}
+        #: By address and number; unary calls use number 0.
+        self._channels: dict[tuple[str, int], _Channel[Stub]] = {}
+        #: By address and number: the hosts found by the last DNS lookup, and the time of its start.
+        self._hosts: dict[tuple[str, int], tuple[frozenset[str] | None, float]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         #: Channels with former certificates, kept for their running calls. They are few: certificates last for weeks.
         self._former: list[grpc.aio.Channel] = []
 
     def stub(self, address: str) -> Stub:
         """Return the stub for a server, opening or replacing its channel if necessary."""
+        return self._open(address, 0).stub
+
+    @contextmanager
+    def stream_stub(self, address: str) -> Iterator[Stub]:
+        """Yield the stub for one stream, which is counted until the end of the block. Raises `SystemBusy`."""
+        for number in range(MAX_STREAMS // STREAMS_PER_CHANNEL):
+            chosen = self._open(address, number)
+            if chosen.streams < STREAMS_PER_CHANNEL:
+                break
+        else:
+            raise SystemBusy(
+                f"this Cluster has {MAX_STREAMS:,} streams to {address}, which is its limit: use another Cluster for "
+                "further clients"
+            )
+        chosen.streams += 1
+        try:
+            yield chosen.stub
+        finally:
+            chosen.streams -= 1
+
+    def _open(self, address: str, number: int) -> _Channel[Stub]:
         trust = self._security.trust()
-        known = self._channels.get(address)
-        if known is not None and known[2] is trust:
-            self._look_up(address, known[0])
-            return known[1]
+        known = self._channels.get((address, number))
+        if known is not None and known.trust is trust:
+            self._look_up(address, number, known.channel)
+            return known
         if known is not None:
-            self._former.append(known[0])
+            self._former.append(known.channel)
         channel = rpc.open_aio_channel(address, trust, self._options)
-        stub = self._make_stub(channel)
-        self._channels[address] = channel, stub, trust
-        self._look_up(address, channel, is_new=True)
-        return stub
+        opened = self._channels[address, number] = _Channel(channel, self._make_stub(channel), trust)
+        self._look_up(address, number, channel, is_new=True)
+        return opened
 
     async def call(
         self,
@@ -107,28 +145,29 @@ class Channels(Generic[Stub]):
 
     def is_outdated(self, address: str, stub: Stub) -> bool:
         """Return whether there are newer credentials for an address than those of a stub that was rejected."""
-        known = self._channels.get(address)
-        return known is None or known[1] is not stub or self._security.trust(at_once=True) is not known[2]
+        known = (each for (opened, _), each in self._channels.items() if opened == address and each.stub is stub)
+        current = next(known, None)
+        return current is None or self._security.trust(at_once=True) is not current.trust
 
-    def _look_up(self, address: str, channel: grpc.aio.Channel, *, is_new: bool = False) -> None:
+    def _look_up(self, address: str, number: int, channel: grpc.aio.Channel, *, is_new: bool = False) -> None:
         host, now = address.rpartition(":")[0].strip("[]"), asyncio.get_running_loop().time()
-        hosts, at = self._hosts.get(address, (None, -math.inf))
+        hosts, at = self._hosts.get((address, number), (None, -math.inf))
         if _is_number(host) or now - at < _LOOK_UP_S or not (is_new or channel.get_state() in _SEEKING):
             return
-        self._hosts[address] = None if is_new else hosts, now
-        self._begin(self._compare(address, host, channel))
+        self._hosts[address, number] = None if is_new else hosts, now
+        self._begin(self._compare((address, number), host, channel))
 
-    async def _compare(self, address: str, host: str, channel: grpc.aio.Channel) -> None:
+    async def _compare(self, key: tuple[str, int], host: str, channel: grpc.aio.Channel) -> None:
         try:
             found = await asyncio.get_running_loop().getaddrinfo(host, None)
         except OSError:  # once the name resolves, the channel is replaced: gRPC's own retries have a growing backoff
             found = []
         hosts = frozenset(str(place[0]) for *_, place in found)
-        before, at = self._hosts[address]
-        self._hosts[address] = hosts, at
-        known = self._channels.get(address)
-        if hosts and before is not None and hosts != before and known is not None and known[0] is channel:
-            del self._channels[address]
+        before, at = self._hosts[key]
+        self._hosts[key] = hosts, at
+        known = self._channels.get(key)
+        if hosts and before is not None and hosts != before and known is not None and known.channel is channel:
+            del self._channels[key]
             self._begin(channel.close(_GRACE_S))
 
     def _begin(self, work: Coroutine[None, None, None]) -> None:
@@ -142,7 +181,7 @@ class Channels(Generic[Stub]):
 
     async def aclose(self) -> None:
         """Close all channels, and cancel the calls on them."""
-        channels = [*self._former, *(channel for channel, _, _ in self._channels.values())]
+        channels = [*self._former, *(each.channel for each in self._channels.values())]
         self._channels.clear()
         self._former.clear()
         for task in [*self._tasks]:
