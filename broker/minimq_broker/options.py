@@ -344,6 +344,8 @@ class BrokerOptions:
             )
 
     def _check_replication(self) -> None:
+        if self.controller:
+            controller_addresses(self.controller)
         self._check_etcd_files()
         if self.term_lease_s != _TERM_LEASE_S and not self._decides_with_etcd:
             raise InvalidArgument(
@@ -351,7 +353,6 @@ class BrokerOptions:
                 "a name server that is the controller has a --term-lease of its own"
             )
         if self.controller:
-            controller_addresses(self.controller)
             return
         remedy = "give --controller HOST:PORT of a name server that was started with --controller-dir DIR"
         if self.broker_id:
@@ -379,6 +380,11 @@ class BrokerOptions:
 def controller_addresses(text: str) -> list[str]:
     """Return the addresses that the option `--controller` names. Raises `InvalidArgument`."""
     is_etcd = text.startswith(ETCD)
+    if "@" in text:
+        raise InvalidArgument(
+            "--controller has a user or a password, which minimq does not support for etcd: write etcds://HOST:PORT, "
+            "and authenticate by a client certificate, with --etcd-cert and --etcd-key"
+        )
     parts = text.removeprefix(_ETCD).removeprefix(_ETCD_WITH_TLS).rstrip("/").split(",") if is_etcd else [text]
     try:
         if is_etcd or "," not in text:

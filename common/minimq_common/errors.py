@@ -8,6 +8,7 @@ never the class, and gives up at once if none is set.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -16,6 +17,14 @@ if TYPE_CHECKING:
 
 #: Minimum seconds between two tries of a caller that is rejected until an administrator grants access.
 _REFUSED_RETRY_S = 3.0
+
+#: What an error must not quote: the user and password of a URL, and the secret of a user's key.
+_SECRET = re.compile(r"(?<=://)\S*@|(?<=mq_)[a-z2-7]{8}_[A-Za-z0-9_-]+")
+
+
+def without_secrets(text: str) -> str:
+    """Return a text with passwords in URLs and keys of users replaced by asterisks."""
+    return _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", text)
 
 
 class MiniMQError(Exception):
@@ -35,7 +44,7 @@ class MiniMQError(Exception):
     retry_s: ClassVar[float] = 0.0
 
     def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
-        super().__init__(message)
+        super().__init__(without_secrets(message))
         #: Seconds that the server asks the caller to wait before a retry; 0 if it suggests no delay.
         self.retry_after_s = self.retry_s if retry_after_s is None else retry_after_s
         self._waited = ""
@@ -52,7 +61,7 @@ class MiniMQError(Exception):
         """Return a copy of the error with another text. The new text may contain the old one."""
         error = copy.copy(self)
         own = message.replace(self._waited, "") if self._waited else message
-        error.args, error._waited = (own,), "" if own == message else self._waited
+        error.args, error._waited = (without_secrets(own),), "" if own == message else self._waited
         return error
 
     def after_waiting(self, waited: str) -> Self:

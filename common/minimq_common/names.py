@@ -119,11 +119,14 @@ def check_client_id(client_id: str) -> str:
 
 def check_address(address: str) -> str:
     """Return the address. Raises `InvalidArgument` if it is not HOST:PORT."""
+    host, colon, port = address.rpartition(":")
+    if "@" in address:  # the rest may be a password
+        shown = f"***@{address.rpartition('@')[2][:MAX_ADDRESS]}"
+        raise InvalidArgument(f"{shown!r} has a user or a password, which an address cannot have: write HOST:PORT")
     if len(address) > MAX_ADDRESS:
         raise InvalidArgument(
             f"an address has {len(address)} characters, the limit is {MAX_ADDRESS}: {address[:40]}..."
         )
-    host, colon, port = address.rpartition(":")
     if ";" in address:
         raise InvalidArgument(f"{address!r} is not an address: separate several by commas, HOST:PORT,HOST:PORT")
     if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
