@@ -8,9 +8,13 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import click
@@ -219,10 +223,11 @@ def test_the_controller_is_an_etcd_of_three_members_that_takes_the_certificate_o
         assert member in SERVICES["secrets"]["environment"]["MINIMQ_SECURE_INIT_HOST"].split()
 
 
-@pytest.mark.system
-def test_the_members_of_the_controller_run_as_their_service_does_with_the_secrets_it_makes(tmp_path: Path) -> None:
-    """On this machine, where each listens at ports of its own."""
-    making = [word.replace("/etc/minimq", str(tmp_path)) for word in SERVICES["secrets"]["command"]]
+@pytest.fixture(scope="module")
+def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """A member of the controller as its service runs it, on this machine: the folder of secrets, and its real ports."""
+    folder = tmp_path_factory.mktemp("member")
+    making = [word.replace("/etc/minimq", str(folder)) for word in SERVICES["secrets"]["command"]]
     assert CliRunner().invoke(command_minimq, making, env=SERVICES["secrets"]["environment"]).exit_code == 0
     with socket.socket() as client, socket.socket() as peer, socket.socket() as health:
         for one in (client, peer, health):
@@ -232,22 +237,73 @@ def test_the_members_of_the_controller_run_as_their_service_does_with_the_secret
     variables = dict(SERVICES["etcd-1"]["environment"])
     variables["ETCD_INITIAL_CLUSTER"] = variables["ETCD_INITIAL_CLUSTER"].partition(",")[0]
     for name, value in variables.items():
-        here = value.replace("/etc/minimq", str(tmp_path)).replace(image_data_dir(), str(tmp_path))
+        here = value.replace("/etc/minimq", str(folder)).replace(image_data_dir(), str(folder))
         here = re.sub(r"//(?:etcd-1|0\.0\.0\.0):(\d+)", lambda found: f"//127.0.0.1:{ports[found[1]]}", here)
         variables[name] = here
+    checked = {"ETCD_LISTEN_METRICS_URLS": variables["ETCD_LISTEN_METRICS_URLS"]}
     with process("etcd", **variables):
-        checked = {"ETCD_LISTEN_METRICS_URLS": variables["ETCD_LISTEN_METRICS_URLS"]}
         wait_until(lambda: check_health(checked).returncode == 0, 60, what="it is healthy")
-        assert check_health(checked).stdout == "etcd is healthy\n"
-        secrets, data = tmp_path / "secrets" / "server", tmp_path / "broker"
-        flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
-        command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
-        command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(data)]
-        with process(*command, "--controller", f"etcds://127.0.0.1:{ports['2379']}") as broker:
-            assert broker.stderr is not None
-            assert any("roles: leading" in line for line in broker.stderr)
+        yield folder / "secrets", ports
     dead = check_health(checked)
     assert (dead.returncode, "etcd does not answer" in dead.stderr) == (1, True)
+
+
+@pytest.mark.system
+def test_a_broker_elects_its_master_through_the_controller(member: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
+    secrets, ports = member[0] / "server", member[1]
+    flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
+    command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
+    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path)]
+    with process(*command, "--controller", f"etcds://127.0.0.1:{ports['2379']}") as broker:
+        assert broker.stderr is not None
+        assert any("roles: leading" in line for line in broker.stderr)
+
+
+@pytest.mark.system
+@pytest.mark.parametrize(
+    ("port", "certificate", "answer"),
+    [
+        *((port, "servers", 200) for port in ("2379", "2380")),
+        *((port, holder, None) for port in ("2379", "2380") for holder in ("user", "user called localhost", "none")),
+    ],
+)
+def test_the_controller_accepts_the_certificate_of_the_servers_only(
+    member: tuple[Path, dict[str, str]], tmp_path: Path, port: str, certificate: str, answer: int | None
+) -> None:
+    secrets, ports = member
+    authority = CertificateAuthority(secrets)
+    context = ssl.create_default_context(cafile=authority.server / "ca.crt")
+    if certificate == "servers":
+        context.load_cert_chain(authority.server / "tls.crt", authority.server / "tls.key")
+    elif certificate != "none":
+        name = "localhost" if certificate.endswith("localhost") else "mallory"
+        own = CertificateAuthority(secrets).issue(name, [])
+        pair = CredentialsFile(Credentials(str(own))).trust().pair
+        assert pair is not None
+        (tmp_path / "pair.pem").write_bytes(pair.certificate + pair.key)
+        context.load_cert_chain(tmp_path / "pair.pem")
+    assert status_of(HTTPSConnection("127.0.0.1", int(ports[port]), timeout=60, context=context)) == answer
+
+
+def status_of(connection: HTTPSConnection) -> int | None:
+    with closing(connection), suppress(ssl.SSLError, ConnectionError):
+        connection.request("GET", "/version")
+        return connection.getresponse().status
+    return None
+
+
+@pytest.mark.system
+def test_the_health_port_of_the_controller_changes_nothing(member: tuple[Path, dict[str, str]]) -> None:
+    with closing(HTTPConnection("127.0.0.1", int(member[1]["2381"]), timeout=60)) as connection:
+        connection.request("POST", "/v3/kv/put", b'{"key": "YQ==", "value": "YQ=="}')
+        assert connection.getresponse().status == 404
+
+
+def test_only_brokers_reach_the_controller() -> None:
+    on = {name: [*service.get("networks", ["default"])] for name, service in SERVICES.items()}
+    assert {name for name, networks in on.items() if "controller" in networks} == {*ETCD, *BROKERS}
+    assert all(on[name] == ["controller"] for name in ETCD)
+    assert COMPOSE["networks"] == {"controller": {"internal": True}}
 
 
 def test_each_broker_has_a_slave_that_can_take_its_place_alone(monkeypatch: pytest.MonkeyPatch) -> None:

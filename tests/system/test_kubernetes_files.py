@@ -172,6 +172,8 @@ def test_the_members_of_the_controller_find_each_other_and_ask_for_certificates(
     assert {reach(url.removeprefix("https://")) for url in cluster.values()} == set(MEMBERS)
     assert reach(given["ETCD_ADVERTISE_CLIENT_URLS"].removeprefix("https://")) == (name, number)
     assert given["ETCD_CLIENT_CERT_AUTH"] == given["ETCD_PEER_CLIENT_CERT_AUTH"] == "true"
+    # Certificates of users, of the same authority, do not have this name.
+    assert given["ETCD_CLIENT_CERT_ALLOWED_HOSTNAME"] == given["ETCD_PEER_CERT_ALLOWED_HOSTNAME"] == "localhost"
     ports = {entry["name"]: entry["containerPort"] for entry in container["ports"]}
     listens = {
         "client": "ETCD_LISTEN_CLIENT_URLS",
