@@ -38,8 +38,9 @@ FILES = """\
 keys are the flags without the dashes in front, its values have the type of the option: durations and sizes may also be
 text such as `"3d"` and `"10GB"`, a flag with two sides
 (`--reflection`, `--no-reflection`) is `true` or `false`, one that takes several values is a list. Whatever else stands
-there is an error, which names the key that is nearest, and the server does not start. Paths are relative to where the
-server is started.
+there is an error, which names the key that is nearest, and the server does not start. This file,
+credentials and certificates may begin with a byte order mark of UTF-8; a file in UTF-16 is an error. Paths must not
+contain control characters or quotes, and are relative to where the server is started.
 
 `minimq-broker --example-config` and `minimq-nameserver --example-config` print a file to begin with, which has every
 option at its default. That of the name server is:

@@ -20,7 +20,7 @@ from minimq_broker.store.upkeep.check import check_directory, compare_directorie
 from minimq_broker.store.upkeep.crash_note import leave_notes
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.errors import MiniMQError
-from minimq_common.names import check_address
+from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import from_command_line
@@ -85,8 +85,9 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
     Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
     """
     with _failing(), _copy_bar() as began:
+        check_named("--from", check_address, address)
         security = security_of(secrets_of(options.secrets, options.client_certificates))
-        copy = take_snapshot(check_address(address), directory, options.segment_bytes, began, security)
+        copy = take_snapshot(address, directory, options.segment_bytes, began, security)
         start, end = asyncio.run(copy)
     click.echo(f"copied positions {start} to {end} of the log: {end - start} bytes")
 
@@ -104,8 +105,9 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
     """
     with _failing(), _copy_bar() as began:
+        check_named("--from", check_address, address)
         security = security_of(secrets_of(options.secrets, options.client_certificates))
-        copy = rebuild_directory(directory, check_address(address), options.segment_bytes, began, security)
+        copy = rebuild_directory(directory, address, options.segment_bytes, began, security)
         start, end = asyncio.run(copy)
     click.echo(f"rebuilt {directory}: positions {start} to {end} of the log, {end - start} bytes; start its broker")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_address, check_broker, check_cluster
+from minimq_common.names import check_address, check_broker, check_cluster, check_named
 from minimq_common.replicas.replica_set import MAX_LEASE_S, MAX_REPLICA_ID, MAX_REPLICAS
 from minimq_common.security.server_secrets import check_secrets
 from minimq_common.serving.daemon import LogLevel
@@ -303,11 +303,12 @@ class BrokerOptions:
     otel_batches: int = option(100, "Maximum batches per second that get spans.", minimum=1, maximum=100_000)
 
     def __post_init__(self) -> None:
-        check_broker(self.name)
-        check_cluster(self.cluster)
-        check_address(self.listen)
-        for address in (*self.nameservers, *filter(None, (self.advertise, self.metrics))):
-            check_address(address)
+        check_named("--name", check_broker, self.name)
+        check_named("--cluster", check_cluster, self.cluster)
+        addresses = [("--listen", self.listen), ("--advertise", self.advertise), ("--metrics", self.metrics)]
+        for flag, address in (*addresses, *(("--nameserver", each) for each in self.nameservers)):
+            if address or flag == "--listen":
+                check_named(flag, check_address, address)
         check_limits(self)
         check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)
         if self.access_max_age_s and not self.nameservers:

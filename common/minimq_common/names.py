@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import TypeVar
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.words import kind_of
+
+T = TypeVar("T")
+V = TypeVar("V")
 
 #: Not "." or "..", since names become parts of paths and addresses.
 _PLAIN = r"(?!\.+\Z)[a-zA-Z0-9_.-]+"
 _NAME = re.compile(rf"{_PLAIN}\Z")
 #: Also matches the topics that minimq creates for groups.
 _NAME_OR_OWN = re.compile(rf"(?:%(?:RETRY|DLQ)%)?{_PLAIN}\Z")
+#: Without slashes, blanks, quotes and control characters, such as the line end of a file.
+_HOST = re.compile(r"[^\s/\"'\x00-\x1f\x7f]+")
 #: `@` separates the machine room from the rest: "room@broker".
 _BROKER_NAME = re.compile(r"(?!\.+\Z)[a-zA-Z0-9_.@-]+\Z")
 
@@ -129,11 +136,19 @@ def check_address(address: str) -> str:
         )
     if ";" in address:
         raise InvalidArgument(f"{address!r} is not an address: separate several by commas, HOST:PORT,HOST:PORT")
-    if not host or "/" in host or not colon or not port.isdecimal() or int(port) > 65_535:
+    if not _HOST.fullmatch(host) or not colon or not port.isdecimal() or int(port) > 65_535:
         raise InvalidArgument(f"{address!r} is not an address: write HOST:PORT, for example 127.0.0.1:9876")
     if any(mark in host for mark in "[]:") and not _is_ipv6(host):
         raise InvalidArgument(f"{address!r} is not an address: put an IPv6 address in brackets, for example [::1]:9876")
     return address
+
+
+def check_named(what: str, check: Callable[[V], T], value: V) -> T:
+    """Return `check(value)`; the error begins with `what`, such as the option that the value comes from."""
+    try:
+        return check(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what}: {error.message}") from None
 
 
 def _is_ipv6(host: str) -> bool:

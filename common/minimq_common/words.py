@@ -33,6 +33,19 @@ def kind_of(value: object) -> str:
     return f"an {name}" if name[0] in "aeiouAEIOU" else f"a {name}"
 
 
+#: A line end of a Secret, or the quotes of a value in an environment file: the path would be that of another file.
+_NOT_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\"]|^'|'\Z")
+
+
+def check_path(what: str, path: str | os.PathLike[str]) -> None:
+    """Raise `InvalidArgument` if a path has control characters or quotes; the error names `what`, not the path."""
+    if found := _NOT_IN_PATHS.search(os.fspath(path)):
+        raise InvalidArgument(
+            f"{what} contains the character {found[0]!r}: a path must not contain line ends, other control characters "
+            "or quotes; remove it where the value comes from, such as a Secret or an environment file"
+        )
+
+
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _BYTES = {"": 1, "b": 1} | {
     f"{letter}{ending}": base**power

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from minimq_common.names import check_address
+from minimq_common.names import check_address, check_named
 from minimq_common.replicas.replica_set import MAX_LEASE_S
 from minimq_common.security.server_secrets import check_secrets
 from minimq_common.serving.daemon import LogLevel
@@ -85,8 +85,8 @@ class NameServerOptions:
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
     def __post_init__(self) -> None:
-        check_address(self.listen)
+        check_named("--listen", check_address, self.listen)
         if self.metrics:
-            check_address(self.metrics)
+            check_named("--metrics", check_address, self.metrics)
         check_limits(self)
         check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)

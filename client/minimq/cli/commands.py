@@ -173,11 +173,11 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
 
 
 def _content(path: Path) -> str:
-    from minimq_common.security.watched import read_bounded
+    from minimq_common.files.text_file import read_text_file
     from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
     try:
-        return read_bounded(path, MAX_DOCUMENT_BYTES).decode()
+        return read_text_file(path, MAX_DOCUMENT_BYTES).decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"cannot read {path}: {error}") from None
 

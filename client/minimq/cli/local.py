@@ -18,6 +18,7 @@ from minimq.cli.commands import declared
 from minimq.cli.console import DEFAULT_PORT, audit_lines, serving_console
 from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
+from minimq_common.words import check_path
 
 if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster
@@ -37,6 +38,7 @@ _ALLOW = Param(help="With --console: offer actions that change the cluster.")
 
 
 def _folder(what: str, text: str) -> Path:
+    check_path(what, text)
     if not text:
         raise InvalidArgument(f"{what}: the name of the folder is empty")
     if (path := Path(text)).is_file():

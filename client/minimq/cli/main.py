@@ -18,6 +18,7 @@ import click
 from minimq.cli.base import Group, Option
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.names import check_named
 
 #: Every command in the order of the help: where it is defined, and its short help, which is shown without an import.
 COMMANDS = {
@@ -158,7 +159,10 @@ def _use_credentials(context: click.Context, _option: click.Parameter, credentia
     if credentials is None:
         return
     from minimq_common.security.channel_security import VARIABLE, open_credentials
+    from minimq_common.security.credentials import Credentials
 
+    if credentials and context.get_parameter_source(_CREDENTIALS) is not click.core.ParameterSource.ENVIRONMENT:
+        check_named("--credentials", Credentials, credentials)
     former = os.environ.get(VARIABLE)
     os.environ[VARIABLE] = credentials
     context.find_root().call_on_close(lambda: _restore(VARIABLE, former))

@@ -19,9 +19,11 @@ from minimq.operations.texts import duration_of
 from minimq.operations.views import Row, Rows, Table, View, columns
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.names import check_named
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.issuer import issuer_of
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
+from minimq_common.words import check_path
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 
@@ -40,7 +42,13 @@ _CUT_OFF = {
     "retire": "from this step on servers refuse certificates of the former authority: all that have one are cut off",
 }
 
-Directory = Annotated[Path, Param(metavar="DIR", read=lambda _what, text: Path(text))]
+
+def _folder(what: str, text: str) -> Path:
+    check_path(what, text)
+    return Path(text)
+
+
+Directory = Annotated[Path, Param(metavar="DIR", read=_folder)]
 Hosts = Annotated[
     Sequence[str],
     Param(
@@ -50,9 +58,10 @@ Hosts = Annotated[
         "name may begin with *., which stands for one label.",
     ),
 ]
+_NAMESERVER = "--nameserver"
 _NAMESERVERS = Param(
     letter="-n",
-    flag="--nameserver",
+    flag=_NAMESERVER,
     metavar="HOST:PORT[,HOST:PORT]",
     help="Name servers of the cluster, for the credentials.",
 )
@@ -80,7 +89,9 @@ def _init(
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
     """
     authority = CertificateAuthority(directory)
-    if not authority.init(_split(hosts), nameserver_addresses(nameservers), if_absent=if_absent):
+    if not authority.init(
+        _split(hosts), check_named(_NAMESERVER, nameserver_addresses, nameservers), if_absent=if_absent
+    ):
         click.echo(f"{directory} already has an authority; nothing was changed")
         return
     names = authority.server_certificate().names
@@ -157,7 +168,7 @@ def _issue(
             f"{directory / user}.minimq exists: --force replaces it, which does not revoke the former one"
         )
     given = nameservers if nameservers is not None else authority.nameservers(user) or DEFAULT_NAMESERVER
-    written = authority.issue(user, nameserver_addresses(given))
+    written = authority.issue(user, check_named(_NAMESERVER, nameserver_addresses, given))
     click.echo(written)
     if not authority.has_key(user):
         click.echo("note: there is no key in it: copy the line `key` of the user's former credentials there", err=True)

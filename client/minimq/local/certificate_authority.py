@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from minimq.local.secret_files import lock_folder, make_folder, put_files
 from minimq_common.errors import InvalidArgument
+from minimq_common.files.text_file import read_text_file
 from minimq_common.names import check_address
 from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
@@ -25,7 +26,6 @@ from minimq_common.security.issuer import is_token_user
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
-from minimq_common.security.watched import read_bounded
 
 if TYPE_CHECKING:
     from minimq.local.certificate_signer import Signer
@@ -128,7 +128,7 @@ class CertificateAuthority:
         is_signed = (_USER.fullmatch(user) or is_token_user(user)) and (self._authority / _OWN_KEY).exists()
         with self._alone():
             pair = self._signer().sign_user(user) if is_signed else None
-            return written(addresses, Trust(read_bounded(self.server / ROOTS), pair, key), about_user(user))
+            return written(addresses, Trust(read_text_file(self.server / ROOTS), pair, key), about_user(user))
 
     def nameservers(self, user: str = ADMIN) -> tuple[str, ...]:
         """Return the name servers in the credentials of a user, or else of `admin`; empty if neither file exists."""
@@ -160,9 +160,9 @@ class CertificateAuthority:
         with self._alone():
             if not self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no second authority: {self.next_step}")
-            later = Pair(read_bounded(self._next), read_bounded(self._next_key))
+            later = Pair(read_text_file(self._next), read_text_file(self._next_key))
             # An interrupted step may be repeated.
-            former = read_bounded(self._former if self._former.exists() else self._authority / ROOTS)
+            former = read_text_file(self._former if self._former.exists() else self._authority / ROOTS)
             signer: Signer = _library().Signer.load(later)
             roots = later.certificate + former
             names = self.server_certificate().names
@@ -182,7 +182,7 @@ class CertificateAuthority:
         with self._alone():
             if not self._former.exists() or self._next_key.exists():
                 raise InvalidArgument(f"{self.directory} has no former authority: {self.next_step}")
-            handed = self._hand_on(self._trusting(read_bounded(self._authority / ROOTS)), {})
+            handed = self._hand_on(self._trusting(read_text_file(self._authority / ROOTS)), {})
             self._former.unlink()
             return handed
 
@@ -233,13 +233,13 @@ class CertificateAuthority:
         return self._authority / "former.crt"
 
     def _signer(self) -> Signer:
-        key, certificate = (read_bounded(self._authority / name) for name in (_OWN_KEY, ROOTS))
+        key, certificate = (read_text_file(self._authority / name) for name in (_OWN_KEY, ROOTS))
         signer: Signer = _library().Signer.load(Pair(certificate, key))
         return signer
 
     def _trusted(self) -> bytes:
-        own = read_bounded(self._authority / ROOTS)
-        return own + b"".join(read_bounded(path) for path in (self._next, self._former) if path.exists())
+        own = read_text_file(self._authority / ROOTS)
+        return own + b"".join(read_text_file(path) for path in (self._next, self._former) if path.exists())
 
     def _server_files(self, pair: Pair, roots: bytes) -> dict[Path, bytes]:
         # A server that reloads between two of these writes finds a key that does not fit, and keeps its certificate.
@@ -269,7 +269,7 @@ def _rewritten(path: Path, user: CredentialsFile, trust: Trust) -> bytes:
 
 
 def _describe(path: Path) -> CertificateReport:
-    found: CertificateReport = _library().describe(read_bounded(path))
+    found: CertificateReport = _library().describe(read_text_file(path))
     return found
 
 

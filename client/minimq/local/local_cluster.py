@@ -23,7 +23,7 @@ from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, Invalid
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
-from minimq_common.words import expanded
+from minimq_common.words import check_path, expanded
 
 _START_TRIES = 3
 _REGISTERED_S = 15.0
@@ -76,6 +76,7 @@ class LocalCluster:
         **unknown: Unpack[NoOthers],
     ) -> None:
         refuse_others(unknown, LocalCluster)
+        check_path("data_dir", data_dir or "")
         check_between("slaves", slaves, 0, _MOST_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
         check_between("nameservers", nameservers, 1, _MOST_SERVERS)

@@ -12,13 +12,13 @@ from minimq.operations.operation import method
 from minimq.operations.users import UserOperations
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
+from minimq_common.files.text_file import read_text_file
 from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials_file import written
 from minimq_common.security.server_secrets import ACCESS, ROOTS
 from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
-from minimq_common.security.watched import read_bounded
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 
@@ -45,7 +45,7 @@ class AccessFolder(UserOperations):
     def access(self) -> AccessDocument:
         """Return the document. Raises `InvalidArgument`."""
         try:
-            return from_toml(read_bounded(self._file, MAX_DOCUMENT_BYTES))
+            return from_toml(read_text_file(self._file, MAX_DOCUMENT_BYTES))
         except InvalidArgument as error:
             raise InvalidArgument(f"{self._file}: {error.message}") from None
 
@@ -65,7 +65,7 @@ class AccessFolder(UserOperations):
         return self._authority.credentials(name, self._addresses(nameservers), key)
 
     def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
-        trust = Trust(read_bounded(self._folder / ROOTS), None, bearer)
+        trust = Trust(read_text_file(self._folder / ROOTS), None, bearer)
         return written(self._addresses(nameservers), trust, about)
 
     def _addresses(self, nameservers: Sequence[str]) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from minimq_common.security.access_policy import Policy, check_decides, denied_b
 from minimq_common.security.access_rule import parse_rule
 from minimq_common.security.issuer import is_token_user, issuer_of
 from minimq_common.security.user_key import UserKey
-from minimq_common.words import bytes_of
+from minimq_common.words import bytes_of, check_path
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
@@ -357,6 +357,7 @@ class UserOperations(IssuerOperations):
         key, stored = issue_key(lifetime_s)
         # Before the file exists: it may be in the folder of secrets, where every file is read.
         text, late = self.credentials_of(name, key), None
+        check_path("to", to or "")
         path = None if to is None else Path(to)
         with self._file_ready(path, name, text, replaces=replaces and path is not None and path.exists()):
             try:

@@ -16,6 +16,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
+from minimq_common.words import check_path
 
 #: From 10 seconds to 2 hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
@@ -181,6 +182,7 @@ class ConsumerOptions:
         folder: object = self.offsets_dir
         if not isinstance(folder, str | os.PathLike) or not os.fspath(folder):
             raise InvalidArgument(f"offsets_dir is {folder!r}: it must be the path of a folder")
+        check_path("offsets_dir", folder)
         self._check_callbacks()
 
     def _check_callbacks(self) -> None:

@@ -9,6 +9,7 @@ import os
 from typing import TYPE_CHECKING, Final, Protocol
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.names import check_named
 from minimq_common.security.credentials import Credentials, CredentialsArgument
 
 if TYPE_CHECKING:
@@ -41,7 +42,9 @@ PLAIN: Final[ChannelSecurity] = _Plain()
 def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | None:
     """Open the given credentials, or those in the file that the variable names; None if there are none."""
     if given is None:
-        given = os.environ.get(VARIABLE, "")
+        given = os.environ.get(VARIABLE, "").rstrip("\r\n")  # the line end of a Secret or of a file
+        if given:
+            check_named(VARIABLE, Credentials, given)
     if not isinstance(given, Credentials):
         if not isinstance(given, str | os.PathLike):
             raise InvalidArgument("credentials are neither the path of a file nor a Credentials object")

@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.words import check_path
 
 #: The prefix of a user's key.
 _KEY = re.compile(r"\s*mq_[a-z2-7]{8}_")
+
+
+#: The beginning of a line in a credentials file.
+_ASSIGNMENT = re.compile(r"\ufeff?\s*[a-z_]+ *= *[\"'\[]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +40,12 @@ class Credentials:
         if bool(self.path) == bool(self.text):
             raise InvalidArgument("credentials are the path of a file, or the text of one: one of them is needed")
         # Errors show paths, so the content of a file or a key must not be used as one.
-        if "\n" in self.path or "\r" in self.path or _KEY.match(self.path):
+        if re.search(r"[\r\n]", self.path.strip()) or _KEY.match(self.path) or _ASSIGNMENT.match(self.path):
             raise InvalidArgument(
                 "credentials are the content of a credentials file, not its path: give the path, or "
                 "Credentials.from_text(content)"
             )
+        check_path("credentials", self.path)
 
     @classmethod
     def from_text(cls, text: str) -> Self:

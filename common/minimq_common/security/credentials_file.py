@@ -10,7 +10,8 @@ from pathlib import Path
 import msgspec
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_address
+from minimq_common.files.text_file import without_mark
+from minimq_common.names import check_address, check_named
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.tokens import UserToken, parse_token
@@ -45,7 +46,7 @@ class CredentialsFile:
             self._folder = path.parent
             self._content = Watched([path], lambda found: _read(found[0], where))
         else:
-            self._content = Watched([], lambda _: _read(credentials.text.encode(), where))
+            self._content = Watched([], lambda _: _read(without_mark(credentials.text.encode(), where), where))
         self._lock = threading.Lock()
         self._token: tuple[str, Watched[UserToken]] | None = None
         self._with_token = self.stored
@@ -114,7 +115,7 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
     except (ValueError, RecursionError):  # not shown: the parser's error may quote secrets
         raise InvalidArgument(f"{where} is no credentials file: it is not TOML") from None
     for address in found.nameservers:
-        check_address(address)
+        check_named(f"nameservers in {where}", check_address, address)
     if bool(found.certificate) != bool(found.private_key):
         raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
     bearers = [name for name in ("key", "token", "token_file") if getattr(found, name)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.files.text_file import MOST_BYTES, read_text_file
 
 log = logging.getLogger(__name__)
 
@@ -17,8 +18,6 @@ T = TypeVar("T")
 
 #: Minimum seconds between two checks of the files.
 _FRESH_S = 1.0
-#: Bytes of a file of secrets.
-MOST_BYTES = 256 << 10
 
 
 class Watched(Generic[T]):
@@ -85,22 +84,10 @@ class Watched(Generic[T]):
         log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
 
     def _read(self) -> list[bytes]:
-        return [read_bounded(path, self._most_bytes) for path in self._paths]
+        return [read_text_file(path, self._most_bytes) for path in self._paths]
 
     def _fingerprint(self) -> tuple[object, ...]:
         return tuple(_sign(path) for path in self._paths)
-
-
-def read_bounded(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
-    """Return the content of a file of secrets. Raises `InvalidArgument` if it is unreadable or too large."""
-    try:
-        with path.open("rb") as opened:
-            data = opened.read(most_bytes + 1)
-    except OSError as error:
-        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > most_bytes:
-        raise InvalidArgument(f"{path} has more than {most_bytes} bytes: it is no file of secrets")
-    return data
 
 
 def _sign(path: Path) -> object:

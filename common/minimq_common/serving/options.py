@@ -27,6 +27,7 @@ import difflib
 import functools
 import json
 import math
+import re
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,7 +39,8 @@ import msgspec
 from click.core import ParameterSource
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import BYTES, SECONDS, Unit
+from minimq_common.files.text_file import read_text_file
+from minimq_common.words import BYTES, SECONDS, Unit, check_path
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -131,9 +133,11 @@ class _Option:
 
 
 def check_limits(options: object) -> None:
-    """Check the limits of all numbers. Call it in `__post_init__`. Raises `InvalidArgument`."""
+    """Check all paths, and the limits of all numbers. Call it in `__post_init__`. Raises `InvalidArgument`."""
     for field in dataclasses.fields(cast(Any, options)):
         value = getattr(options, field.name)
+        if _KEY in field.metadata and isinstance(value, Path):
+            check_path(_Option(field).flag, value)
         if _KEY not in field.metadata or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         known = _Option(field)
@@ -162,7 +166,7 @@ def from_command_line(
             try:
                 made = options_class(**values)
             except InvalidArgument as error:
-                raise click.UsageError(_with_sources(options, values, error.message)) from None
+                raise click.UsageError(_with_sources(options, error.message)) from None
             return function(made, *args, **kwargs)
 
         decorated: Callable[P, R] = command
@@ -222,12 +226,10 @@ def _example_option(options: list[_Option]) -> Callable[[Decorated], Decorated]:
     )
 
 
-def _with_sources(options: list[_Option], values: Mapping[str, object], message: str) -> str:
+def _with_sources(options: list[_Option], message: str) -> str:
     context = click.get_current_context()
     source = context.get_parameter_source
-    named = [each for each in options if f"{each.flag} " in message]
-    if not named and (named := [each for each in options if repr(values[each.name]) in message][:1]):
-        message = f"{named[0].flag}: {message}"
+    named = [each for each in options if re.search(rf"{each.flag}[ :]", message)]
     keys = [each.key for each in named or options if source(each.name) == ParameterSource.DEFAULT_MAP]
     variables = [each.variable for each in named if source(each.name) == ParameterSource.ENVIRONMENT]
     said = [f"{', '.join(keys)} in {context.meta[_KEY]}"] if keys else []
@@ -272,9 +274,7 @@ def read_config(path: Path, options_class: type[Any]) -> dict[str, Any]:
     import tomllib  # imported here because not every server has a file
 
     try:
-        table = tomllib.loads(path.read_text("utf-8"))
-    except OSError as error:
-        raise InvalidArgument(f"cannot read the configuration file {path}: {error.strerror}") from None
+        table = tomllib.loads(read_text_file(path).decode())
     except (ValueError, RecursionError) as error:  # invalid TOML or UTF-8, or lists nested too deeply
         raise InvalidArgument(f"{path} is not a TOML file: {error}") from None
     options = {each.key: each for each in _options_of(options_class)}

@@ -217,7 +217,8 @@ async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | N
     except RuntimeError:  # another process took the port after `_probe`
         bound = 0
     if not bound:
-        raise errors.CannotListen(f"cannot listen at {address}: the port was taken at this moment")
+        unusable = "" if secrets is None else ", or gRPC cannot use tls.crt, tls.key or ca.crt in --secrets"
+        raise errors.CannotListen(f"cannot listen at {address}: the port was taken at this moment{unusable}")
     return f"{host}:{bound}"
 
 

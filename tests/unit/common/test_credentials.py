@@ -56,6 +56,12 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
     assert open_credentials(None) is None
     monkeypatch.setenv(VARIABLE, str(file))
     assert open_credentials(None) is not None
+    monkeypatch.setenv(VARIABLE, f"{file}\r\n")  # from a file
+    assert open_credentials(None) is not None
+    monkeypatch.setenv(VARIABLE, f'"{file}"')
+    with pytest.raises(InvalidArgument, match=f"^{VARIABLE}: credentials contains the character"):
+        open_credentials(None)
+    monkeypatch.setenv(VARIABLE, str(file))
     assert open_credentials("") is None
     with Cluster() as cluster:
         assert cluster.nameservers == ("mq1:9876", "mq2:9876")
@@ -115,7 +121,17 @@ def test_credentials_are_one_of_path_and_text() -> None:
         open_credentials("nowhere.minimq")
 
 
-@for_each("content", [TEXT, TEXT.partition("\n")[2], BEARER.text, f" {BEARER.text}\n", TEXT.replace("\n", "\r")])
+@for_each(
+    "content",
+    [
+        TEXT,
+        TEXT.partition("\n")[2],
+        BEARER.text,
+        f" {BEARER.text}\n",
+        TEXT.replace("\n", "\r"),
+        f'key = "{BEARER.text}"',
+    ],
+)
 def test_the_content_of_a_file_in_place_of_its_path_is_told_and_not_shown(content: str) -> None:
     with pytest.raises(InvalidArgument, match=r"not its path: .*Credentials.from_text") as raised:
         open_credentials(content)

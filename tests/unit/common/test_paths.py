@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pwd
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from minimq import ConsumerOptions, LocalCluster
 from minimq.receiving.broadcasting import LocalOffsets
 from minimq_common.errors import InvalidArgument, StoreError
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
-from minimq_common.words import expanded
+from minimq_common.words import check_path, expanded
+from support.cases import for_each
 
 
 def test_the_home_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,6 +33,23 @@ def test_a_user_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         LocalOffsets("~/.minimq", "g", "c")
     with pytest.raises(InvalidArgument, match="set HOME, or give an absolute path"):
         CredentialsFile(Credentials("~/ann.minimq"))
+
+
+@for_each("path", ["data\r", "data\n", "da\x00ta", "data\x9f", '"data"', 'da"ta', "'data'"])
+def test_a_path_with_control_characters_or_quotes_is_rejected(path: str) -> None:
+    made: dict[str, Callable[[], object]] = {
+        "data_dir": lambda: LocalCluster(data_dir=path),
+        "offsets_dir": lambda: ConsumerOptions(offsets_dir=path),
+        "credentials": lambda: Credentials(path),
+    }
+    for option, make in made.items():
+        with pytest.raises(InvalidArgument, match=f"^{option} contains the character .*: a path must not contain"):
+            make()
+
+
+def test_other_paths_are_accepted() -> None:
+    for path in ("/home/o'brien/data", "a b/\u00e4-\u4e2d", "~/x"):
+        check_path("data_dir", path)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

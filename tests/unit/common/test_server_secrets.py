@@ -177,7 +177,7 @@ def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer,
         ServerSecrets(tmp_path, requires_certificates=False)
     (tmp_path / name).touch()
     os.truncate(tmp_path / name, 1 << 30)
-    with pytest.raises(InvalidArgument, match="it is no file of secrets"):
+    with pytest.raises(InvalidArgument, match="it is too large for secrets"):
         ServerSecrets(tmp_path, requires_certificates=False)
 
 
