@@ -29,6 +29,7 @@ class RegistryServer:
         refusal: status and text that registrations are answered with.
         has_guids: as newer registries.
         raw: the bytes that all requests are answered with.
+        raw_status: the status of these answers.
         more_headers: further ones of all answers.
     """
 
@@ -41,6 +42,7 @@ class RegistryServer:
     refusal: tuple[int, str] | None = None
     has_guids: bool = True
     raw: bytes | None = None
+    raw_status: int = 200
     more_headers: dict[str, str] = field(default_factory=dict)
     first_id: int = 100_001
 
@@ -52,7 +54,7 @@ class RegistryServer:
         if method == "GET":
             found = self._of_version(*names[1::2]) if names[0] == "subjects" else self._of_number(names[1:])
         elif names[2:] and self.refusal is not None:
-            return self.refusal[0], {"error_code": self.refusal[0], "message": self.refusal[1]}
+            return self.refusal[0], {"error_code": self.refusal[0] * 100 + 1, "message": self.refusal[1]}
         elif names[2:]:
             found = self._version(names[1], self._register(names[1], body))
         else:
@@ -132,7 +134,7 @@ def registry_server(context: ssl.SSLContext | None = None) -> Iterator[RegistryS
                 status, told = registry.answer(self.command, urlsplit(self.path).path, body)
                 data = json.dumps(told).encode()
             else:
-                status, data = 200, registry.raw
+                status, data = registry.raw_status, registry.raw
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.send_header("Content-Type", "application/vnd.schemaregistry.v1+json")

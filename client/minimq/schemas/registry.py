@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from minimq.arguments import waiting_s
-from minimq_common.errors import AccessDenied, InvalidArgument, NotAuthenticated, Unavailable
+from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, NotAuthenticated, Unavailable
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -35,6 +35,13 @@ _READ_BYTES = 1 << 16
 _MISSING_S = 30
 _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 500
 _BUSY = (429, 502, 503, 504)
+#: A registry's own codes for a missing subject, version or schema. A 404 without one comes from a proxy or a wrong URL.
+_MISSING_CODES = (40401, 40402, 40403)
+#: How long the error of a request that has failed twice is raised again instead of a new request; doubles with each
+#: further failure.
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
+#: Most failed requests that are remembered.
+_MAX_FAILURES = 1_000
 
 
 class SchemaReference(msgspec.Struct, frozen=True):
@@ -83,6 +90,12 @@ class SchemaMissing(InvalidArgument):
     """A schema registry does not have a schema, a subject or a version."""
 
     code = "SCHEMA_MISSING"
+
+
+class _Failure(NamedTuple):
+    error: MiniMQError
+    failures: int
+    until: float
 
 
 class _RegistryAnswer(msgspec.Struct, rename="camel"):
@@ -173,6 +186,8 @@ class SchemaRegistry:
         self._found = lru_cache(cache_schemas)(self._find)
         self._asked = lru_cache(cache_schemas)(self._ask_for)
         self._registered = lru_cache(cache_schemas)(self._register)
+        #: The latest failure of each request that has not succeeded since.
+        self._failed: dict[tuple[str, str, bytes | None], _Failure] = {}
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.url!r})"
@@ -258,6 +273,23 @@ class SchemaRegistry:
         return self._request("POST", f"{place}?normalize=false", json.dumps(body).encode())
 
     def _request(self, method: str, place: str, body: bytes | None = None) -> _RegistryAnswer:
+        key = (method, place, body)
+        known = self._failed.get(key)
+        if known is not None and time.monotonic() < known.until:
+            raise known.error.with_message(known.error.message)
+        try:
+            answer = self._send(method, place, body)
+        except MiniMQError as error:
+            count = 1 if known is None else known.failures + 1
+            pause_s = 0.0 if count == 1 else min(_FIRST_PAUSE_S * 2 ** min(count - 2, 10), _MAX_PAUSE_S)
+            if len(self._failed) >= _MAX_FAILURES:
+                self._failed.clear()
+            self._failed[key] = _Failure(error, count, time.monotonic() + pause_s)
+            raise
+        self._failed.pop(key, None)
+        return answer
+
+    def _send(self, method: str, place: str, body: bytes | None) -> _RegistryAnswer:
         headers = dict(self._headers)
         if self._bearer_token is not None:
             token = self._bearer_token if isinstance(self._bearer_token, str) else self._bearer_token()
@@ -289,16 +321,22 @@ class SchemaRegistry:
                 raise Unavailable(f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s")
         return bytes(data)
 
-    def _error(self, status: int, place: str, data: bytes) -> Exception:
+    def _error(self, status: int, place: str, data: bytes) -> MiniMQError:
         try:
-            said = str(msgspec.json.decode(data, type=Mapping[str, object])["message"])
+            fields = msgspec.json.decode(data, type=Mapping[str, object])
+            code, said = fields.get("error_code"), str(fields["message"])
         except (msgspec.MsgspecError, KeyError, RecursionError):
-            said = data.decode(errors="replace")
+            code, said = None, data.decode(errors="replace")
         text = f"schema registry {self.url} answers {status} to {place.partition('?')[0]}: {said[:_MOST_SHOWN]!r}"
         if status == _UNAUTHORIZED:
-            text += "; give a valid basic_auth or bearer_token"
-        kinds = {_UNAUTHORIZED: NotAuthenticated, _FORBIDDEN: AccessDenied, _NOT_FOUND: SchemaMissing}
-        return kinds.get(status, Unavailable if status >= _SERVER_ERROR or status in _BUSY else InvalidArgument)(text)
+            return NotAuthenticated(f"{text}; give a valid basic_auth or bearer_token")
+        if status == _FORBIDDEN:
+            return AccessDenied(text)
+        if status == _NOT_FOUND and code in _MISSING_CODES:
+            return SchemaMissing(text)
+        if status == _NOT_FOUND:
+            return Unavailable(f"{text}; a proxy may answer in place of the registry: check the URL and the proxy")
+        return (Unavailable if status >= _SERVER_ERROR or status in _BUSY else InvalidArgument)(text)
 
     def _number(self, number: int | None) -> int:
         if number is None:

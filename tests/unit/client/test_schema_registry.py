@@ -279,7 +279,7 @@ def test_a_registry_that_is_away_or_is_none(server: RegistryServer, registry: Sc
         registry.schema(1)
     server.raw = b"{}"
     with pytest.raises(Unavailable, match="is no schema registry"):
-        registry.schema(1)
+        registry.schema(2)
     server.raw = b'{"schema": "' + b"x" * (5 << 20) + b'"}'
     with pytest.raises(InvalidArgument, match="more than 4194304 bytes"):
         registry.schema(1)
@@ -389,6 +389,39 @@ def test_a_proxy_is_not_asked(server: RegistryServer, monkeypatch: pytest.Monkey
     registry = SchemaRegistry(server.url, proxy="" if is_argument else None)
     assert registry.schema(number).schema_id == number
     registry.close()
+
+
+def test_a_404_without_a_code_of_the_registry_is_an_outage(server: RegistryServer, registry: SchemaRegistry) -> None:
+    server.add("orders-value", json.dumps(AVRO))
+    reader, message = AvroSerializer(registry=registry), Message("orders", prefix_mark(100_001) + b"\2a")
+    server.raw, server.raw_status = b"<html>default backend - 404</html>", 404
+    with pytest.raises(Unavailable, match=r"answers 404 to /schemas/ids/100001: .*check the URL"):
+        reader.value(message)
+    server.raw = None
+    assert reader.value(message) == {"id": "a"}
+
+
+def test_many_messages_do_not_make_many_failing_requests(
+    server: RegistryServer, registry: SchemaRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    server.raw, server.raw_status = b"<html>", 404
+    reader, writer = AvroSerializer(registry=registry), AvroSerializer(AVRO, registry)
+    calls: list[Callable[[], object]] = [
+        lambda: reader.value(Message("orders", prefix_mark(100_001) + b"\2a")),
+        lambda: writer.message("orders", {"id": "a"}),
+    ]
+    for call in calls:
+        server.asked.clear()
+        for _ in range(100):
+            with pytest.raises(Unavailable, match="answers 404"):
+                call()
+        assert len(server.asked) == 2
+        now[0] += 1
+        with pytest.raises(Unavailable, match="answers 404"):
+            call()
+        assert len(server.asked) == 3
 
 
 def test_an_unknown_schema_is_asked_for_once_in_a_while(
