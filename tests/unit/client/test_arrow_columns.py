@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 from minimq import Message, MessageQueue
 from minimq.connectors import ReceivedBatch, Section
 from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, MOST_ROWS, SMALL_BATCH, ArrowColumns, chosen_columns
+from minimq.receiving.arrow.plan import newest_of_each_key
 from minimq.receiving.received import EncodedBatch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
@@ -323,3 +325,15 @@ def test_what_remains_of_a_compacted_batch_is_what_plain_decoding_gives(
     tagged = ArrowColumns(MESSAGE_SCHEMA, frozenset({"t"}))
     found = [row for piece in tagged.convert([batch], start, end) for row in piece.to_pylist()]
     assert found == [row for row in expected(batch) if start <= row["offset"] < end and row["tag"] == "t"]
+
+
+def test_the_newest_of_each_key_is_found_among_more_than_2_gib_of_bodies() -> None:
+    schema = pa.schema({"keys": pa.list_(pa.string()), "body": pa.binary()})
+    size = 1 << 30
+    offsets = pa.array([0, size], pa.int32()).buffers()[1]
+    # Pages that nothing writes to take no memory, and the batches share them.
+    body = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(mmap.mmap(-1, size))])
+    large = pa.record_batch([pa.array([["a"]], schema.field("keys").type), body], schema)
+    small = pa.record_batch([pa.array([["a"], ["b"]], schema.field("keys").type), [b"x", b"y"]], schema)
+    table = newest_of_each_key([large, large, large, small], schema)
+    assert table.to_pylist() == [{"keys": ["a"], "body": b"x"}, {"keys": ["b"], "body": b"y"}]

@@ -113,6 +113,8 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
 #: Deduplicate after this many new rows, or as many as the table has if that is more: memory holds at most
 #: that many besides the table.
 _FEWEST_ROWS: Final = 1 << 20
+#: Tables up to this size are combined to one chunk, whose offsets have 32 bits.
+_MAX_COMBINED_BYTES: Final = 1 << 30
 #: Typed, because for an untyped number Arrow tries to import dateutil, each time if it is missing, and loses a Ctrl-C.
 _NOTHING: Final = pa.scalar(0, pa.int32())
 
@@ -139,4 +141,6 @@ def _newest(table: pa.Table) -> pa.Table:
     keys, rows = pc.list_element(table["keys"], _NOTHING), pa.array(range(table.num_rows), pa.int64())
     numbered = pa.table({"key": keys, "row": rows})
     last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
-    return table.take(last.take(pc.sort_indices(last)))
+    # Not `take`: it concatenates all chunks first, and a chunk holds at most 2 GiB of bodies.
+    kept = table.filter(pc.is_in(rows, last))
+    return kept.combine_chunks() if kept.nbytes <= _MAX_COMBINED_BYTES else kept
