@@ -16,7 +16,9 @@ import pytest
 from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
-from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, UsageError
+from pyspark_minimq import session
+from pyspark_minimq.errors import MinimqSparkError
 from support.cases import for_each
 from support.server_copies import real_commands
 from support.waiting import wait_until
@@ -124,6 +126,15 @@ def test_options_reach_the_servers() -> None:
 def test_what_breaks_a_rule_is_refused_before_anything_starts(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         LocalCluster(**arguments)  # type: ignore[arg-type]  # that is the point
+
+
+def test_a_frozen_program_gets_an_error_instead_of_copies_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "frozen", True, raising=False)
+    with pytest.raises(UsageError, match=r"does not work in a frozen program .* `minimq local`"):
+        LocalCluster(brokers=1)
+    monkeypatch.delenv("PYSPARK_PYTHON", raising=False)
+    with pytest.raises(MinimqSparkError, match="set PYSPARK_PYTHON"):
+        session()
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

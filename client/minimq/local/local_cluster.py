@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -19,7 +20,15 @@ from minimq.connection.client import ClusterClient
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 from minimq.options import NoOthers, refuse_others
-from minimq_common.errors import CannotListen, Closed, DeadlineExceeded, InvalidArgument, SystemBusy, TransportError
+from minimq_common.errors import (
+    CannotListen,
+    Closed,
+    DeadlineExceeded,
+    InvalidArgument,
+    SystemBusy,
+    TransportError,
+    UsageError,
+)
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
@@ -59,6 +68,10 @@ class LocalCluster:
         brokers: the brokers, named broker-a, broker-b, and so on; slaves are named after their master: broker-a-1,
             broker-a-2, and so on. The master changes when it fails: see
             `BrokerProcess.current_role`.
+
+    Raises:
+        UsageError: the program is frozen, so it has no Python interpreter to start servers with.
+        InvalidArgument: an argument is wrong.
     """
 
     def __init__(
@@ -77,6 +90,12 @@ class LocalCluster:
     ) -> None:
         refuse_others(unknown, LocalCluster)
         check_path("data_dir", data_dir or "")
+        if getattr(sys, "frozen", False):
+            raise UsageError(
+                "LocalCluster does not work in a frozen program (PyInstaller and the like): it starts servers with the "
+                "Python interpreter, and this program has none. Run the servers outside of it, for example with "
+                "`minimq local`"
+            )
         check_between("slaves", slaves, 0, _MOST_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
         check_between("nameservers", nameservers, 1, _MOST_SERVERS)
