@@ -220,7 +220,7 @@ class MalformedBody(MiniMQError):
 
 
 class StaleSequence(ServerError):
-    """A batch has an old sequence number: the broker may have stored it already, and no longer remembers."""
+    """A batch has a sequence number that is in use: by another batch, or the broker no longer remembers by which."""
 
     code = "STALE_SEQUENCE"
 

@@ -11,6 +11,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
 from minimq.receiving.queue_decisions import Frame
+from minimq_broker.store.entry import HEADER_BYTES
 from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
 from minimq_common.names import dead_letter_topic
 from support.command import Minimq
@@ -21,7 +22,7 @@ DEAD = MessageQueue(dead_letter_topic(GROUP), "broker-a", 0)
 #: One for each batch, so large that LMDB gives each pages of its own, of which no older copies lie about.
 BODIES = [word * 600 for word in (b"first..", b"second.", b"third..", b"fourth.", b"fifth..")]
 #: Bytes of a page of LMDB, of its header, and of the header of an entry.
-PAGE, PAGE_HEADER, ENTRY_HEADER = 4096, 16, 36
+PAGE, PAGE_HEADER = 4096, 16
 
 
 def flip(cluster: LocalCluster, *places: Callable[[bytes], list[int]]) -> None:
@@ -46,7 +47,7 @@ def in_body(body: bytes) -> Callable[[bytes], list[int]]:
 
 def in_entry(body: bytes) -> Callable[[bytes], list[int]]:
     """Return what finds a byte of the entry of a dead letter by which its broker sees damage."""
-    return lambda data: [_dead(data, body) // PAGE * PAGE + PAGE_HEADER + ENTRY_HEADER - 5]
+    return lambda data: [_dead(data, body) // PAGE * PAGE + PAGE_HEADER + HEADER_BYTES - 5]
 
 
 def _dead(data: bytes, body: bytes) -> int:

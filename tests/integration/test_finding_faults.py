@@ -11,6 +11,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.operations.message_trace import TraceState
 from minimq_broker.services.upkeep.finding import MAX_FINDS
+from minimq_broker.store.entry import HEADER_BYTES
 from support.replicas import replicas, wait_caught_up
 from support.small_segments import QUEUE, World, world_of
 from support.waiting import wait_until
@@ -19,7 +20,7 @@ TOPIC = "t"
 #: One message for each batch, so large that LMDB gives each pages of its own.
 BODIES = [word * 600 for word in (b"first..", b"second.", b"third..", b"fourth.", b"fifth..")]
 KEYS = [f"key-{number}-of-a-message" for number in range(5)]
-PAGE, PAGE_HEADER, ENTRY_HEADER = 4096, 16, 36
+PAGE, PAGE_HEADER = 4096, 16
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def flip(cluster: LocalCluster, text: bytes, offset: int = 0, *, in_entry: bool 
     data = bytearray(segment.read_bytes())
     at = data.find(text)
     assert at > 0
-    at = at // PAGE * PAGE + PAGE_HEADER + ENTRY_HEADER - 5 if in_entry else at + offset
+    at = at // PAGE * PAGE + PAGE_HEADER + HEADER_BYTES - 5 if in_entry else at + offset
     data[at] ^= 1
     segment.write_bytes(data)
     broker.start()

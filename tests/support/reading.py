@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from minimq import Admin, LocalCluster, MessageQueue, PullConsumer, ReceivedMessage
 from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.security.credentials import CredentialsArgument
 
 _PATIENCE_S = 60.0
 
@@ -16,17 +17,19 @@ def read_queue(nameserver: str, queue: MessageQueue) -> list[ReceivedMessage]:
     return _read(nameserver, [queue])
 
 
-def read_all(nameserver: str, topic: str) -> list[ReceivedMessage]:
+def read_all(nameserver: str, topic: str, credentials: CredentialsArgument | None = None) -> list[ReceivedMessage]:
     """Return all messages of a topic; those of each queue in its order."""
-    with Admin(nameserver) as admin:
+    with Admin(nameserver, credentials=credentials) as admin:
         queues = admin.route(topic).read_queues()
-    return _read(nameserver, queues)
+    return _read(nameserver, queues, credentials)
 
 
-def _read(nameserver: str, queues: Iterable[MessageQueue]) -> list[ReceivedMessage]:
+def _read(
+    nameserver: str, queues: Iterable[MessageQueue], credentials: CredentialsArgument | None = None
+) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
     deadline = time.monotonic() + _PATIENCE_S
-    with PullConsumer(nameserver, group="reading-for-a-test", auto_commit=False) as consumer:
+    with PullConsumer(nameserver, group="reading-for-a-test", auto_commit=False, credentials=credentials) as consumer:
         consumer.assign(queues)
         while not consumer.at_end():
             found += consumer.poll(0.05)

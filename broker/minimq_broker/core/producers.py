@@ -4,8 +4,8 @@ A producer numbers its batches. Each batch also carries the number below which a
 sent again. The table remembers the batches from that number on. It rejects an unknown one below, which may have been
 stored and forgotten.
 
-Each topic has its own numbers: producer ids are not secret, and a client that may write to one topic must not be able
-to use up the numbers of a producer in another topic.
+Each user and topic has its own numbers. Producer ids are not secret, so without this a user could use up the numbers of
+another user's producer.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due_ms: int = 0
 
 
-#: Producer id and topic id. A plain tuple: a named one is slower to create, for each batch.
-ProducerKey = tuple[int, int]
+#: Producer id, topic id and tag of the user. A plain tuple: a named one is slower to create, for each batch.
+ProducerKey = tuple[int, int, int]
 
 
 class ProducerState(msgspec.Struct, array_like=True):
@@ -108,10 +108,9 @@ class ProducerTable:
         return producer.find(sequence) if producer else None
 
     def add(
-        self, producer_id: int, sequence: int, settled_before: int, place: Place, position: int
+        self, key: ProducerKey, sequence: int, settled_before: int, place: Place, position: int
     ) -> list[ProducerKey]:
         """Remember a batch that ends at log position `position`. Return the producers that were evicted for it."""
-        key = producer_id, place.topic_id
         producer = self.states.get(key)
         if producer is None:
             producer = self.states[key] = ProducerState()
@@ -197,9 +196,8 @@ class PendingBatches:
             )
         return None
 
-    def add(self, producer_id: int, sequence: int, settled_before: int, place: Place) -> None:
+    def add(self, key: ProducerKey, sequence: int, settled_before: int, place: Place) -> None:
         """Add a batch that will be written."""
-        key = producer_id, place.topic_id
         self._places[key, sequence] = place
         if settled_before > self._settled.get(key, 0):
             self._settled[key] = settled_before

@@ -39,4 +39,6 @@ class BatchApplied(NamedTuple):
     producer_id: int = 0
     sequence: int = 0
     settled_before: int = 0
+    #: Tag of the user who sent it.
+    user: int = 0
     released: DueKey | None = None

@@ -338,10 +338,9 @@ class State:
             self.changed.add(("started", group, topic_id))
 
     def _remember(self, batch: BatchApplied | BatchDelayed, position: int) -> None:
-        self.changed.add(("producer", batch.producer_id, batch.place.topic_id))
-        for forgotten in self.producers.add(
-            batch.producer_id, batch.sequence, batch.settled_before, batch.place, position
-        ):
+        key = batch.producer_id, batch.place.topic_id, batch.user
+        self.changed.add(("producer", *key))
+        for forgotten in self.producers.add(key, batch.sequence, batch.settled_before, batch.place, position):
             self.changed.add(("producer", *forgotten))
 
     def _set(self, row: tuple[Any, ...], table: dict[Any, Any], key: Any, value: Any) -> None:

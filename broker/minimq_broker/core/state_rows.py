@@ -69,7 +69,7 @@ def _note_row(state: State, *key: Any) -> None:
 
 
 def _producer_row(state: State, *key: Any) -> ProducerState | None:
-    return state.producers.states.get((key[0], key[1]))
+    return state.producers.states.get((key[0], key[1], key[2]))
 
 
 def _load_producer(state: State, row: Any, *key: Any) -> None:

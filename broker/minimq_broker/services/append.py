@@ -98,6 +98,7 @@ class AppendService:
                 transaction_of(request.transaction) if has_transaction else None,
                 _delay_of(request.delay) if request.HasField("delay") else None,
                 key_queues=request.key_queues,
+                user=caller.tag,
                 request_id=request.request_id,
                 came_at=monotonic(),
                 done=answers.answer,

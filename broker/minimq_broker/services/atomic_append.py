@@ -105,7 +105,7 @@ class AtomicAppendService:
             header = checked_header(self._engine.limits, data)
             if not header.producer_id:
                 raise InvalidArgument("a batch without a number cannot be part of an atomic append")
-            batches.append(AppendJob(each.topic, each.queue_id, data, header))
+            batches.append(AppendJob(each.topic, each.queue_id, data, header, user=current_caller().tag))
         if len({(each.header.producer_id, each.header.sequence) for each in batches}) < len(batches):
             raise InvalidArgument("two batches of an atomic append have the same number")
         request_id, came_at = request.request_id, time.monotonic()

@@ -144,7 +144,7 @@ class CommitGroup:
             self._stage(job, job.transaction, topic)
             return
         if header.producer_id:
-            repeated = self._pending.find((header.producer_id, topic.topic_id), header.sequence)
+            repeated = self._pending.find((header.producer_id, topic.topic_id, job.user), header.sequence)
             if repeated is not None:
                 _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
                 if repeated.applied:  # it is on disk, whatever happens to this group
@@ -162,10 +162,14 @@ class CommitGroup:
         if due_ms is None:
             return None
         place = self.delays.put(job, self._queue_of(job, topic), due_ms, is_recallable=delay.recallable)
+        self._remember(job, place)
+        return place
+
+    def _remember(self, job: AppendJob, place: Place) -> None:
         header = job.header
         if header.producer_id:
-            self._pending.add(header.producer_id, header.sequence, header.settled_before, place)
-        return place
+            key = header.producer_id, place.topic_id, job.user
+            self._pending.add(key, header.sequence, header.settled_before, place)
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Assign all batches of a job their places and add its facts, or find the existing places."""
@@ -191,7 +195,7 @@ class CommitGroup:
 
     def _find_existing(self, job: AtomicJob, topics: Sequence[Topic]) -> bool:
         found = [
-            self._pending.find((batch.header.producer_id, topic.topic_id), batch.header.sequence)
+            self._pending.find((batch.header.producer_id, topic.topic_id, batch.user), batch.header.sequence)
             for batch, topic in zip(job.batches, topics, strict=True)
         ]
         for batch, repeated in zip(job.batches, found, strict=True):
@@ -213,12 +217,11 @@ class CommitGroup:
 
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         header = job.header
-        place = self.put(queue, job.data, header)
-        producer_id, sequence, settled_before = header.producer_id, header.sequence, header.settled_before
-        effect = BatchApplied(queue, self.ends[queue], place, producer_id, sequence, settled_before)
+        place = self.put(queue, job.data, header, user=job.user)
+        numbers = header.producer_id, header.sequence, header.settled_before
+        effect = BatchApplied(queue, self.ends[queue], place, *numbers, job.user)
         self.effects.append((effect, self.end, place.stored_ms))
-        if producer_id:
-            self._pending.add(producer_id, sequence, settled_before, place)
+        self._remember(job, place)
         return place
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
@@ -345,13 +348,15 @@ class CommitGroup:
 
     # ---- entries ------------------------------------------------------------------------------------
 
-    def put(self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None) -> Place:
+    def put(
+        self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None, *, user: int = 0
+    ) -> Place:
         """Add a batch at the end of its queue, with its key if it was held. The caller adds the effect."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
         stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
         offset, count, position = end.offset, header.count, self.end
         if key is None:
-            entry = batch_entry(queue, offset, stored_ms, data)
+            entry = batch_entry(queue, offset, stored_ms, data, user=user)
         else:
             entry = released_entry(queue, offset, stored_ms, key, data)
         size, born, hashes = len(entry), (header.born_first_ms, header.born_last_ms), header.tag_hashes

@@ -30,7 +30,7 @@ from minimq_broker.store.disk import is_full
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
 from minimq_common.files.lmdb_pages import sync_directory
 
-FORMAT = 5
+FORMAT = 6
 
 
 @dataclass(frozen=True, slots=True)

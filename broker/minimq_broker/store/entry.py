@@ -21,8 +21,8 @@ from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
 
-#: crc, kind, one spare byte, two spare bytes, queue id, topic id, base offset, store time in ms.
-_HEADER = struct.Struct("<IBxHIqqq")
+#: crc, kind, tag of the user who sent the batch (0 if it has none), queue id, topic id, base offset, store time in ms.
+_HEADER = struct.Struct("<IBQIqqq")
 HEADER_BYTES = _HEADER.size
 _CRC_BYTES = 4
 #: A batch at a lower offset ends within 64 bits, however many records it has.
@@ -66,16 +66,24 @@ class EntryHeader(NamedTuple):
     """The header of an entry. Queue and offset are 0 for a fact, the offset also for a staged or delayed batch."""
 
     kind: EntryKind
+    #: `Caller.tag` of the user who sent the batch.
+    user: int
     queue: QueueKey
     base_offset: int
     stored_ms: int
 
 
 def batch_entry(
-    queue: QueueKey, base_offset: int, stored_ms: int, data: bytes | memoryview, kind: EntryKind = EntryKind.BATCH
+    queue: QueueKey,
+    base_offset: int,
+    stored_ms: int,
+    data: bytes | memoryview,
+    kind: EntryKind = EntryKind.BATCH,
+    *,
+    user: int = 0,
 ) -> bytes:
     """Return the entry of a batch in a queue."""
-    head = _HEADER.pack(0, kind, 0, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
+    head = _HEADER.pack(0, kind, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head, data)
 
 
@@ -86,9 +94,11 @@ def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, da
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
 
 
-def delayed_entry(queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool) -> bytes:
+def delayed_entry(
+    queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool, user: int = 0
+) -> bytes:
     """Return the entry of a delayed batch."""
-    head = _HEADER.pack(0, EntryKind.DELAYED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
+    head = _HEADER.pack(0, EntryKind.DELAYED, user, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
 
 
@@ -113,7 +123,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
     """Return the verified header of the entry at a log position. Raises `CorruptEntry`, `StoreError`."""
     if len(entry) < HEADER_BYTES:
         raise CorruptEntry(f"the entry at position {position} is cut off after {len(entry)} bytes")
-    crc, kind, _, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
+    crc, kind, user, queue_id, topic_id, base_offset, stored_ms = _HEADER.unpack_from(entry)
     covered = entry[_CRC_BYTES:] if kind == EntryKind.FACT else entry[_CRC_BYTES : batch_at(entry) + batch.HEADER_BYTES]
     if google_crc32c.value(bytes(covered)) != crc:
         raise CorruptEntry(f"the entry at position {position} does not match its CRC-32C")
@@ -122,7 +132,7 @@ def read_header(entry: memoryview, position: int) -> EntryHeader:
             f"the entry at position {position} is of kind {kind}, which is unknown to this release: open the "
             "directory with the newer release that wrote it"
         )
-    return EntryHeader(EntryKind(kind), QueueKey(topic_id, queue_id), base_offset, stored_ms)
+    return EntryHeader(EntryKind(kind), user, QueueKey(topic_id, queue_id), base_offset, stored_ms)
 
 
 def batch_at(entry: memoryview | bytes) -> int:
@@ -272,11 +282,12 @@ def _effect_of(
         due_ms, is_recallable = delay_of(entry, position)
         place = Place(*header.queue, position, header.stored_ms, due_ms)
         numbers = about.producer_id, about.sequence, about.settled_before
-        return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers)
+        return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers, user=header.user)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
     place = Place(*header.queue, header.base_offset, header.stored_ms)
     if header.kind == EntryKind.RELEASED:
         return BatchApplied(header.queue, end, place, released=held_key_of(entry, position))
     if header.kind == EntryKind.COMPACTED:
         return BatchApplied(header.queue, end, place)
-    return BatchApplied(header.queue, end, place, about.producer_id, about.sequence, about.settled_before)
+    numbers = about.producer_id, about.sequence, about.settled_before
+    return BatchApplied(header.queue, end, place, *numbers, user=header.user)

@@ -84,6 +84,8 @@ class AppendJob(Job):
     delay: Delay | None = None
     times: JobTimes | None = None
     key_queues: int | None = None
+    #: `Caller.tag` of the sender.
+    user: int = field(default=0, kw_only=True)
     #: For the answer to the sender: request number, monotonic time of arrival, tracing context.
     request_id: int = 0
     came_at: float = 0.0
@@ -248,6 +250,8 @@ class RecallJob(Job):
 
     topic: str
     keys: Sequence[DueKey]
+    #: Tag of the only user whose batches may be recalled; None for all.
+    user: int | None = None
     #: In the order of `keys`.
     outcomes: list[RecallOutcome] = field(default_factory=list, init=False)
 

@@ -242,6 +242,9 @@ class DelayedOperations(Operations):
 
         Returns:
             Whether it was recalled; false if the message was due before that.
+
+        Raises:
+            AccessDenied: another user sent it, and this user may not manage the topic.
         """
         from minimq.administration.recalls import recall
 

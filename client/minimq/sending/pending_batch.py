@@ -21,7 +21,7 @@ from minimq.sending.transactions.decisions import Transaction
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
-from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed
+from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed, StaleSequence
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
 from minimq_common.properties import recorded_parent
 
@@ -240,6 +240,15 @@ def messages_were(count: int, which: str = "") -> str:
     """Return "1 message was" or "2 messages were", with a description in between."""
     noun, verb = ("message", "was") if count == 1 else ("messages", "were")
     return " ".join(filter(None, (str(count), noun, which, verb)))
+
+
+def number_taken(broker_name: str) -> StaleSequence:
+    """Return the error of a first attempt for which a broker reports that it has the batch already."""
+    return StaleSequence(
+        f"broker {broker_name} has another batch with this producer's number, so it did not store this one: a copy of "
+        "this process (a fork, a restored snapshot) or another client of the same user sends with its id; create "
+        "another producer, and send again"
+    )
 
 
 def new_producer_id() -> int:

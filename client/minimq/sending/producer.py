@@ -216,6 +216,7 @@ class Producer(ProducerFace):
         Raises:
             InvalidArgument: this is not a recall handle, or it belongs to another cluster.
             TopicNotFound: the topic was deleted, and the message with it.
+            AccessDenied: another user sent it, and this user may not manage the topic.
             MiniMQError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
                 whether the message is recalled.
             Closed: the producer was closed.

@@ -27,6 +27,7 @@ from minimq.sending.pending_batch import (
     UserCall,
     encode_batch,
     new_producer_id,
+    number_taken,
 )
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
@@ -196,6 +197,8 @@ class Sender:
             target = batch.target
             if result is None or target is None:
                 self._failed(batch, attempt, error or InternalError("the broker gave an empty answer"))
+            elif result.status == broker_pb2.SEND_STATUS_ALREADY_STORED and not batch.may_be_stored:
+                self._failed(batch, attempt, number_taken(target.queue.broker_name))
             else:
                 queue = target.queue
                 if result.queue_id != queue.queue_id:  # an earlier try stored it in another queue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import time
 from collections import Counter
@@ -83,6 +84,8 @@ class Caller:
 
     #: The name of the user; empty without users.
     user = ""
+    #: Stands for the user where the name is too long, such as in the log of a broker; 0 without users.
+    tag = 0
     #: True if lists need no filtering.
     sees_all = True
     #: Rates of what the user sends, and of what is sent to the user; None for callers that are no users.
@@ -121,6 +124,11 @@ def serve_as(caller: Caller) -> None:
     _current.set(caller)
 
 
+def user_tag(user: str) -> int:
+    """Return 64 bits that no other user name has; never 0."""
+    return int.from_bytes(hashlib.blake2b(user.encode(), digest_size=8).digest(), "little") or 1
+
+
 class KnownCaller(Caller):
     """A caller with a key or a token; the same object for all calls with that. Lives on the server's event loop."""
 
@@ -136,6 +144,7 @@ class KnownCaller(Caller):
         most: int = MOST_DECISIONS,
     ) -> None:
         self.user = user
+        self.tag = user_tag(user)
         self._shown = shown
         self._most = most
         self.sees_all = sees_all

@@ -206,7 +206,7 @@ def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str
         lambda: check_directory(filled),
         lambda: list(inspect_directory(filled, entries=False)),
     ):
-        with pytest.raises(DataDirectoryVersion, match="this release reads format 5: use the release that wrote it"):
+        with pytest.raises(DataDirectoryVersion, match="this release reads format 6: use the release that wrote it"):
             attempt()
 
 

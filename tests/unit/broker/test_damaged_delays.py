@@ -13,6 +13,7 @@ import pytest
 
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
 from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.store.entry import HEADER_BYTES
 from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.upkeep.check import check_directory, verified
 from minimq_broker.store.upkeep.copy import StoreCopy
@@ -47,7 +48,7 @@ def _with_a_flipped_bit(env: lmdb.Environment, log: Table, due: Table, key: DueK
 def _with_another_time(env: lmdb.Environment, log: Table, due: Table, key: DueKey) -> None:
     with env.begin(log, write=True) as txn:
         entry = bytearray(txn.get(_position(key), b""))
-        entry[36] ^= 1
+        entry[HEADER_BYTES] ^= 1
         txn.put(_position(key), bytes(entry))
 
 

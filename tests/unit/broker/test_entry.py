@@ -33,17 +33,20 @@ QUEUE = QueueKey(5, 3)
 AT_MS = 1_700_000_000_000
 X = TransactionId("spark-é", 1 << 40)
 
-#: One message "body" for `QUEUE` at offset 9, numbered 3 by producer 7.
-HEADER = bytes.fromhex("717f5eab0100000003000000050000000000000009000000000000000068e5cf8b010000")
+USER = 1 << 63
+
+#: One message "body" for `QUEUE` at offset 9, numbered 3 by producer 7; without a user, and sent by `USER`.
+HEADER = bytes.fromhex("fe0fa27a01000000000000000003000000050000000000000009000000000000000068e5cf8b010000")
+HEADER_OF_USER = bytes.fromhex("e210664c01000000000000008003000000050000000000000009000000000000000068e5cf8b010000")
 BATCH = bytes.fromhex(
     "02000100010000000400000000806e877401000000806e87740100000700000000000000030000000000000000000000"
     + "00000000080000000000000000000000000000000000000000000000000000000000000000000000000000000000000004000000"
     + "0000000004000000626f6479f2a8e445"
 )
 FACT = bytes.fromhex(
-    "ae824c530200000000000000000000000000000000000000000000000068e5cf8b01000082a474797065a9746f7069632d736574a5746f706963"
-    "86a46e616d65a174a8746f7069635f696405ab726561645f71756575657304ac77726974655f71756575657304aa7065726d697373696f6e06aa"
-    "637265617465645f6d7301"
+    "1d3ea53e02000000000000000000000000000000000000000000000000000000000068e5cf8b01000082a474797065a9746f7069632d7365"
+    "74a5746f70696386a46e616d65a174a8746f7069635f696405ab726561645f71756575657304ac77726974655f71756575657304aa706572"
+    "6d697373696f6e06aa637265617465645f6d7301"
 )
 
 
@@ -51,9 +54,10 @@ def test_the_format_of_entries() -> None:
     assert batch_builder.encode([Message("t", b"body")], 1_600_000_000_000, 7, 3, 1 << 20, None) == BATCH
     assert batch_entry(QUEUE, 9, AT_MS, BATCH) == HEADER + BATCH
     assert fact_entry(TopicSet(Topic("t", 5, 4, 4, 6, 1)), AT_MS) == FACT
-    found = effect(memoryview(HEADER + BATCH), 100)
+    assert batch_entry(QUEUE, 9, AT_MS, BATCH, user=USER) == HEADER_OF_USER + BATCH
+    found = effect(memoryview(HEADER_OF_USER + BATCH), 100)
     assert isinstance(found, BatchApplied)
-    assert (found.queue, found.end.offset, found.producer_id, found.sequence) == (QUEUE, 10, 7, 3)
+    assert (found.queue, found.end.offset, found.user, found.producer_id, found.sequence) == (QUEUE, 10, USER, 7, 3)
     assert found.released is None
     assert effect(memoryview(FACT), 100) == TopicSet(Topic("t", 5, 4, 4, 6, 1))
 
@@ -100,7 +104,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     [
         staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3)),
         released_entry(QUEUE, 9, AT_MS, DueKey(0, 90), numbered_batch(7, 3)),
-        HEADER + BATCH,
+        HEADER_OF_USER + BATCH,
         FACT,
     ],
 )

@@ -29,12 +29,12 @@ def place(offset: int, topic_id: int = 1) -> Place:
 def filled(table: ProducerTable, *numbers: tuple[int, int, int]) -> ProducerTable:
     """Add batches (producer, sequence, settled before) whose offset is their sequence number."""
     for position, (producer_id, sequence, settled_before) in enumerate(numbers):
-        table.add(producer_id, sequence, settled_before, place(sequence), position)
+        table.add(key(producer_id), sequence, settled_before, place(sequence), position)
     return table
 
 
-def key(producer_id: int, topic_id: int = 1) -> ProducerKey:
-    return producer_id, topic_id
+def key(producer_id: int, topic_id: int = 1, user: int = 0) -> ProducerKey:
+    return producer_id, topic_id, user
 
 
 def keys(*producer_ids: int) -> list[ProducerKey]:
@@ -73,7 +73,7 @@ def test_beyond_the_bound_the_oldest_numbers_count_as_settled() -> None:
 
 def test_the_producer_that_wrote_least_recently_is_forgotten() -> None:
     table = filled(ProducerTable(max_producers=2), (1, 0, 0), (2, 0, 0), (1, 1, 0))
-    assert table.add(3, 0, 0, place(0), 3) == keys(2)
+    assert table.add(key(3), 0, 0, place(0), 3) == keys(2)
     assert sorted(table) == keys(1, 3)
     assert table.states.get(key(2)) is None
 
@@ -81,7 +81,7 @@ def test_the_producer_that_wrote_least_recently_is_forgotten() -> None:
 def test_the_sum_of_all_batches_is_bounded() -> None:
     table = ProducerTable(max_batches=4, max_total=6)
     filled(table, *((1, sequence, 0) for sequence in range(3)), *((2, sequence, 0) for sequence in range(3)))
-    assert table.add(3, 0, 0, place(0), 6) == keys(1)
+    assert table.add(key(3), 0, 0, place(0), 6) == keys(1)
     filled(table, (2, 3, 3), *((3, sequence, 0) for sequence in range(1, 4)))
     assert (remembered(table, 2), remembered(table, 3)) == ([3], [0, 1, 2, 3])
     assert sorted(table.forget_topic(1)) == keys(2, 3)
@@ -97,33 +97,35 @@ def test_rows_bring_back_the_same_table_in_any_order() -> None:
 
     assert dict(again.states) == dict(table.states)
     for producer_id in (20, 21, 22):
-        assert again.add(producer_id, 0, 0, place(0), 9) == table.add(producer_id, 0, 0, place(0), 9)
+        new = key(producer_id)
+        assert again.add(new, 0, 0, place(0), 9) == table.add(new, 0, 0, place(0), 9)
 
 
 def test_a_topic_takes_its_producers_along_and_leaves_those_of_others() -> None:
     table = filled(ProducerTable(), (7, 1, 0), (8, 1, 0))
-    table.add(7, 2, 1, place(2, topic_id=2), 5)
+    table.add(key(7, 2), 2, 1, place(2, topic_id=2), 5)
 
     assert table.forget_topic(2) == [key(7, 2)]
     assert (remembered(table, 7), remembered(table, 7, 2)) == ([1], [])
     assert table.forget_topic(2) == []
 
 
-def test_who_writes_to_another_topic_under_the_id_of_a_producer_uses_up_none_of_its_numbers() -> None:
+@pytest.mark.parametrize("other", [key(7, topic_id=2), key(7, user=5)])
+def test_each_topic_and_user_has_its_own_numbers_of_a_producer_id(other: ProducerKey) -> None:
     table = filled(ProducerTable(), (7, 1, 0))
-    table.add(7, 900, 900, place(0, topic_id=2), 5)
+    table.add(other, 900, 900, place(0, other[1]), 5)
     pending = PendingBatches(table)
-    pending.add(7, 2, 2, place(1, topic_id=2))
+    pending.add(other, 2, 2, place(1, other[1]))
     assert pending.find(key(7), 2) is None
     assert pending.find(key(7), 1) == Repeated(place(1), applied=True)
     with pytest.raises(StaleSequence):
-        pending.find(key(7, 2), 3)
+        pending.find(other, 3)
 
 
 def test_numbers_of_64_bits() -> None:
     large = (1 << 64) - 1
     table = ProducerTable()
-    table.add(large, large, large - 5, place(0), 1)
+    table.add(key(large), large, large - 5, place(0), 1)
     again = ProducerTable()
     again.load(key(large), msgspec.msgpack.decode(msgspec.msgpack.encode(table.states.get(key(large)))))
     assert again.find(key(large), large) == place(0)
@@ -137,7 +139,7 @@ def test_what_is_pending_lies_on_top_of_the_table() -> None:
     with pytest.raises(StaleSequence, match=r"batch 1 of producer 0000000000000007 .* all batches below 2 are settled"):
         pending.find(key(7), 1)
     assert pending.find(key(7), 6) is None
-    pending.add(7, 9, 6, place(9))
+    pending.add(key(7), 9, 6, place(9))
 
     assert pending.find(key(7), 9) == Repeated(place(9), applied=False)
     assert pending.find(key(7), 3) == Repeated(place(3), applied=True)
@@ -166,7 +168,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
             apply_batches(state, producer_id, range(5000 * number, 5000 * (number + 1)), window=8)
         costs.append({row: len(msgspec.msgpack.encode(value)) for row, value in changed_rows(state)})
         state.saved()
-    assert costs[0].keys() == {("end", 1, 0), ("producer", 1, 1), ("producer", 2, 1)}
+    assert costs[0].keys() == {("end", 1, 0), ("producer", 1, 1, 0), ("producer", 2, 1, 0)}
     assert costs[2].keys() == costs[0].keys()
     assert max(costs[2].values()) < 400
 
@@ -174,7 +176,7 @@ def test_a_checkpoint_costs_what_is_remembered_and_not_what_was_sent() -> None:
 def test_the_largest_row_is_bounded() -> None:
     state = State()
     apply_batches(state, 1, range(1 << 40, (1 << 40) + MAX_BATCHES + 100), window=1 << 20)
-    assert len(msgspec.msgpack.encode(dict(changed_rows(state))["producer", 1, 1])) < 3_000_000
+    assert len(msgspec.msgpack.encode(dict(changed_rows(state))["producer", 1, 1, 0])) < 3_000_000
 
 
 def test_a_producer_that_is_forgotten_loses_its_row() -> None:
@@ -183,8 +185,8 @@ def test_a_producer_that_is_forgotten_loses_its_row() -> None:
     for producer_id in (1, 2, 3):
         apply_batches(state, producer_id, range(1), window=0)
     changes = dict(changed_rows(state))
-    assert changes["producer", 1, 1] is None
-    assert changes["producer", 2, 1] is not None
+    assert changes["producer", 1, 1, 0] is None
+    assert changes["producer", 2, 1, 0] is not None
 
 
 # ---- any order of events ------------------------------------------------------------------------
@@ -213,6 +215,7 @@ class Send(msgspec.Struct, frozen=True):
     producer_id: int
     sequence: int
     unsettled: int
+    user: int = 0
 
 
 class Remembered:
@@ -229,7 +232,7 @@ class Remembered:
         return [sequence for sequence in every if sequence >= self.settled.get(producer, 0)]
 
     def add(self, send: Send, at: tuple[int, int, int]) -> None:
-        producer = key(send.producer_id, at[0])
+        producer = key(send.producer_id, at[0], send.user)
         self.stored[producer, send.sequence] = at
         self.recent = [each for each in self.recent if each != producer] + [producer]
         settled = max(self.settled.get(producer, 0), send.sequence - send.unsettled)
@@ -257,9 +260,10 @@ class AppendMachine(RuleBasedStateMachine):
         Send,
         topic=st.sampled_from("tu"),
         queue_id=st.integers(0, 2),  # there is no queue 2
-        producer_id=st.integers(0, 4),
+        producer_id=st.integers(0, 2),
         sequence=st.integers(0, 12),
         unsettled=st.integers(0, 7),
+        user=st.sampled_from((0, 5)),
     )
 
     def __init__(self) -> None:
@@ -331,11 +335,11 @@ class AppendMachine(RuleBasedStateMachine):
 
     def job(self, send: Send) -> AppendJob:
         data = numbered_batch(send.producer_id, send.sequence, unsettled=send.unsettled)
-        return AppendJob(send.topic, send.queue_id, data, batch.read_header(data))
+        return AppendJob(send.topic, send.queue_id, data, batch.read_header(data), user=send.user)
 
     def producer_of(self, send: Send) -> ProducerKey:
         topic = self.state.topics.get(send.topic)
-        return key(send.producer_id, -1 if topic is None else topic.topic_id)
+        return key(send.producer_id, -1 if topic is None else topic.topic_id, send.user)
 
     def compare(self, send: Send, job: AppendJob, new: dict[Send, AppendJob], *, known: bool) -> None:
         """Check the answer to one batch of a group, of which some are new and written together with it."""

@@ -87,6 +87,8 @@ class BatchDelayed(NamedTuple):
     producer_id: int = 0
     sequence: int = 0
     settled_before: int = 0
+    #: Tag of the user who sent it.
+    user: int = 0
 
 
 class RecalledBatch(msgspec.Struct, frozen=True, array_like=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import IntEnum
+from hashlib import blake2b
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -128,6 +129,14 @@ def handle_epoch(term: int, position: int) -> int:
     return (term % (1 << _TERM_BITS)) << _POSITION_BITS | position % (1 << _POSITION_BITS)
 
 
+def epoch_of_user(epoch: int, user: int) -> int:
+    """Return the epoch in the runs of a user's deliveries, so that other users cannot settle them by their handles."""
+    if not epoch or not user:
+        return epoch
+    digest = blake2b(b"%d %d" % (epoch, user), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1 or 1
+
+
 class PopKey(NamedTuple):
     """A queue and the group that pops it."""
 
@@ -175,6 +184,8 @@ class Take(NamedTuple):
     present: Collection[str] = ()
     #: Time of the request, by the clock of redeliveries.
     asked_ms: int = NEVER
+    #: Tag of the user.
+    user: int = 0
 
     def losses(self, run: Run) -> int:
         """Return `Run.lost` of a run that is due, plus one if its latest consumer is gone."""

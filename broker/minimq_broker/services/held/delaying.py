@@ -14,6 +14,7 @@ from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange
 from minimq_broker.store.jobs import DueJob, RecallJob
+from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import delay_pb2
@@ -26,9 +27,15 @@ class DelayService:
         self._engine = engine
 
     async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
-        """Recall waiting batches. The outcomes are on disk when this returns. Raises `TopicNotFound`, `NotMaster`."""
+        """Recall waiting batches. The outcomes are on disk when this returns.
+
+        Raises `TopicNotFound`, `NotMaster`, and `AccessDenied` for batches of other users, unless the caller may manage
+        the topic.
+        """
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
-        outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys))).outcomes
+        caller = current_caller()
+        user = None if caller.may(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag
+        outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys, user))).outcomes
         self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])
 

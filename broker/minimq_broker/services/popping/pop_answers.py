@@ -166,7 +166,7 @@ class PopReader:
 
     def _give_back(self, delivered: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:
         if spans:
-            self._settle(delivered.key, Settle(delivered.epoch, sorted(spans), PopOutcome.RETURN))
+            self._settle(delivered.key, Settle(delivered.runs[0].epoch, sorted(spans), PopOutcome.RETURN))
 
     def _read(
         self, queue: QueueKey, delivered: DeliveredRuns, borrowed: BorrowedViews
@@ -233,7 +233,7 @@ class PopReader:
         if row is not None and row.base_offset > first:
             stop = min(end, row.base_offset)
         until_ms = self._clock.now_ms() + SET_ASIDE_MS
-        self._settle(delivered.key, Settle(delivered.epoch, [(first, stop)], PopOutcome.FREE, until_ms))
+        self._settle(delivered.key, Settle(delivered.runs[0].epoch, [(first, stop)], PopOutcome.FREE, until_ms))
         rest = [(first, last) for first, last in [(stop, end), *left[1:]] if first < last]
         self._give_back(delivered, rest)
         where = f"{self._engine.state.name_of(queue)} at offsets {first} to {stop - 1}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
 
-from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle
+from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
 from minimq_broker.core.state import State
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
@@ -16,7 +16,7 @@ from minimq_broker.services.offsets import check_new_group
 from minimq_broker.services.popping.pop_answers import PopAnswers
 from minimq_broker.store.popping.pop_drafts import PopStep
 from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
-from minimq_common.security.caller import Caller
+from minimq_common.security.caller import Caller, current_caller
 from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
 from minimq_proto.v1 import broker_pb2
 
@@ -135,7 +135,7 @@ def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
-    """Return the step of a settle. `may_divide` allows it to divide the queue into more runs."""
+    """Return the step of a settle of the current caller. `may_divide` allows it to divide the queue into more runs."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:
@@ -146,4 +146,5 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: P
     until_ms = 0
     if outcome is PopOutcome.EXTEND or settle.duration_ms:
         until_ms = clock.after_ms(settle.duration_ms)
-    return PopStep(settle.id, PopKey(group, *queue), Settle(settle.epoch, spans, outcome, until_ms, may_divide))
+    epoch = epoch_of_user(settle.epoch, current_caller().tag)
+    return PopStep(settle.id, PopKey(group, *queue), Settle(epoch, spans, outcome, until_ms, may_divide))

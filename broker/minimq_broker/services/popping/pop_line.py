@@ -29,6 +29,7 @@ from minimq_broker.store.rows import ReadLimits
 from minimq_common.batch.header import read_lane
 from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
+from minimq_common.security.caller import current_caller
 from minimq_proto.v1 import broker_pb2
 
 #: A client keeps taking from the queue whose batch it has, so that each batch is sent to few clients. To be fair to the
@@ -58,13 +59,15 @@ class WaitingTake:
     #: When it was received, by the `PopClock`.
     asked_ms: int
     answers: PopAnswers
+    #: Tag of the user.
+    user: int
     timer: asyncio.TimerHandle | None = field(default=None, init=False)
 
     @classmethod
     def of(
         cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
     ) -> WaitingTake:
-        """Create it from the request of a client."""
+        """Create it from a request of the current caller."""
         return cls(
             take.id,
             "" if take.unbound else client_id,
@@ -77,6 +80,7 @@ class WaitingTake:
             take.ahead,
             asked_ms,
             answers,
+            current_caller().tag,
         )
 
 
@@ -288,7 +292,16 @@ class PopLine:
         self._turn -= take.most
         present = self._engine.tables.poppers.present(self._group)
         wanted = Take(
-            take.client, take.most, until_ms, unwanted, not self._may_begin(), take.ahead, lanes, present, take.asked_ms
+            take.client,
+            take.most,
+            until_ms,
+            unwanted,
+            not self._may_begin(),
+            take.ahead,
+            lanes,
+            present,
+            take.asked_ms,
+            take.user,
         )
         return PopStep(take.id, key, wanted, stored)
 

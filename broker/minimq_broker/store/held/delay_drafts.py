@@ -28,7 +28,7 @@ from minimq_broker.store.held.due_index import DueIndex, batch_in
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
-from minimq_common.errors import CorruptEntry, InvalidArgument, StoreFull
+from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, StoreFull
 
 if TYPE_CHECKING:
     from minimq_broker.store.commit_group import CommitGroup
@@ -110,8 +110,8 @@ class DelayDrafts:
         key = DueKey(due_ms, self._group.end)
         place = Place(*queue, key.id, now_ms, due_ms)
         numbers = header.producer_id, header.sequence, header.settled_before
-        entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable)
-        self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers))
+        entry = delayed_entry(queue, now_ms, due_ms, job.data, is_recallable=is_recallable, user=job.user)
+        self._group.append(entry, BatchDelayed(key, header.count, place, is_recallable, *numbers, job.user))
         return place
 
     # ---- publishing ---------------------------------------------------------------------------------
@@ -168,11 +168,16 @@ class DelayDrafts:
     # ---- recalling ----------------------------------------------------------------------------------
 
     def recall(self, job: RecallJob, index: DueIndex) -> None:
-        """Recall the waiting batches of a job. Raises `TopicNotFound`."""
+        """Recall the waiting batches of a job. Raises `TopicNotFound`, `AccessDenied`."""
         topic_id = self._state.topic(job.topic).topic_id
         found: list[RecalledBatch] = []
-        for key in job.keys:
-            batch = index.find(key)
+        batches = [index.find(key) for key in job.keys]
+        if job.user is not None and any(batch is not None and batch.user != job.user for batch in batches):
+            raise AccessDenied(
+                f"another user sent this message to topic {job.topic!r}: only its sender, or a user who may manage "
+                "the topic, may recall it"
+            )
+        for key, batch in zip(job.keys, batches, strict=True):
             outcome = self._outcome(key, topic_id, batch, index)
             job.outcomes.append(outcome)
             if outcome is RecallOutcome.RECALLED and batch is not None:

@@ -19,6 +19,7 @@ from minimq_broker.core.popping.pop_runs import (
     RunState,
     Settle,
     Take,
+    epoch_of_user,
     handle_epoch,
 )
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -66,7 +67,7 @@ class PopJob(Job):
     steps: Sequence[PopStep]
     #: Time of the decision, in ms since 1970.
     now_ms: int
-    #: Of its deliveries.
+    #: Of its deliveries, as consumers see it; their runs have `epoch_of_user`.
     epoch: int = field(default=0, init=False)
 
     pops = True
@@ -238,7 +239,8 @@ class PopDrafts:
         step.makes_room = has_some(lost_only=True)
         if step.makes_room:
             return
-        runs = draft.queue.take(take, job.now_ms, self._readable_end(step), job.epoch)
+        epoch = epoch_of_user(job.epoch, take.user)
+        runs = draft.queue.take(take, job.now_ms, self._readable_end(step), epoch)
         step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
         if not step.makes_room:
             draft.put(runs)

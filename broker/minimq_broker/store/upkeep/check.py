@@ -247,8 +247,9 @@ class _LogWalk:
         if not about.producer_id:
             return
         place = Place(*header.queue, header.base_offset, header.stored_ms)
-        former = self._producers.find((about.producer_id, place.topic_id), about.sequence)
-        self._producers.add(about.producer_id, about.sequence, about.settled_before, place, self.position)
+        key = about.producer_id, place.topic_id, header.user
+        former = self._producers.find(key, about.sequence)
+        self._producers.add(key, about.sequence, about.settled_before, place, self.position)
         if former is not None:
             raise CorruptEntry(
                 f"queue {self._name_of(header.queue)} offset {header.base_offset} is batch {about.sequence} of "

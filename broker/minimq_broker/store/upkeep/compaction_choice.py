@@ -159,7 +159,7 @@ class CompactionChoice:
         is_compressed = source.part.records.header.codec == CODEC_ZSTD
         for level in _LEVELS if is_compressed else _LEVELS[:1]:
             data = compacted([source.part], level)
-            entry = batch_entry(header.queue, header.base_offset, header.stored_ms, data, kind)
+            entry = batch_entry(header.queue, header.base_offset, header.stored_ms, data, kind, user=header.user)
             if len(entry) <= len(source.entry):
                 return entry
         self.held.add(header.queue)

@@ -86,7 +86,7 @@ class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def handle(self) -> str:
-        """The receipt handle as text, with which any process of the group can settle the message."""
+        """The receipt handle as text, with which any process of the same user and group can settle the message."""
         return str(self.receipt)
 
     @property

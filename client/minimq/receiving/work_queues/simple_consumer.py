@@ -96,7 +96,8 @@ class SimpleConsumer(SimpleFace):
     and a slow message delays no other one. In return there is no order among messages, except within each message group
     of a FIFO topic.
 
-    To acknowledge, extend or release a message, you need its `handle` and a consumer of its group, in any process.
+    To acknowledge, extend or release a message, you need its `handle` and a consumer of its group, in any process
+    of the same user.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.

@@ -23,7 +23,14 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
 from minimq.sending.interceptor import Interceptors
-from minimq.sending.pending_batch import IN_DOUBT, BatchNumber, PendingMessage, encode_batch, new_producer_id
+from minimq.sending.pending_batch import (
+    IN_DOUBT,
+    BatchNumber,
+    PendingMessage,
+    encode_batch,
+    new_producer_id,
+    number_taken,
+)
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
@@ -350,11 +357,12 @@ class Transactor:
 
         master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
-            return await at_master(master, attempt, deadline - time.monotonic(), again=again)
+            results = await at_master(master, attempt, deadline - time.monotonic(), again=again)
         except MiniMQError as error:
             if isinstance(error, Closed | Fenced) or not (error.retriable or in_doubt):
                 raise
             raise _failed(error, tries, in_doubt=in_doubt) from None
+        return results if in_doubt else _stored_now(results, placed.broker_name)
 
     async def _reach(self, address: str, limit_s: float) -> AtomicStream:
         # A new stream is opened only to a broker that answers a probe.
@@ -382,6 +390,12 @@ def _check_size(parts: Sequence[Part]) -> None:
             f"the transaction has {size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: divide it, or compress it "
             '(compression="zstd")'
         )
+
+
+def _stored_now(results: Sequence[broker_pb2.AppendResult], broker_name: str) -> Sequence[broker_pb2.AppendResult]:
+    if any(each.status == broker_pb2.SEND_STATUS_ALREADY_STORED for each in results):
+        raise number_taken(broker_name)
+    return results
 
 
 def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:

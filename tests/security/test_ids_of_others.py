@@ -1,0 +1,144 @@
+"""Ids and handles of one user do not help another one who has the same rights to the topic and the group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import NamedTuple
+
+import grpc
+import pytest
+
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, SendReceipt, SimpleConsumer
+from minimq.errors import AccessDenied, HandleExpired, MiniMQError
+from minimq.sending.receipt import SendStatus
+from minimq_common.wire import rpc
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
+from support.reading import read_all
+from support.secure_scraping import trust_of
+from support.stores import numbered_batch
+
+PATIENCE_S = 60.0
+
+pytestmark = pytest.mark.system
+
+
+class World(NamedTuple):
+    """Two users with the same rights to a topic and a group; only alice may write her transactions."""
+
+    cluster: LocalCluster
+    alice: Credentials
+    mallory: Credentials
+    topic: str
+    group: str
+
+    def bodies(self) -> list[bytes]:
+        return [each.body for each in read_all(self.cluster.nameserver, self.topic, self.cluster.credentials)]
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=1, data_dir=tmp_path_factory.mktemp("ids"), secure=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def world(secure: LocalCluster, new_name: Callable[[], str]) -> World:
+    topic, group, names = new_name(), new_name(), (new_name(), new_name())
+    rules = [f"allow {right}" for right in (f"write topic {topic}", f"read topic {topic}", f"read group {group}")]
+    with Admin(credentials=secure.credentials) as admin:
+        admin.create_topic(topic, queues=1)
+        alice = admin.add_user(names[0], [*rules, f"allow write transaction {group}"])
+        mallory = admin.add_user(names[1], rules)
+    return World(secure, Credentials.from_text(alice), Credentials.from_text(mallory), topic, group)
+
+
+def append(stub: broker_pb2_grpc.BrokerStub, topic: str, batches: list[bytes]) -> list[broker_pb2.AppendResult]:
+    requests = [broker_pb2.AppendRequest(request_id=1, topic=topic, batch=each) for each in batches]
+    return [result for answer in stub.Append(iter(requests), timeout=PATIENCE_S) for result in answer.results]
+
+
+def append_atomic(stub: broker_pb2_grpc.BrokerStub, topic: str, batches: list[bytes]) -> list[broker_pb2.AppendResult]:
+    made = [broker_pb2.AtomicBatch(topic=topic, batch=each) for each in batches]
+    request = broker_pb2.AtomicAppendRequest(appends=[broker_pb2.AtomicAppend(batches=made)])
+    answers = stub.AppendAtomic(iter([request]), timeout=PATIENCE_S)
+    return [result for answer in answers for each in answer.results for result in each.batches]
+
+
+def send(producer: Producer, topic: str, body: bytes) -> SendReceipt:
+    return producer.send(Message(topic, body))
+
+
+def commit(producer: Producer, topic: str, body: bytes) -> SendReceipt:
+    with producer.transaction() as transaction:
+        transaction.send(Message(topic, body))
+    return transaction.receipts[0]
+
+
+@pytest.mark.parametrize("store", [append, append_atomic])
+@pytest.mark.parametrize("write", [send, commit])
+def test_a_producer_id(
+    world: World,
+    write: Callable[[Producer, str, bytes], SendReceipt],
+    store: Callable[[broker_pb2_grpc.BrokerStub, str, list[bytes]], list[broker_pb2.AppendResult]],
+) -> None:
+    with Producer(world.cluster.nameserver, credentials=world.alice) as producer:
+        first = write(producer, world.topic, b"first")
+        forged = [numbered_batch(first.batch.producer_id, first.batch.sequence + each, b"forged") for each in (1, 2)]
+        with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
+            answers = store(broker_pb2_grpc.BrokerStub(channel), world.topic, forged)
+        assert [each.status for each in answers] == [broker_pb2.SEND_STATUS_OK] * 2
+        for body in (b"second", b"third"):
+            assert write(producer, world.topic, body).status is SendStatus.SEND_OK
+    assert sorted(world.bodies()) == [b"first", b"forged", b"forged", b"second", b"third"]
+
+
+def test_a_recall_handle(world: World) -> None:
+    with Producer(world.cluster.nameserver, credentials=world.alice) as producer:
+        handle = producer.send(Message(world.topic, b"x", deliver_after_s=3600, recallable=True)).recall_handle
+        with Producer(world.cluster.nameserver, credentials=world.mallory) as other, pytest.raises(AccessDenied):
+            other.recall(handle)
+        assert producer.recall(handle)
+
+
+def test_a_receipt_handle(world: World) -> None:
+    with Producer(world.cluster.nameserver, credentials=world.alice) as producer:
+        producer.send(Message(world.topic, b"x"))
+
+    def consumer(credentials: Credentials) -> SimpleConsumer:
+        return SimpleConsumer(world.cluster.nameserver, group=world.group, credentials=credentials)
+
+    with consumer(world.alice) as taker, consumer(world.mallory) as other:
+        taker.subscribe(world.topic)
+        [message] = taker.receive(1, timeout=PATIENCE_S)
+        for settle in (other.ack, other.release, other.extend):
+            with pytest.raises(HandleExpired):
+                settle(message.handle)
+        taker.extend(message.handle)
+    with consumer(world.alice) as second:
+        second.ack(message.handle)
+
+
+def test_a_transaction(world: World) -> None:
+    named = broker_pb2.Transaction(name=world.group, number=1)
+    batch = numbered_batch(7, 1, b"forged")
+    with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
+        stub = broker_pb2_grpc.BrokerStub(channel)
+        request = broker_pb2.AppendRequest(topic=world.topic, batch=batch, transaction=named)
+        [answer] = stub.Append(iter([request]), timeout=PATIENCE_S)
+        assert isinstance(rpc.from_failure(answer.results[0].failure), AccessDenied)
+        decided = broker_pb2.CommitTransactionRequest(name=world.group, decision=broker_pb2.Decision(number=1))
+        with pytest.raises(grpc.RpcError) as raised:
+            stub.CommitTransaction(decided, timeout=PATIENCE_S)
+        assert isinstance(rpc.from_rpc_error(raised.value, "broker"), AccessDenied)
+
+
+def test_a_first_attempt_that_is_answered_as_repeated_is_an_error(world: World) -> None:
+    with Producer(world.cluster.nameserver, credentials=world.alice) as producer:
+        first = producer.send(Message(world.topic, b"first"))
+        copied = [numbered_batch(first.batch.producer_id, first.batch.sequence + each, b"copy") for each in (1, 2)]
+        with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.alice))) as channel:
+            append(broker_pb2_grpc.BrokerStub(channel), world.topic, copied)
+        with pytest.raises(MiniMQError, match="another batch with this producer's number"):
+            producer.send(Message(world.topic, b"second"))
+    assert sorted(world.bodies()) == [b"copy", b"copy", b"first"]
