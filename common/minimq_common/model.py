@@ -208,6 +208,7 @@ class AwayBroker:
         since: when it went, in UTC.
         stopped: whether it was stopped; if not, its connection was lost.
         queues: number of its readable queues, in the requested topic or, without one, in all topics.
+        write_queues: the same for its writable queues.
     """
 
     cluster: str
@@ -216,6 +217,7 @@ class AwayBroker:
     since: datetime
     stopped: bool
     queues: int
+    write_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True)

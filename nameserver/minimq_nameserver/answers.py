@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import TopicRoute
+from minimq_common.model import Permission, TopicRoute
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
@@ -74,7 +74,7 @@ class Answers:
                 nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
                 for (name, broker_id), version in self._table.versions().items()
             ],
-            away=[self._away_to_wire(away, away.queues) for away in self._table.away()],
+            away=[self._away_to_wire(away) for away in self._table.away()],
             conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
             settled=settled,
             access_version=0 if access is None else access.rank.version,
@@ -108,7 +108,7 @@ class Answers:
 
     def _make(self, topic: str) -> RouteAnswer:
         route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
-        route.away.extend(self._away_to_wire(away, away.queues_of(topic)) for away in self._table.away(topic))
+        route.away.extend(self._away_to_wire(away, topic) for away in self._table.away(topic))
         encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
         return RouteAnswer(encoded, bool(route.queues), bool(route.away))
 
@@ -119,12 +119,13 @@ class Answers:
         self._kept[topic] = answer
         self._kept_bytes += len(answer.encoded)
 
-    def _away_to_wire(self, away: RememberedBroker, queues: int) -> nameserver_pb2.AwayBroker:
+    def _away_to_wire(self, away: RememberedBroker, topic: str | None = None) -> nameserver_pb2.AwayBroker:
         return nameserver_pb2.AwayBroker(
             broker=to_wire(nameserver_pb2.BrokerData, away.broker),
             since_ms=self._time_of_day_ms(away.since),
             stopped=away.stopped,
-            queues=queues,
+            queues=away.queues(Permission.READ, topic),
+            write_queues=away.queues(Permission.WRITE, topic),
         )
 
     def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:

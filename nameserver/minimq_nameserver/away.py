@@ -26,14 +26,11 @@ class RememberedBroker:
     since: float
     stopped: bool
 
-    @property
-    def queues(self) -> int:
-        """The number of its readable queues."""
-        return sum(map(_readable, self.topics.values()))
-
-    def queues_of(self, topic: str) -> int:
-        """Return the number of readable queues of one topic."""
-        return _readable(self.topics[topic])
+    def queues(self, permission: Permission, topic: str | None = None) -> int:
+        """Return the number of its readable or writable queues, of one topic or of all."""
+        topics = self.topics.values() if topic is None else (self.topics[topic],)
+        counts = (each.read_queues if permission is Permission.READ else each.write_queues for each in topics)
+        return sum(count for count, each in zip(counts, topics, strict=True) if each.permission & permission)
 
 
 class AwayBrokers:
@@ -100,10 +97,6 @@ class AwayBrokers:
     def of(self, topic: str) -> list[RememberedBroker]:
         """Return the brokers that carried a topic, sorted by name."""
         return [away for away in self.all() if topic in away.topics] if self._by_name else []
-
-
-def _readable(data: QueueData) -> int:
-    return data.read_queues if data.permission & Permission.READ else 0
 
 
 #: Maximum remembered conflicts; the latest ones stay.

@@ -37,9 +37,9 @@ class NameServerOptions:
         minimum=0,
     )
     remember_away_s: float = option(
-        86_400.0,
-        "Time for which a departed broker is remembered, so that tools and Spark can name the missing queues. "
-        "`minimq cluster forget` ends it; 0 remembers none. A restart forgets all of them.",
+        7 * 86_400.0,
+        "Time for which a departed broker is remembered: until then each key keeps its queue, and tools and Spark name "
+        "the missing queues. `minimq cluster forget` ends it; 0 remembers none. A restart forgets all of them.",
         minimum=0,
     )
     remember_away_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)

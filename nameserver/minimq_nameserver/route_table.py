@@ -78,7 +78,7 @@ class RouteTable:
     """The registered brokers by name and id, and an index of their topics.
 
     A route takes the queues of a broker name from its replica with the lowest id, so it does not depend on the order
-    of registration. Without a master the queues are readable but not writable.
+    of registration. Without a master, clients read the queues, and keep messages for them until there is one.
 
     The table remembers for a while brokers that were refused or replaced (see `conflicts`), and broker names whose last
     replica has gone, until their topics are registered again (see `away`). Routes do not lead there.
@@ -290,8 +290,7 @@ class RouteTable:
         leader_id = min(replicas)
         leader = replicas[leader_id].state
         addresses = {broker_id: replicas[broker_id].state.address for broker_id in sorted(replicas)}
-        allowed = leader.permission if leader_id == MASTER_ID else leader.permission & Permission.READ
-        return RouteFact(_restrict(leader.topics, allowed), BrokerData(leader.cluster, name, addresses))
+        return RouteFact(_restrict(leader.topics, leader.permission), BrokerData(leader.cluster, name, addresses))
 
     def _remove(self, replica: _Registration) -> None:
         state = replica.state

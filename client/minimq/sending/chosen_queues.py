@@ -29,11 +29,11 @@ class _KnownQueues(NamedTuple):
 class ChosenQueues:
     """Chooses the queues of messages that need a fixed one. Thread-safe.
 
-    When a broker dies, its queues vanish from the route. A hash over the remaining queues would move nearly every key,
-    and break the order of its messages. So this remembers the queues of every broker that once had a master: messages
-    for a dead broker wait or fail, and all other keys keep their queue.
+    When a broker dies, a hash over the remaining queues would move nearly every key, and break the order of its
+    messages. So the queues of offline brokers count as well: messages for them wait or fail, and each key keeps its
+    queue. Name servers report them; this also remembers all it has seen, as a restarted name server may not know them.
 
-    What a broker with a master reports is believed: if it has fewer queues now, only these are chosen; without write
+    What a registered broker reports is believed: if it has fewer queues now, only these are chosen; without write
     permission, none. That is how a broker is taken out of service: withdraw its write permission first.
     """
 
@@ -65,9 +65,9 @@ class ChosenQueues:
 
     def _update(self, route: TopicRoute, known: _KnownQueues | None) -> _KnownQueues:
         counts: dict[str, int] = {} if known is None else {**known.counts}
+        counts |= {offline.broker_name: offline.write_queues for offline in route.away}
         for data in route.queues:
-            if route.master_of(data.broker_name) is not None:
-                counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0
+            counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0
         if known is not None and counts == known.counts:
             queues, across = known.queues, known.across
         else:

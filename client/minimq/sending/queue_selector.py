@@ -187,8 +187,14 @@ def _why_nowhere(route: TopicRoute) -> MiniMQError:
 
 
 def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
-    if route.master_of(queue.broker_name) is None:
-        return Unavailable(f"broker {queue.broker_name} of queue {queue} has no master that is registered just now")
+    name = queue.broker_name
+    if any(name == offline.broker_name for offline in route.away):
+        return Unavailable(
+            f"broker {name} of queue {queue} is offline: start it, or, if it will not come back, enter `minimq cluster "
+            f"forget {name}` and restart all producers of topic {queue.topic}"
+        )
+    if route.master_of(name) is None:
+        return Unavailable(f"broker {name} of queue {queue} has no master that is registered now: start it")
     data = next((data for data in route.queues if data.broker_name == queue.broker_name), None)
     if data is not None and not data.permission & Permission.WRITE:
         return NoPermission(f"queue {queue} is not writable now: its topic or its broker is read-only")

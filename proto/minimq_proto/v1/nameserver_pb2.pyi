@@ -93,12 +93,15 @@ class AwayBroker(google.protobuf.message.Message):
     SINCE_MS_FIELD_NUMBER: builtins.int
     STOPPED_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
+    WRITE_QUEUES_FIELD_NUMBER: builtins.int
     since_ms: builtins.int
     """When it went, in milliseconds since 1970."""
     stopped: builtins.bool
     """It was stopped; otherwise its connection was lost."""
     queues: builtins.int
     """Number of its readable queues: of the topic in a route, otherwise of all topics."""
+    write_queues: builtins.int
+    """The same for its writable queues."""
     @property
     def broker(self) -> global___BrokerData:
         """With the last known addresses of its replicas."""
@@ -110,9 +113,10 @@ class AwayBroker(google.protobuf.message.Message):
         since_ms: builtins.int = ...,
         stopped: builtins.bool = ...,
         queues: builtins.int = ...,
+        write_queues: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["broker", b"broker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker", b"broker", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker", b"broker", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped", "write_queues", b"write_queues"]) -> None: ...
 
 global___AwayBroker = AwayBroker
 

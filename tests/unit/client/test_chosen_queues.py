@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.sending.chosen_queues import ChosenQueues
 from minimq.sending.selectors import by_hash
-from minimq_common.model import BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
+from minimq_common.model import AwayBroker, BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
 
 #: Write queues and permission of a broker, and whether it has a master.
 Told = tuple[int, Permission, bool]
@@ -49,8 +51,9 @@ def test_the_tuple_stays_the_same_until_queues_change() -> None:
 
 
 BROKERS = {"a": 3, "b": 1, "c": 4}
-#: For each moment, which brokers are in the route with a master, without one, or not at all.
-moments = st.lists(st.fixed_dictionaries({name: st.sampled_from(["well", "headless", "gone"]) for name in BROKERS}))
+ROUTED = ["well", "headless", "offline"]
+#: For each moment, which brokers are in the route with a master, without one, as offline ones, or not at all.
+moments = st.lists(st.fixed_dictionaries({name: st.sampled_from([*ROUTED, "unknown"]) for name in BROKERS}))
 
 
 @given(moments, st.text())
@@ -59,24 +62,33 @@ def test_a_key_stays_in_its_queue_whatever_brokers_vanish_and_return(moments: li
     memory.update(route(**{name: (count, RW, True) for name, count in BROKERS.items()}))
     place = selector(memory.queues(), message)
     for moment in moments:
-        memory.update(
-            route(**{name: (BROKERS[name], RW, how == "well") for name, how in moment.items() if how != "gone"})
-        )
+        memory.update(at(moment))
         assert selector(memory.queues(), message) == place
+        if "unknown" not in moment.values():  # a producer that starts now agrees
+            assert selector(ChosenQueues().of(at(moment)), message) == place
+
+
+def at(moment: dict[str, str]) -> TopicRoute:
+    online = {name: (BROKERS[name], RW, how == "well") for name, how in moment.items() if how in ROUTED[:2]}
+    offline = [name for name, how in moment.items() if how == "offline"]
+    since = datetime(2026, 1, 1, tzinfo=UTC)
+    away = [
+        AwayBroker("default", name, {}, since, stopped=True, queues=9, write_queues=BROKERS[name]) for name in offline
+    ]
+    return replace(route(**online), away=tuple(away))
 
 
 told = st.tuples(st.integers(0, 4), st.sampled_from(Permission), st.booleans())
 
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), told)))
-def test_what_a_master_says_last_counts(routes: list[dict[str, Told]]) -> None:
+def test_what_a_registered_broker_reports_last_counts(routes: list[dict[str, Told]]) -> None:
     memory = OrderedQueues()
     expected: dict[str, int] = {}
     for brokers in routes:
         memory.update(route(**brokers))
-        for name, (count, permission, has_master) in brokers.items():
-            if has_master:
-                expected[name] = count if Permission.WRITE in permission else 0
+        for name, (count, permission, _) in brokers.items():
+            expected[name] = count if Permission.WRITE in permission else 0
     queues = [MessageQueue("t", name, number) for name, count in expected.items() for number in range(count)]
     assert list(memory.queues()) == sorted(queues)
 

@@ -41,7 +41,9 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
 
     [away] = table.away("orders")
     assert away.broker == BrokerData("default", "broker-a", {0: "broker-a-0:1"})
-    assert (away.since, away.stopped, away.queues, away.queues_of("orders")) == (7, stopped, 16, 8)
+    assert (away.since, away.stopped) == (7, stopped)
+    counts = [(away.queues(kind), away.queues(kind, "orders")) for kind in (Permission.READ, Permission.WRITE)]
+    assert counts == [(16, 8), (8, 4)]
     route = table.route("orders")
     assert route is not None
     assert [data.broker_name for data in route.queues] == list(route.brokers) == ["broker-b"]
@@ -71,15 +73,15 @@ def test_what_a_broker_of_the_name_lacks_is_away_until_it_has_it() -> None:
     table.unregister(1, now=1)
     table.register(2, state("broker-a", topics=[]), now=2)
     assert set(table.missing_from("broker-a")) == {"orders", "bills"}
-    assert [(away.queues, away.since) for away in table.away()] == [(16, 1)]
+    assert [(away.queues(Permission.READ), away.since) for away in table.away()] == [(16, 1)]
     assert sorted(table.away_topics()) == ["bills", "orders"]
 
     table.register(2, replace(state("broker-a", topics=["orders"]), data_version=2), now=3)
-    assert [away.queues for away in table.away("bills")] == [8]
+    assert [away.queues(Permission.READ) for away in table.away("bills")] == [8]
     assert (table.away("orders"), sorted(table.away_topics())) == ([], ["bills"])
 
     table.unregister(2, now=4)
-    assert [(away.queues, away.since) for away in table.away()] == [(16, 4)]
+    assert [(away.queues(Permission.READ), away.since) for away in table.away()] == [(16, 4)]
     table.register(3, state("broker-a", topics=["orders", "bills"]), now=5)
     assert table.away() == []
 
@@ -139,4 +141,4 @@ def test_a_broker_that_is_away_is_forgotten_when_told_so_and_no_other() -> None:
 def test_queues_that_could_not_be_read_are_not_missed() -> None:
     table = table_of(state("broker-a", permission=Permission.WRITE))
     table.unregister(1, now=1)
-    assert [away.queues_of("orders") for away in table.away("orders")] == [0]
+    assert [away.queues(Permission.READ, "orders") for away in table.away("orders")] == [0]

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_common.errors import BrokerConflict
-from minimq_common.model import MASTER_ID, Permission, QueueData, TopicRoute
+from minimq_common.model import Permission, QueueData, TopicRoute
 from minimq_nameserver.route_table import BrokerState, RouteTable
 
 RW, READ, WRITE = Permission.READ_WRITE, Permission.READ, Permission.WRITE
@@ -130,10 +130,9 @@ def expected_queues(states: Sequence[BrokerState], topic: str) -> list[QueueData
         if not replicas:
             continue
         leader = min(replicas, key=lambda state: state.broker_id)
-        allowed = leader.permission if leader.broker_id == MASTER_ID else leader.permission & READ
         data = leader.topics.get(topic)
         if data is not None:
-            queues.append(QueueData(name, data.read_queues, data.write_queues, data.permission & allowed))
+            queues.append(QueueData(name, data.read_queues, data.write_queues, data.permission & leader.permission))
     return queues
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
@@ -30,7 +31,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.transactor import Absent, Part, PlacedMessages
+from minimq.sending.transactions.transactor import Part, PlacedMessages
 from minimq.transport.client_log import client_logger
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
@@ -335,9 +336,9 @@ class TransactionalCore:
     async def _place(self, transaction: HalfTransaction, items: Sequence[PendingMessage]) -> PlacedMessages:
         topics = transaction.topics if transaction.at is None else ()
         try:
-            return await self._transactor.place(items, transaction.at, (), topics)
-        except Absent as absent:
-            raise absent.error from None
+            return await self._transactor.place(
+                items, transaction.at, (), topics, deadline=time.monotonic() + self._timeout_s
+            )
         except TopicNotFound as error:
             if not all(map(self._core.knows, [*topics, *(item.message.topic for item in items)])):
                 raise

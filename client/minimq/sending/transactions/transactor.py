@@ -132,12 +132,12 @@ class _TryOtherBroker(Exception):
     """A broker has rejected a transaction, and another one may accept it."""
 
 
-class Absent(Exception):
+class _Absent(Exception):
     """No broker can store a transaction now, but one without a master could once it has one."""
 
     def __init__(self, brokers: Sequence[str], topics: Collection[str]) -> None:
-        names = ", ".join(brokers)
-        self.error = Unavailable(f"no available broker has all its topics, and {names} has no master now: start it")
+        names = " and ".join(brokers)
+        self.error = Unavailable(f"no available broker has all its topics and queues: start {names}")
         self.topics = topics
 
 
@@ -202,13 +202,7 @@ class Transactor:
         deadline = time.monotonic() + self._options.send_timeout_s
         avoid: set[str] = set()
         while True:
-            try:
-                placed = await self.place(messages, consumed, avoid)
-            except Absent as absent:
-                if time.monotonic() >= deadline:
-                    raise _failed(absent.error, (), in_doubt=False) from None
-                await LoopStep(self.client, partial(self._look_again, absent.topics))
-                continue
+            placed = await self.place(messages, consumed, avoid, deadline=deadline)
             try:
                 _check_size(placed.parts)
                 append = partial(self._append, placed, source if consumed is not None else None, deadline)
@@ -225,8 +219,28 @@ class Transactor:
         at: MessageQueue | None,
         avoid: Collection[str],
         others: Collection[str] = (),
+        *,
+        deadline: float,
     ) -> PlacedMessages:
-        """Choose a broker that carries all topics, and encode the messages. Call `settled` after their outcome."""
+        """Choose a broker that carries all topics, and encode the messages. Call `settled` after their outcome.
+
+        Waits until the deadline for a broker that is offline.
+        """
+        while True:
+            try:
+                return await self._place(messages, at, avoid, others)
+            except _Absent as absent:
+                if time.monotonic() >= deadline:
+                    raise _failed(absent.error, (), in_doubt=False) from None
+                await LoopStep(self.client, partial(self._look_again, absent.topics))
+
+    async def _place(
+        self,
+        messages: Sequence[PendingMessage],
+        at: MessageQueue | None,
+        avoid: Collection[str],
+        others: Collection[str],
+    ) -> PlacedMessages:
         made: dict[str, bool] = {}  # whether a topic may be created automatically: FIFO topics may not
         for number, item in enumerate(messages, 1):
             made[item.message.topic] = item.message.message_group is None and made.get(item.message.topic, True)
@@ -245,7 +259,7 @@ class Transactor:
             names = brokers_of(topics, bound, at)
         except TopicNotFound:
             if absent := absent_brokers(routes.values(), bound or at):
-                raise Absent(absent, routes) from None
+                raise _Absent(absent, routes) from None
             raise
         topic = next(iter(routes), "")
         chosen: Sequence[str] = names

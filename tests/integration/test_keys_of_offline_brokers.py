@@ -1,0 +1,98 @@
+"""A broker is offline while a producer starts: each key keeps its queue, and waits if that queue is offline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from minimq import (
+    COMMIT,
+    Admin,
+    Compaction,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    TransactionalProducer,
+    by_hash,
+    errors,
+)
+from support.waiting import wait_until
+
+KEYS = [f"customer-{number}" for number in range(8)]
+TOPICS = ("plain", "fifo", "compacted")
+OFFLINE = "broker-b"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(brokers=2) as cluster:
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("plain", queues=2)
+            admin.create_topic("fifo", queues=2, fifo=True)
+            admin.create_topic("compacted", queues=2, compaction=Compaction(tombstone_s=3600))
+        yield cluster
+
+
+def message(topic: str, key: str) -> Message:
+    return Message(topic, b"x", message_group=key) if topic == "fifo" else Message(topic, b"x", keys=[key])
+
+
+def options(topic: str) -> dict[str, Any]:
+    return {"selector": by_hash()} if topic == "plain" else {}
+
+
+def send(producer: Producer, topic: str, key: str) -> MessageQueue:
+    return producer.send(message(topic, key), **options(topic)).queue
+
+
+def send_many(producer: Producer, topic: str, key: str) -> MessageQueue:
+    [receipt] = producer.send_many([message(topic, key)], **options(topic))
+    return receipt.queue
+
+
+def in_transaction(producer: Producer, topic: str, key: str) -> MessageQueue:
+    with producer.transaction() as transaction:
+        transaction.send(message(topic, key), **options(topic))
+    [receipt] = transaction.receipts
+    return receipt.queue
+
+
+def send_arrow(producer: Producer, topic: str, key: str) -> MessageQueue:
+    column = "sharding_key" if topic == "plain" else "keys"
+    [receipt] = producer.send_arrow(topic, pa.table({"body": [b"x"], column: [key]}))
+    return receipt.queue
+
+
+WAYS: dict[str, tuple[Callable[[Producer, str, str], MessageQueue], Sequence[str]]] = {
+    "send": (send, TOPICS),
+    "send_many": (send_many, TOPICS),
+    "a transaction": (in_transaction, TOPICS),
+    "send_arrow": (send_arrow, ("plain", "compacted")),
+}
+
+
+def test_a_producer_that_starts_while_a_broker_is_offline_keeps_the_queue_of_each_key(cluster: LocalCluster) -> None:
+    with Producer(cluster.nameserver) as producer:
+        queues = {(topic, key): send(producer, topic, key) for topic in TOPICS for key in KEYS}
+    for topic in TOPICS:
+        assert {queue.broker_name for (of, _), queue in queues.items() if of == topic} == {"broker-a", OFFLINE}
+    cluster.server(OFFLINE).kill()
+    with Admin(cluster.nameserver) as admin:
+        wait_until(admin.away_brokers)
+
+    for way, (call, topics) in WAYS.items():
+        with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
+            for topic in topics:
+                online = [key for key in KEYS if queues[topic, key].broker_name != OFFLINE]
+                assert [call(producer, topic, key) for key in online] == [queues[topic, key] for key in online], way
+                waiting = next(key for key in KEYS if key not in online)
+                with pytest.raises(errors.SendFailed, match=OFFLINE):
+                    call(producer, topic, waiting)
+    waiting = next(key for key in KEYS if queues["fifo", key].broker_name == OFFLINE)
+    halves = TransactionalProducer(cluster.nameserver, group="g", check=lambda _: COMMIT, send_timeout_s=0.5)
+    with halves, halves.transaction() as half, pytest.raises(errors.SendFailed, match=OFFLINE):
+        half.send(message("fifo", waiting))
