@@ -20,8 +20,8 @@ MOST_SIZE_OF_A_BROWSER, MOST_SIZE_OF_A_USER, MOST_SIZE = 2 << 20, 4 << 20, 16 <<
 #: Estimated size of a row of a plan.
 _ROW_SIZE = 400
 NOT_DESCRIBED = (
-    "this confirmation does not match the plan that was shown to you, or the plan has expired: nothing was done; "
-    "open the form again"
+    "this confirmation does not match the plan that was shown to you, or the plan has expired, or another console made "
+    "it: nothing was done; open the form again"
 )
 #: Seconds for which a plan can be confirmed, and for which a result is remembered.
 CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0

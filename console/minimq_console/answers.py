@@ -135,7 +135,10 @@ async def form_of(request: Request) -> Parameters:
     form = Parameters(fields, {name: str(value) for name, value in request.path_params.items()})
     expected: str = request.state.form_token
     if not expected or not compare_digest(form.text(TOKEN).encode(), expected.encode()):
-        raise AccessDenied("this form is not of this visit, or the console was restarted: open the page again")
+        raise AccessDenied(
+            "this form belongs to another session: the console was restarted, or another console made the form; open "
+            "the page again (several consoles behind one name need a balancer with sticky sessions)"
+        )
     return form
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
@@ -47,6 +48,8 @@ _KEEPALIVE_INTERVAL_S = 15.0
 MOST_KEYS = 20
 #: Milliseconds after which a browser reconnects to a stream that has ended.
 _AGAIN_MS = 2_000
+#: The line ends of server-sent events; other characters, such as U+2028, belong to the text.
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,5 +298,5 @@ class Faces:
 
 
 def _event_of(html: str, name: str = "part") -> str:
-    lines = "".join(f"data: {line}\n" for line in html.splitlines())
+    lines = "".join(f"data: {line}\n" for line in _LINE_END.split(html))
     return f"event: {name}\n{lines}\n"

@@ -27,6 +27,8 @@ _MOST_BODY = 800_000
 _SEND_S = 15.0
 #: The formats of a body: the choices of the form, and of the operation.
 _WRITTEN = (("text", "text, sent as UTF-8"), ("hex", "hexadecimal digits"))
+#: What a browser or a user may add around a line of a form.
+_BLANKS = " \t\r"
 _AS = Param(choices={name: name for name, _ in _WRITTEN})
 
 
@@ -77,8 +79,10 @@ def _bytes_of(digits: str) -> bytes:
 
 
 def _properties_of(lines: str) -> Mapping[str, str]:
-    found = filter(None, map(str.strip, lines.splitlines()))
-    return properties_of("Properties: line", ("=".join(map(str.strip, line.split("=", 1))) for line in found))
+    # Not `splitlines` and a plain `strip`: a value may contain other line ends, such as U+2028.
+    found = (line.strip(_BLANKS) for line in lines.split("\n"))
+    named = ("=".join(part.strip(_BLANKS) for part in line.split("=", 1)) for line in found if line)
+    return properties_of("Properties: line", named)
 
 
 def _plan(admin: Admin, given: Given) -> Plan:

@@ -104,6 +104,20 @@ def test_each_visitor_sees_what_the_rights_of_its_user_allow(secured: Secured) -
     assert "Signed in as" in alice.get("/").text
 
 
+def test_forms_of_another_console_behind_the_same_name_report_that(secured: Secured) -> None:
+    credentials, port = secured.cluster.credentials, int(secured.address.rpartition(":")[2])
+    # The same port at another address, as replicas have: their cookies have the same name.
+    with serving_console(secured.cluster.nameserver, "127.0.0.2", port, credentials=credentials) as served:
+        visitor, other = ConsoleVisitor(secured.address), ConsoleVisitor(served.address)
+        token = visitor.get("/sign-in").token
+        other.cookies = dict(visitor.cookies)
+        fields = {"token": token, "to": "/", "name": "alice", "key": secured.keys["alice"]}
+        refused = other.post("/sign-in", fields)
+        assert refused.status == 403
+        assert "several consoles behind one name need a balancer with sticky sessions" in refused.text
+        assert visitor.post("/sign-in", fields).status == 303
+
+
 def test_a_wrong_name_and_a_wrong_key_are_refused_alike(secured: Secured) -> None:
     key = secured.keys["alice"]
     texts = set()

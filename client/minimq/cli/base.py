@@ -280,4 +280,6 @@ def _to_text(value: object) -> str:
             text = ", ".join(map(str, value))
         case _:
             text = str(value)
-    return printable(" ".join(text.splitlines()))  # otherwise each line of a row would look like a row of its own
+    return printable(
+        text.replace("\r\n", " ").replace("\n", " ")
+    )  # otherwise each line of a row would look like a row of its own

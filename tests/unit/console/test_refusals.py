@@ -20,6 +20,7 @@ from minimq_common.errors import (
 from minimq_console.answers import failure_of
 from minimq_console.console_options import host_of
 from minimq_console.guard import MOST_FORM_BYTES, Guard
+from minimq_console.page import _event_of
 from minimq_console.produce import _properties_of
 from support.cases import for_each
 
@@ -54,6 +55,10 @@ def test_a_form_says_how_long_it_is(length: str | None, status: int | None) -> N
 
 def test_properties_in_a_form_are_lines_and_blanks_around_them_do_not_count() -> None:
     assert _properties_of(" region = eu \n\nrule=a = b\n") == {"region": "eu", "rule": "a = b"}
+    for end in ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\xa0"):  # line ends and blanks, but not of a form
+        value = f"one{end}page=7{end}"
+        assert _properties_of(f"note={value}\r\ncity=Bern") == {"note": value, "city": "Bern"}
+        assert _event_of(f"<p>{value}\r\n</p>") == f"event: part\ndata: <p>{value}\ndata: </p>\n\n"
     for wrong in ("region", "= eu", "a=1\n a =2"):
         with pytest.raises(InvalidArgument, match=r"^Properties: line "):
             _properties_of(wrong)
