@@ -79,7 +79,7 @@ def console(  # noqa: PLR0913 - the options of the command
     """
     given = dict(locals())
     open_more_files()
-    with audit_lines(), stop_on_signal() as told, serving_console(**given) as served:
+    with log_lines(), stop_on_signal() as told, serving_console(**given) as served:
         click.echo(f"console of {nameserver}: {served.address}")
         click.echo("Ctrl-C ends it.")
         while not told.wait(_LOOK_S):
@@ -88,17 +88,17 @@ def console(  # noqa: PLR0913 - the options of the command
 
 
 @contextmanager
-def audit_lines() -> Iterator[None]:
-    """Log sign-ins and changes of a console to stderr, within the block."""
-    audit, handler = logging.getLogger("minimq.audit"), SummingHandler()
+def log_lines() -> Iterator[None]:
+    """Log to stderr within the block: warnings, and the sign-ins and changes of a console."""
+    root, audit, handler = logging.getLogger(), logging.getLogger("minimq.audit"), SummingHandler()
     handler.setFormatter(formatter("text"))
     level = audit.level
     audit.setLevel(logging.INFO)
-    audit.addHandler(handler)
+    root.addHandler(handler)
     try:
         yield
     finally:
-        audit.removeHandler(handler)
+        root.removeHandler(handler)
         audit.setLevel(level)
         handler.close()
 

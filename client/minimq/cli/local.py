@@ -15,7 +15,7 @@ import click
 
 from minimq.cli.base import stop_on_signal
 from minimq.cli.commands import declared
-from minimq.cli.console import DEFAULT_PORT, audit_lines, serving_console
+from minimq.cli.console import DEFAULT_PORT, log_lines, serving_console
 from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 from minimq_common.words import check_path
@@ -118,7 +118,7 @@ def _console_of(cluster: LocalCluster, port: int | None, *, allow_changes: bool)
         yield None
         return
     with (
-        audit_lines(),
+        log_lines(),
         serving_console(
             cluster.nameserver, "127.0.0.1", port, credentials=cluster.credentials, allow_changes=allow_changes
         ) as served,

@@ -12,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVarTuple, Unpack
 
@@ -58,6 +59,14 @@ def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
     handler = SummingHandler()
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    logging.captureWarnings(capture=True)
+    sys.unraisablehook = lambda failed: _log_failure(failed.err_msg or "Exception ignored in", failed.exc_value)
+    threading.excepthook = lambda failed: _log_failure("a thread has ended by an error", failed.exc_value)
+
+
+def _log_failure(what: str, error: BaseException | None) -> None:
+    # Python itself would write it to stderr, whatever the format and the limits of the log are.
+    log.error("%s", what, exc_info=error)
 
 
 def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat = "text") -> None:

@@ -24,6 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from minimq_common.errors import CannotListen
+from minimq_common.outage_log import OutageLog
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.serving.histogram import SECONDS, Histogram
@@ -297,6 +298,24 @@ def serve(host: str, port: int, registry: CollectorRegistry, secrets: ServerSecr
     """Start to serve the metrics of a registry on a new thread. Raises `OSError`."""
     family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = type("ScrapeServer", (ScrapeServer,), {"address_family": family, "secrets": secrets})
-    server: ScrapeServer = make_server(host, port, make_wsgi_app(registry), kind, handler_class=_Handler)
+    server: ScrapeServer = make_server(
+        host, port, _logging_failures(make_wsgi_app(registry)), kind, handler_class=_Handler
+    )
     threading.Thread(target=server.serve_forever, name="scrapes", daemon=True).start()
     return server
+
+
+def _logging_failures(answer: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
+    outage = OutageLog(log)
+
+    def answer_or_log(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
+        try:
+            answered = answer(environ, start_response)
+        except Exception as error:  # noqa: BLE001 - wsgiref would write it to stderr, whatever the format of the log is
+            outage.failed("metrics cannot be collected error=%s", error, cause=error)
+            start_response("503 Service Unavailable", [])
+            return []
+        outage.worked("metrics are collected again")
+        return answered
+
+    return answer_or_log

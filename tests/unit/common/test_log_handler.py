@@ -54,9 +54,33 @@ def test_kinds_of_lines_take_bounded_memory() -> None:
     handler = SummingHandler(stream, Clock())
     log = logger_to(handler)
     for number in range(3_000):
-        log.info("text %d" % number)  # noqa: G002, UP031 - as a library might
+        log.info(f"text {number} %s", "x")  # noqa: G004 - as a library might
     assert len(stream.getvalue().splitlines()) == 3_000
     assert len(handler._windows) == 1_000
+
+
+def test_lines_of_one_place_in_the_code_are_of_one_kind_if_their_text_has_its_values() -> None:
+    stream = io.StringIO()
+    handler = SummingHandler(stream, Clock())
+    log = logger_to(handler)
+    for number in range(3_000):
+        log.info("Task exception was never retrieved: task %d" % number)  # noqa: G002, UP031 - as asyncio does
+    handler.close()
+    *written, last = stream.getvalue().splitlines()
+    assert len(written) == 100
+    assert "were left out count=2900 text='Task exception was never retrieved: task 0'" in last
+
+
+def test_tracebacks_that_repeat_do_not_fill_the_log() -> None:
+    stream = io.StringIO()
+    handler = SummingHandler(stream, Clock())
+    handler.setFormatter(formatter("json"))
+    log = logger_to(handler)
+    for number in range(1_000):
+        log.error("failed number=%d", number, exc_info=ValueError("v" * 20_000))
+    handler.close()
+    assert len(stream.getvalue()) < 150_000
+    assert "count=99" in stream.getvalue().splitlines()[-1] or '"count": 99' in stream.getvalue().splitlines()[-1]
 
 
 def test_what_was_left_out_is_told_ahead_of_the_next_record_whatever_it_is() -> None:
