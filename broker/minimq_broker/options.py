@@ -176,7 +176,7 @@ class BrokerOptions:
     max_connections: int = option(
         10_000,
         "Number of connections that may be open at once; more are closed. Each is an open file: the server raises "
-        "its limit of open files to the hard limit of the system (ulimit -Hn).",
+        "its limit of open files to the hard limit of the system (ulimit -Hn), and accepts fewer if that is too low.",
         minimum=1,
     )
     busy_after_s: float = option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import shutil
 from collections import defaultdict
 from contextlib import AsyncExitStack
 from dataclasses import fields
@@ -41,6 +42,7 @@ from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.message_store import StoreOptions
+from minimq_broker.store.segment import FILES_PER_SEGMENT
 from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
@@ -48,6 +50,7 @@ from minimq_common.security.certificates import security_of_files
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
 from minimq_common.security.shared_access import AccessFolder, access_of
 from minimq_common.serving import daemon
+from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatcher, methods_of
@@ -67,6 +70,9 @@ _STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply
 _STOP_S = 8.0
 
 _CHECK_INTERVAL_S = 0.5
+
+#: Segments in addition to those that a full disk holds: the active one, and those that are being rewritten.
+_SPARE_SEGMENTS = 8
 
 #: Bytes that a request may have besides the largest batch.
 _MAX_REQUEST_OVERHEAD = 1 << 20
@@ -131,7 +137,9 @@ class Broker:
         server = grpc.aio.server(
             options=rpc.server_options(
                 max_receive_message_length=options.max_batch_bytes + _MAX_REQUEST_OVERHEAD,
-                max_allowed_incoming_connections=options.max_connections,
+                max_allowed_incoming_connections=connections_within_limit(
+                    options.max_connections, _stored_files(options)
+                ),
             )
         )
         self._address = await rpc.bind(server, options.listen, self._secrets)
@@ -381,6 +389,13 @@ def _show_health(engine: Engine, standard: StandardServices) -> None:
 
 def _left(until: float) -> float:
     return min(_DRAIN_S, max(until - asyncio.get_running_loop().time(), 0.0))
+
+
+def _stored_files(options: BrokerOptions) -> int:
+    used_bytes = shutil.disk_usage(options.data_dir).total
+    if options.retention_bytes:
+        used_bytes = min(used_bytes, options.retention_bytes)
+    return FILES_PER_SEGMENT * (used_bytes // options.segment_bytes + _SPARE_SEGMENTS)
 
 
 def _store_options(options: BrokerOptions) -> StoreOptions:

@@ -322,7 +322,7 @@ class SystemBusy(ServerError):
 
 
 class StoreFull(ServerError):
-    """The disk of the broker is full; it continues to serve reads."""
+    """The broker has reached a full disk, a quota or another limit of the system; it continues to serve reads."""
 
     code = "STORE_FULL"
     retriable = True

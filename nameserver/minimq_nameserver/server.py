@@ -12,6 +12,7 @@ import grpc.aio
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
 from minimq_common.security.shared_access import AccessFolder, access_of
+from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
@@ -47,7 +48,6 @@ _SERVER_OPTIONS = {
     # the window to the size of the largest request.
     "grpc.http2.bdp_probe": 0,
     "grpc.max_concurrent_streams": MAX_STREAMS_OF_A_CONNECTION,
-    "grpc.max_allowed_incoming_connections": MAX_CONNECTIONS,
 }
 
 
@@ -93,7 +93,8 @@ class NameServer:
         if self._access is not None:
             self._service.share_access(self._access.shared)
             self._access.start()
-        self._server = grpc.aio.server(options=tuple(_SERVER_OPTIONS.items()))
+        connections = ("grpc.max_allowed_incoming_connections", connections_within_limit(MAX_CONNECTIONS))
+        self._server = grpc.aio.server(options=(*_SERVER_OPTIONS.items(), connections))
         dispatcher = self._make_dispatcher(secrets)
         dispatcher.add(_NAMESERVER, methods_of(_NAMESERVER, self._service))
         services = [_NAMESERVER.full_name]

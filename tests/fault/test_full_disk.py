@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+import resource
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,7 @@ from minimq.local.server_process import BrokerProcess
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import SendFailed
 from support.command import Minimq
+from support.crowd import PREFACE
 from support.disks import disk_of, fill_up
 from support.reading import check_brokers, read_all
 from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
@@ -59,7 +64,7 @@ def test_a_full_disk(small_disk: Path, segment_bytes: int) -> None:
                 for _ in range(1000):
                     send()
 
-            with pytest.raises(SendFailed, match=r"the disk of the broker is full .*: free space, then send again"):
+            with pytest.raises(SendFailed, match=r"the disk of the broker is full .*: free space"):
                 send_until_it_fails()
             assert len(acknowledged) > 50
             for _ in range(3):
@@ -78,6 +83,81 @@ def test_a_full_disk(small_disk: Path, segment_bytes: int) -> None:
         stored = {(message.queue, message.queue_offset) for message in read_all(cluster.nameserver, "t")}
         assert acknowledged == stored
     check_brokers(cluster)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "text"),
+    [
+        (resource.RLIMIT_FSIZE, 1 << 20, "has reached the file-size limit .*raise it"),
+        (resource.RLIMIT_NOFILE, 8, "has reached its limit of open files .*raise it"),
+    ],
+    ids=["file-size", "open-files"],
+)
+def test_a_store_continues_once_a_limit_of_the_system_is_raised(
+    tmp_path: Path, limit: int, value: int, text: str
+) -> None:
+    options = {"segment_bytes": 2 << 20, "checkpoint_interval_s": 0.05}
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
+            admin.create_topic("t", queues=1)
+            producer.send(Message("t", b"first"))
+            assert broker.pid is not None
+            before = resource.prlimit(broker.pid, limit)
+            resource.prlimit(broker.pid, limit, (value, before[1]))
+
+            def send_until_refused() -> None:
+                for _ in range(100):
+                    producer.send(Message("t", bytes(100_000)))
+
+            with pytest.raises(SendFailed, match=text):
+                send_until_refused()
+            resource.prlimit(broker.pid, limit, before)
+            receipt = producer.send(Message("t", b"last"))
+            assert receipt.queue_offset + 1 == len(read_all(cluster.nameserver, "t"))
+    check_brokers(cluster)
+
+
+def test_connections_leave_open_files_for_the_store(tmp_path: Path) -> None:
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options={"segment_bytes": 1 << 20}) as cluster:
+        [broker] = cluster.brokers
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        broker.stop()
+        with limited(broker, "ulimit -n 128") as log, ExitStack() as opened:
+            with Producer(cluster.nameserver) as producer:
+                producer.send(Message("t", b"first"))
+                host, _, port = broker.address.rpartition(":")
+                for _ in range(160):
+                    idle = opened.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+                    idle.send(PREFACE)
+                for _ in range(50):  # five segments
+                    producer.send(Message("t", bytes(100_000)))
+            assert "accepts fewer connections" in log.read_text()
+        broker.start()
+    check_brokers(cluster)
+
+
+@contextmanager
+def limited(broker: BrokerProcess, limit: str) -> Iterator[Path]:
+    """Run a stopped broker under a limit of the shell; yields its log."""
+    log = Path(f"{broker.log_path}.limited")
+    _, *command = shlex.split(broker.command_line)
+    program = f'{limit}; exec "$@"'
+    with (
+        log.open("w") as errors,
+        subprocess.Popen(
+            ["sh", "-c", program, "sh", sys.executable, "-m", "minimq_broker", *command],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            assert process.stdout.readline()
+            yield log
+        finally:
+            process.terminate()
 
 
 def test_a_full_disk_with_asynchronous_flush(small_disk: Path) -> None:
@@ -205,7 +285,7 @@ def test_a_segment_of_a_slave_is_full_and_so_is_its_disk(tmp_path: Path) -> None
             for _ in range(20):
                 producer.send(Message("t", body))
             wait_in_sync(cluster, master)
-            wait_until(lambda: "no space is left on the disk" in slave.log_path.read_text(), PATIENCE_S)
+            wait_until(lambda: "the disk of the broker is full" in slave.log_path.read_text(), PATIENCE_S)
             slave.kill()
             slave.start()
             producer.send(Message("t", body))

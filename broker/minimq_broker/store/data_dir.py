@@ -26,7 +26,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from minimq_broker.store.disk import is_full
+from minimq_broker.store.disk import no_room
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
 from minimq_common.files.lmdb_pages import sync_directory
 
@@ -194,9 +194,7 @@ class DataDirectory:
 
 
 def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
-    if is_full(error, path):
-        return StoreFull(f"no space is left on the disk for the data directory {path} ({error}): free some")
-    return StoreError(f"cannot use {path} as a data directory: {error}")
+    return no_room(error, path, path) or StoreError(f"cannot use {path} as a data directory: {error}")
 
 
 def write_whole(path: Path, data: bytes) -> None:

@@ -1,11 +1,14 @@
-"""The disk of the data directory: how full it is, and whether batches may be written."""
+"""The disk of the data directory: how full it is, whether batches may be written, and why a write had no room."""
 
 from __future__ import annotations
 
 import errno
 import logging
 import math
+import os
+import resource
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -24,14 +27,56 @@ _LOOK_AGAIN_S = 0.01
 _SCARCE_BYTES = 32 << 20
 
 
-def is_full(error: BaseException, folder: Path) -> bool:
-    """Return whether an error of writing to a folder means that its disk is full."""
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if isinstance(error, StoreFull | lmdb.DiskError):
-        return True
-    # If only a part of a write fits, LMDB reports an input/output error, for which it has no class.
-    return type(error) is lmdb.Error and shutil.disk_usage(folder).free < _SCARCE_BYTES
+#: Errors that end once there is room again, so the store only refuses: what is used up, and the remedy.
+_SHORTAGES = {
+    errno.ENOSPC: ("the disk of {} is full", "free space"),
+    errno.EDQUOT: ("the disk quota of {} is used up", "raise it or free space"),
+    errno.EFBIG: (
+        "a file of {} has reached the file-size limit",
+        "raise it (ulimit -f, LimitFSIZE), or set --segment-bytes well below it",
+    ),
+    errno.EMFILE: (
+        "{} has reached its limit of open files",
+        "raise it (ulimit -n, LimitNOFILE), or set a larger --segment-bytes",
+    ),
+    errno.ENFILE: ("the machine of {} has reached its limit of open files", "raise it (sysctl fs.file-max)"),
+    errno.ENOMEM: (
+        "{} cannot map another file into memory",
+        "raise its limit of address space (ulimit -v) or the sysctl vm.max_map_count",
+    ),
+}
+_CODES = {os.strerror(code): code for code in (*_SHORTAGES, errno.EIO)}
+_PARTLY_WRITTEN = (errno.ENOSPC, errno.EDQUOT)
+
+
+def no_room(error: BaseException, folder: Path, owner: object = "the broker") -> StoreFull | None:
+    """Return the error for callers if a file of a folder could not be opened or grow for lack of room, else None."""
+    if isinstance(error, StoreFull):
+        return error
+    if isinstance(error, lmdb.Error):  # its text ends with that of the system
+        code = _CODES.get(str(error).rpartition(": ")[2])
+    else:
+        code = error.errno if isinstance(error, OSError) else None
+    if code == errno.EIO:
+        code = _cause_of_partial_write(folder)
+    if code not in _SHORTAGES:
+        return None
+    what, remedy = _SHORTAGES[code]
+    return StoreFull(f"{what.format(owner)} ({error}): {remedy}")
+
+
+def _cause_of_partial_write(folder: Path) -> int | None:
+    # If only a part of a write fits, LMDB reports an input/output error.
+    most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    sizes = (file.stat().st_size for file in folder.iterdir())
+    if most != resource.RLIM_INFINITY and max(sizes, default=0) > most - _SCARCE_BYTES:
+        return errno.EFBIG
+    try:
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            os.posix_fallocate(probe.fileno(), 0, _SCARCE_BYTES)
+    except OSError as error:
+        return error.errno if error.errno in _PARTLY_WRITTEN else None
+    return None
 
 
 class Disk:

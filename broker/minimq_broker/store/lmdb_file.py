@@ -15,8 +15,8 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.disk import is_full
-from minimq_common.errors import CorruptEntry, StoreError, StoreFull
+from minimq_broker.store.disk import no_room
+from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
 from minimq_common.files.sealed_rows import RowDamage
 
@@ -97,7 +97,7 @@ def check_pages_of(path: Path) -> None:
     except PageDamage as error:
         raise DamagedPages(path, str(error)) from None
     except OSError as error:
-        raise StoreError(f"{path} cannot be opened: {error}") from None
+        raise (no_room(error, path.parent) or unusable(path, error)) from None
 
 
 def close_with(owner: object, env: lmdb.Environment, path: Path) -> None:
@@ -158,14 +158,14 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
     except (OSError, lmdb.Error) as error:
         if is_new:  # an incomplete file could not be opened the next time
             remove_lmdb(path)
-        if not readonly and is_full(error, path.parent):
-            raise StoreFull(f"no space is left on the disk for {path} ({error}): free some") from None
-        if isinstance(error, lmdb.MemoryError):
-            raise StoreError(f"{path} cannot be opened: {map_bytes} bytes of address space are not available") from None
-        if isinstance(error, OSError):
-            raise StoreError(f"{path} cannot be opened: {error}") from None
-        kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
-        raise kind(f"{path} cannot be opened: {error}: restore the data directory from a copy of it") from None
+        raise (no_room(error, path.parent) or unusable(path, error)) from None
+
+
+def unusable(path: Path, error: Exception) -> StoreError:
+    """Return the error for an LMDB file that cannot be opened; only damage needs a copy."""
+    if isinstance(error, DAMAGE):
+        return DamagedFile(f"{path} is damaged: {error}: restore the data directory from a copy of it")
+    return StoreError(f"{path} cannot be opened: {error}")
 
 
 def unreadable(error: Exception) -> StoreError | None:

@@ -38,7 +38,7 @@ from minimq_broker.store.entry import (
     stands_at,
 )
 from minimq_broker.store.held.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, close_with, open_lmdb, remove_lmdb
+from minimq_broker.store.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
 from minimq_broker.store.rows import (
     ROW_KEY,
     ReadLimits,
@@ -63,6 +63,8 @@ _MARK_TABLE, _MARK_KEY, _MARK = b"rewritten", b"end", struct.Struct(">Q")
 _MAP_SLACK_BYTES = 512 << 20
 #: A read verifies a segment of at most this many tree pages, in 25 to 110 ms: for example 1 GiB of batches of 24 KiB.
 _MAX_PAGES_ON_READ = 1500
+#: Descriptors that LMDB keeps for an open segment: data, lock, and data again for synced writes.
+FILES_PER_SEGMENT = 3
 _POSITION = struct.Struct(">Q")
 _MAX_OFFSET = (1 << 64) - 1
 
@@ -100,8 +102,7 @@ class Segment:
         except BaseException as error:
             self._env.close()
             if isinstance(error, lmdb.Error):
-                kind = DamagedFile if isinstance(error, DAMAGE) else StoreError
-                raise kind(f"{path} is damaged: {error}: restore the data directory from a copy of it") from None
+                raise unusable(path, error) from None
             raise
         self._page_bytes = self._env.stat()["psize"]
         #: Only for sealed segments.

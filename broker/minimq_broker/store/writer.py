@@ -25,20 +25,11 @@ from minimq_broker.store.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.disk import is_full
+from minimq_broker.store.disk import no_room
 from minimq_broker.store.held.delay_drafts import DelayLimits
 from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.store.recovery import truncate
-from minimq_common.errors import (
-    Closed,
-    CopyNeeded,
-    InternalError,
-    InvalidArgument,
-    MiniMQError,
-    NotMaster,
-    StoreError,
-    StoreFull,
-)
+from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MiniMQError, NotMaster, StoreError
 from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
@@ -193,7 +184,7 @@ class Writer:
         except MiniMQError as error:
             call.done.set_exception(error)
         except Exception as error:  # noqa: BLE001 - raised in the caller
-            call.done.set_exception(self._fail(error))
+            call.done.set_exception(self._reason(error))
         else:
             call.done.set_result(None)
 
@@ -329,8 +320,8 @@ class Writer:
             job.error = job.error or copy.copy(reason)
 
     def _reason(self, error: Exception) -> MiniMQError:
-        if is_full(error, self._log.path):
-            return StoreFull(f"the disk of the broker is full ({error}): free space, then send again")
+        if (full := no_room(error, self._log.path)) is not None:
+            return full
         if isinstance(error, lmdb.MapFullError):  # too large even for an empty segment; nothing was written
             return StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
         if isinstance(error, MiniMQError):

@@ -13,8 +13,8 @@ from minimq.cli.base import stop_on_signal
 from minimq.cli.commands import declared
 from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.serving.daemon import open_more_files
 from minimq_common.serving.logs import SummingHandler, formatter
+from minimq_common.serving.open_files import open_more_files
 
 if TYPE_CHECKING:
     from minimq_common.security.credentials import CredentialsArgument

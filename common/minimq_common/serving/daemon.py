@@ -8,7 +8,6 @@ import functools
 import gc
 import importlib.metadata
 import logging
-import resource
 import signal
 import socket
 import sys
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVarTuple, Unpack
 from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.errors import MiniMQError
 from minimq_common.serving.logs import LogFormat, SummingHandler, formatter
+from minimq_common.serving.open_files import open_more_files
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -91,13 +91,6 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
         else:
             sys.stderr.write(f"error: {error}\n")
         sys.exit(1)
-
-
-def open_more_files() -> None:
-    """Raise the limit of open files and sockets as far as the system allows."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS reports a hard limit that it does not accept
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _serve(role: str, server: Server) -> None:

@@ -1,16 +1,18 @@
-"""The disk of a broker: what is said of how full it is, and what counts as full."""
+"""The disk of a broker: its watermarks, and the errors that mean that there is no room."""
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
+import resource
 from pathlib import Path
 
 import lmdb
 import pytest
 
 from minimq_broker.core.upkeep.disk import DiskLevel, Watermarks
-from minimq_broker.store.disk import Disk, is_full
+from minimq_broker.store.disk import Disk, no_room
 from minimq_common.errors import StoreError, StoreFull
 from support.disks import disk_of
 
@@ -29,13 +31,45 @@ def test_a_watermark_that_is_reached_or_left_is_said_once(tmp_path: Path, caplog
     assert risen == [DiskLevel.WARN, DiskLevel.REFUSE]
 
 
-def test_what_counts_as_full(tmp_path: Path) -> None:
-    for full in (OSError(errno.ENOSPC, ""), OSError(errno.EDQUOT, ""), lmdb.DiskError(""), StoreFull("")):
-        assert is_full(full, tmp_path)
+#: What each error of the system names, as `OSError` and as `lmdb.Error`.
+SHORTAGES = {
+    errno.ENOSPC: "the disk of the broker is full (",
+    errno.EDQUOT: "the disk quota of the broker is used up (",
+    errno.EFBIG: "a file of the broker has reached the file-size limit (",
+    errno.EMFILE: "the broker has reached its limit of open files (",
+    errno.ENFILE: "the machine of the broker has reached its limit of open files (",
+    errno.ENOMEM: "the broker cannot map another file into memory (",
+}
+
+
+def test_a_shortage_is_named_and_is_not_damage(tmp_path: Path) -> None:
+    for code, text in SHORTAGES.items():
+        for error in (OSError(code, "from the system"), lmdb_error(code)):
+            assert message_of(no_room(error, tmp_path)).startswith(text), error
     for other in (OSError(errno.EIO, ""), lmdb.MapFullError(""), lmdb.CorruptedError(""), StoreError("")):
-        assert not is_full(other, tmp_path)
-    half_written = lmdb.Error("mdb_txn_commit: Input/output error")
+        assert no_room(other, tmp_path) is None
+    full = StoreFull("full")
+    assert no_room(full, tmp_path) is full
+
+
+def test_the_cause_of_a_partial_write_is_found(tmp_path: Path) -> None:
+    partial = lmdb_error(errno.EIO)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with disk_of(tmp_path / "small", "1m") as small, disk_of(tmp_path / "large", "64m") as large:
-        assert is_full(half_written, small)
-        assert not is_full(half_written, large)
-        assert not is_full(lmdb.CorruptedError(""), small)
+        assert "the disk of the broker is full" in message_of(no_room(partial, small))
+        assert no_room(partial, large) is None
+        (large / "file").write_bytes(bytes(1 << 20))
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+            refusal = no_room(partial, large)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert "the file-size limit" in message_of(refusal)
+
+
+def lmdb_error(code: int) -> lmdb.Error:
+    return lmdb.Error(f"mdb_txn_commit: {os.strerror(code)}")
+
+
+def message_of(error: StoreFull | None) -> str:
+    return "" if error is None else error.message

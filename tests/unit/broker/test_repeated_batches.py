@@ -146,7 +146,7 @@ def test_a_group_that_fails_leaves_nothing_to_repeat(stores: Stores, disk: Disk,
     store.create_topic("t", 2)
     go_on = hold(store)
     first, copy = send(store, 0, 7), send(store, 1, 7)
-    disk.error = lmdb.DiskError("no space")
+    disk.error = lmdb.DiskError("mdb_txn_commit: No space left on device")
     go_on.set()
     assert isinstance(copy.exception(PATIENCE_S), StoreFull)
     assert isinstance(first.exception(PATIENCE_S), StoreFull if sync else type(None))
@@ -158,7 +158,7 @@ def test_a_group_that_fails_leaves_nothing_to_repeat(stores: Stores, disk: Disk,
 def test_a_full_disk_refuses_what_is_new_and_answers_what_is_stored(store: OpenStore, disk: Disk) -> None:
     send(store, 0, 7).result(PATIENCE_S)
     go_on = hold(store)
-    disk.error = lmdb.DiskError("no space")
+    disk.error = lmdb.DiskError("mdb_txn_commit: No space left on device")
     new, repeat = send(store, 0, 8), send(store, 1, 7)
     go_on.set()
     assert isinstance(new.exception(PATIENCE_S), StoreFull)

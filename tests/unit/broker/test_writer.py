@@ -50,7 +50,7 @@ def test_with_asynchronous_flush_only_the_first_group_is_lost_when_the_disk_gets
     store.create_topic("t")
     assert store.append("t", 0, b"written") == 0
     store.record(lambda _: None)
-    disk.error = lmdb.DiskError("no space")
+    disk.error = lmdb.DiskError("mdb_txn_commit: No space left on device")
     assert store.append("t", 0, b"lost") == 1
     for _ in range(3):
         with pytest.raises(StoreFull, match="free space"):

@@ -17,10 +17,10 @@ import lmdb
 from minimq_broker.store.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.store.commit_log import CommitLog
 from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.disk import is_full
+from minimq_broker.store.disk import no_room
 from minimq_broker.store.lmdb_file import remove_lmdb
 from minimq_broker.store.segment import Segment, rows_of
-from minimq_common.errors import StoreError, StoreFull
+from minimq_common.errors import StoreError
 from minimq_common.files.lmdb_pages import sync_directory
 
 #: Left by a copy that was interrupted before it marked the directory, or created by some file systems.
@@ -209,6 +209,4 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, lmdb.Error) as error:
-        if is_full(error, path):
-            raise StoreFull(f"the disk of {path} is full ({error}): free space, then copy again") from error
-        raise StoreError(f"{path} cannot be written: {error}") from error
+        raise no_room(error, path, path) or StoreError(f"{path} cannot be written: {error}") from error

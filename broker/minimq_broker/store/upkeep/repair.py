@@ -9,11 +9,11 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.disk import is_full
+from minimq_broker.store.disk import no_room
 from minimq_broker.store.entry import read_header
 from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
 from minimq_broker.store.segment import LOG_TABLE, Segment, mark_in, rows_of
-from minimq_common.errors import CorruptEntry, StoreFull
+from minimq_common.errors import CorruptEntry
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in, sync_directory
 from minimq_common.words import count_of
 
@@ -77,9 +77,7 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         remove_lmdb(made)
         sync_directory(path.parent)
     except (OSError, lmdb.Error) as error:
-        if is_full(error, path.parent):
-            raise StoreFull(f"no space is left on the disk to rebuild {path}, which is damaged: free some") from None
-        raise
+        raise no_room(error, path.parent, path) or error from None
     log.error(
         "store: a damaged segment was rebuilt segment=%d reason=%s lost=%s former=%s",
         start,
