@@ -20,7 +20,8 @@ from minimq import (
     RetryLater,
 )
 from minimq.receiving.listening.push_consumer import Balance
-from minimq_common.errors import InvalidArgument
+from minimq.transport import client_log
+from minimq_common.errors import GroupConflict, InvalidArgument
 from support.listening import Listener, source_of
 from support.waiting import wait_until
 
@@ -71,6 +72,27 @@ def test_it_is_not_ready_once_its_cluster_is_closed(
     shared.close()
     assert not consumer.is_ready
     consumer.close()
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
+    cluster: LocalCluster, topic: str, group: str, balance: Balance, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = (PushConsumer(cluster.nameserver, group=group, balance=balance, wait_s=1.0) for _ in range(2))
+    with second:
+        with first:
+            first.subscribe(topic)
+            first.start(Listener())
+            wait_until(lambda: first.is_ready, PATIENCE_S)
+            second.subscribe(topic, "another-tag")
+            second.start(Listener())
+            wait_until(lambda: isinstance(second.error, GroupConflict), PATIENCE_S)
+            error = second.error
+            wait_until(lambda: second.error is not error or balance == "queues", PATIENCE_S)
+            assert not second.is_ready
+            client_log.flush()
+            assert len([each for each in caplog.records if "cannot take" in each.message]) == 1
+        wait_until(lambda: second.is_ready and second.error is None, PATIENCE_S)
 
 
 def test_each_call_has_messages_of_one_queue_in_order(

@@ -136,7 +136,7 @@ def test_a_producer_shows_what_is_for_its_user(sending: ModuleType) -> None:
 
 @pytest.mark.parametrize("receiving", [minimq, minimq.aio])
 def test_a_consumer_shows_what_is_for_its_user(receiving: ModuleType) -> None:
-    for kind, own in ((receiving.PullConsumer, POLLING), (receiving.PushConsumer, {"is_ready", "start"})):
+    for kind, own in ((receiving.PullConsumer, POLLING), (receiving.PushConsumer, {"error", "is_ready", "start"})):
         consumer = kind("127.0.0.1:1", group="g")
         try:
             assert public(consumer) == OF_A_CONSUMER | own

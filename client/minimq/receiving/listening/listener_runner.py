@@ -145,6 +145,8 @@ class ListenerRunner(Generic[D]):
         self.replier = Replier(source.client, MOST_BODY_BYTES)
         self._closing, self._is_closed = Closing(), False
         self._broken: BaseException | None = None
+        #: Why the latest attempt to take messages failed; None after one that worked.
+        self.error: MiniMQError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
         self._takes, self._woken = 0, -1
@@ -168,7 +170,8 @@ class ListenerRunner(Generic[D]):
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        return is_taking and self._broken is None and not self._is_closed and self._source.is_member
+        is_rejected = self.error is not None and not self.error.retriable
+        return is_taking and self._broken is None and not is_rejected and not self._is_closed and self._source.is_member
 
     # ---- start -------------------------------------------------------------------------------------
 
@@ -339,23 +342,20 @@ class ListenerRunner(Generic[D]):
     # ---- taking ------------------------------------------------------------------------------------
 
     async def _take_all(self) -> None:
-        refusal: MiniMQError | None = None
         while not self.is_stopping:
             try:
                 await self._source.take(self._most_calls - self._running)
+                self.error = None
                 self._outage.worked("consumer: goes on group=%s", self._source.group)
             except Closed:
                 return
             except MiniMQError as error:
+                self.error = error
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
-                if error.retriable:
-                    self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
-                elif error is not refusal:  # a lasting refusal is the same object each time: log it once
-                    log.error(text, self._source.group, error)
-                refusal = error
+                self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(PAUSE_S)
-            except Exception:  # the task serves all queues: one failure must not end it
-                log.exception("consumer: failed, will try again group=%s", self._source.group)
+            except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
+                self._outage.crashed("consumer: failed, will try again group=%s", self._source.group, cause=error)
                 await asyncio.sleep(PAUSE_S)
             finally:
                 self._flush()

@@ -87,6 +87,11 @@ class PushFace(ConsumerFace):
         """True while it reads: it was started, the group has accepted it, and it is not closed."""
         return self._runner.is_ready
 
+    @property
+    def error(self) -> MiniMQError | None:
+        """The error of its latest attempt to read, such as `GroupConflict`; None if that worked. It keeps trying."""
+        return self._runner.error
+
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
 
