@@ -13,8 +13,8 @@ from minimq.operations.operation import Form, Given, Operation, Parameter, opera
 from minimq.operations.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Need
-from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.words import quoted
 from minimq_console.answers import address_of
 from minimq_console.console import Console

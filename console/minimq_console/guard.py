@@ -17,8 +17,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.tokens import MAX_TOKEN, has_form
-from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_console.answers import address_of, failure_of, form_of, html_answer, json_answer, path_of
 from minimq_console.console import Console
 from minimq_console.console_options import host_of, is_of_this_site

@@ -12,10 +12,10 @@ import grpc.aio
 
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.names import check_broker, check_topic
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess, exchange
-from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import retrieve
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_common.record_limit import ALWAYS_WRITTEN
 
 
 def now_ms() -> int:

@@ -18,10 +18,14 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from minimq_common.record_limit import RecordLimit
+
 #: Loggers of other packages that log on the event loops of clients. "grpc" and "minimq_common" include their modules.
 _OTHER_LOGGERS = ("asyncio", "concurrent.futures", "grpc", "minimq_common", "py.warnings")
 #: Most queued records; further ones are dropped and counted.
 _MOST_WAITING = 1_000
+#: Warnings and errors of one kind in 10 s; further ones are only counted: a listener may fail on each message.
+_MAX_RECORDS = 30
 #: At the end of the process, for handlers to finish.
 _FLUSH_S = 2.0
 
@@ -72,6 +76,7 @@ class _Handover(logging.Filter):
         self._thread = 0
         self._current: logging.LogRecord | None = None
         self._dropped = 0
+        self._limit = RecordLimit(_MAX_RECORDS)  # used by the log thread only
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether this is the log thread; otherwise queue the record."""
@@ -110,6 +115,8 @@ class _Handover(logging.Filter):
         """Flush at the end of the process; later records are handled on the thread that logs them."""
         self.flush(_FLUSH_S)
         self._has_ended = True
+        for summary in self._limit.end():
+            logging.getLogger(summary.name).handle(summary)
 
     def before_fork(self) -> None:
         """Make children of multiprocessing flush when they end: they run no `atexit` hooks."""
@@ -131,21 +138,27 @@ class _Handover(logging.Filter):
     def _deliver(self) -> None:
         while True:
             try:
-                self._current = record = self._records.get_nowait()
+                record = self._records.get_nowait()
             except queue.Empty:
                 break
-            try:
-                logging.getLogger(record.name).handle(record)
-            except Exception:  # noqa: BLE001 - raised by a filter; `logging` reports errors of handlers itself
-                self._dropped += 1
-        self._current = None
+            if record.levelno < logging.WARNING:
+                self._handle(record)
+                continue
+            summaries, is_written = self._limit.check(record)
+            for each in (*summaries, record) if is_written else summaries:
+                self._handle(each)
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._current = log.makeRecord(
-                log.name, logging.WARNING, __file__, 0, "client: log records were dropped number=%d", (dropped,), None
-            )
-            log.handle(self._current)
-            self._current = None
+            text = "client: log records were dropped number=%d"
+            self._handle(log.makeRecord(log.name, logging.WARNING, __file__, 0, text, (dropped,), None))
+
+    def _handle(self, record: logging.LogRecord) -> None:
+        self._current = record
+        try:
+            logging.getLogger(record.name).handle(record)
+        except Exception:  # noqa: BLE001 - raised by a filter; `logging` reports errors of handlers itself
+            self._dropped += 1
+        self._current = None
 
 
 class _HandoverOfOthers(logging.Filter):

@@ -12,6 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
@@ -21,7 +22,6 @@ from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.token_gate import TokenGate
 from minimq_common.security.tokens import RefusedToken, has_form
 from minimq_common.security.user_key import UserKey, hash_of, id_of
-from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.rpc import HEADER, SCHEME
 

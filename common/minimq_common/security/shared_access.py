@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_document import AccessDocument, changes, decode, from_toml
 from minimq_common.security.server_secrets import ACCESS, CLUSTER_KEY
 from minimq_common.security.watched import Watched
-from minimq_common.serving.logs import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask, until_first_ends
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES

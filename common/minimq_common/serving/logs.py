@@ -15,9 +15,10 @@ import re
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
+
+from minimq_common.record_limit import RecordLimit
 
 LogFormat = Literal["text", "json"]
 
@@ -128,33 +129,6 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-#: Records of one kind, and their characters, that are written per window; further ones are only counted.
-_MAX_RECORDS, _MAX_CHARS = 100, 100_000
-_WINDOW_S = 10.0
-#: Kinds of records that are tracked at a time.
-_MAX_KINDS = 1_000
-
-#: `extra` of a record that is exempt from the limit, such as one that documents a change of data.
-ALWAYS_WRITTEN = {"always_written": True}
-
-#: Logger, level, and the text without values. A text that has no values may contain them already, as those of asyncio
-#: do; the line of code that logs it stands for it.
-_Kind = tuple[str, int, str]
-
-
-def _kind_of(record: logging.LogRecord) -> _Kind:
-    return record.name, record.levelno, str(record.msg) if record.args else f"{record.pathname}:{record.lineno}"
-
-
-@dataclass(slots=True)
-class _Window:
-    began_at: float
-    text: str
-    records: int = 0
-    chars: int = 0
-    left_out: int = 0
-
-
 class SummingHandler(logging.StreamHandler[TextIO]):
     """Writes records to a stream, at most 100 of one kind per 10 s, and later a line with the number left out.
 
@@ -164,49 +138,26 @@ class SummingHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream or sys.stderr)
-        self._clock = clock
-        #: Oldest first. Protected by the handler's lock.
-        self._windows: dict[_Kind, _Window] = {}
+        self._limit = RecordLimit(clock=clock)  # protected by the handler's lock
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, unless its kind is over the limit. Called with the handler's lock held."""
-        now = self._clock()
-        while self._windows and now - next(iter(self._windows.values())).began_at >= _WINDOW_S:
-            self._end(next(iter(self._windows)))
-        if hasattr(record, "always_written"):
-            super().emit(record)
-            return
-        kind = _kind_of(record)
-        if kind not in self._windows and len(self._windows) >= _MAX_KINDS:
-            self._end(next(iter(self._windows)))
-        window = self._windows.setdefault(kind, _Window(now, str(record.msg)))
-        if window.records >= _MAX_RECORDS or window.chars >= _MAX_CHARS:
-            window.left_out += 1
-            return
-        window.records += 1
-        super().emit(record)
+        summaries, is_written = self._limit.check(record)
+        for each in (*summaries, record) if is_written else summaries:
+            super().emit(each)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a record, and count its characters."""
         text = super().format(record)
-        window = self._windows.get(_kind_of(record))
-        if window is not None:
-            window.chars += len(text)
+        self._limit.count(record, len(text))
         return text
 
     def close(self) -> None:
         """Write how many records were left out, and close the handler."""
         self.acquire()
         try:
-            for kind in [*self._windows]:
-                self._end(kind)
+            for summary in self._limit.end():
+                super().emit(summary)
         finally:
             self.release()
         super().close()
-
-    def _end(self, kind: _Kind) -> None:
-        window = self._windows.pop(kind)
-        if window.left_out:
-            name, level, _ = kind
-            message = "more lines of the same kind were left out count=%d text=%r"
-            super().emit(logging.LogRecord(name, level, "", 0, message, (window.left_out, window.text), None))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from minimq.transport import client_log
+from minimq_common.record_limit import RecordLimit
 from support.pages import ROOT
 
 LOG = client_log.client_logger("minimq.test_client_log")
@@ -38,6 +39,7 @@ class Recorder(logging.Handler):
 def recorder() -> Iterator[Recorder]:
     handler = Recorder()
     LOG.addHandler(handler)
+    LOG.setLevel(logging.INFO)
     yield handler
     client_log.flush(60)
     LOG.removeHandler(handler)
@@ -45,7 +47,7 @@ def recorder() -> Iterator[Recorder]:
 
 def test_records_arrive_in_order_on_another_thread(recorder: Recorder) -> None:
     for number in range(500):
-        LOG.warning("line %d", number)
+        LOG.info("line %d", number)
     client_log.flush(60)
     assert recorder.lines == [f"line {number}" for number in range(500)]
     assert threading.get_ident() not in recorder.threads
@@ -56,12 +58,27 @@ def test_records_are_dropped_and_counted_while_a_handler_blocks(
 ) -> None:
     recorder.may_return.clear()
     for number in range(client_log._MOST_WAITING + 51):
-        LOG.warning("line %d", number)
+        LOG.info("line %d", number)
     recorder.may_return.set()
     client_log.flush(60)
     kept = len(recorder.lines)
     assert client_log._MOST_WAITING <= kept <= client_log._MOST_WAITING + 1
     assert f"client: log records were dropped number={client_log._MOST_WAITING + 51 - kept}" in caplog.messages
+
+
+def test_errors_that_repeat_are_counted_instead_of_written(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr(client_log._handover, "_limit", RecordLimit(client_log._MAX_RECORDS, lambda: now))
+    for number in range(500):
+        LOG.error("the listener failed number=%d", number)
+        client_log.flush(60)  # the queue is bounded, too
+    now = 10.0
+    LOG.error("another error")
+    client_log.flush(60)
+    left_out = 500 - client_log._MAX_RECORDS
+    summary = f"more lines of the same kind were left out count={left_out} text='the listener failed number=%d'"
+    assert recorder.lines[-2:] == [summary, "another error"]
+    assert len(recorder.lines) == client_log._MAX_RECORDS + 2
 
 
 def test_a_child_logs_although_it_was_forked_while_a_handler_blocked(recorder: Recorder) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import io
 import logging
 
-from minimq_common.serving.logs import ALWAYS_WRITTEN, SummingHandler, formatter
+from minimq_common.record_limit import ALWAYS_WRITTEN
+from minimq_common.serving.logs import SummingHandler, formatter
 
 
 class Clock:
@@ -56,7 +57,7 @@ def test_kinds_of_lines_take_bounded_memory() -> None:
     for number in range(3_000):
         log.info(f"text {number} %s", "x")  # noqa: G004 - as a library might
     assert len(stream.getvalue().splitlines()) == 3_000
-    assert len(handler._windows) == 1_000
+    assert len(handler._limit._windows) == 1_000
 
 
 def test_lines_of_one_place_in_the_code_are_of_one_kind_if_their_text_has_its_values() -> None:

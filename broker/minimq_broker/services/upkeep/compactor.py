@@ -17,7 +17,7 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.upkeep.compaction_file import load_record, save_record
 from minimq_broker.store.upkeep.compaction_round import CompactionRound
 from minimq_broker.store.upkeep.topic_retention import TopicSizes
-from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)

@@ -37,7 +37,7 @@ from minimq_broker.store.message_store import MessageStore
 from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_common.errors import StoreError, StoreFull
-from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.rows import position_in, size_in
 from minimq_broker.store.segment import Segment
 from minimq_common.names import DEAD_LETTER_PREFIX
-from minimq_common.serving.logs import ALWAYS_WRITTEN
+from minimq_common.record_limit import ALWAYS_WRITTEN
 
 log = logging.getLogger(__name__)
 
