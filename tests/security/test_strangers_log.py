@@ -66,9 +66,11 @@ def call(address: str, trust: Trust, make: Callable[[Any], object]) -> None:
 
 
 def check_of(service: str) -> Callable[[Any], object]:
-    return lambda channel: health_pb2_grpc.HealthStub(channel).Check(
-        health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S
-    )
+    def check(channel: Any) -> object:
+        stub: Any = health_pb2_grpc.HealthStub(channel)
+        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+
+    return check
 
 
 def users_call(channel: Any) -> None:
