@@ -134,6 +134,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "alternating ranges", f"{pop_runs.MAX_RUNS:,} of one"),
         ("Per broker", "alternating ranges", f"{popping.MAX_RUNS_IN_ALL:,} of all"),
         ("Per broker", "time until the first request", f"{dispatcher.FIRST_REQUEST_S:g} s"),
+        ("Per broker", "time until the request of a call", f"{dispatcher.REQUEST_S:g} s"),
         ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),
         ("Per broker", "concurrent calls", f"each {channels.STREAMS_PER_CHANNEL} streams"),
         ("Per broker", "streams of one `Cluster`", f"{channels.MAX_STREAMS:,}"),

@@ -22,6 +22,7 @@ from minimq_proto.v1 import options_pb2
 class CallerKind(Enum):
     """The kind of caller that a method requires."""
 
+    #: Strangers, too: the server does not read the request of such a call.
     ANYBODY = "anybody"
     USER = "users"
     SERVER = "servers"
@@ -38,16 +39,18 @@ class CallAccess:
     or_server: bool = False
 
 
-#: Services from libraries, whose `.proto` files do not have our options.
+#: Methods from libraries, whose `.proto` files do not have our options.
 _FOREIGN = {
-    "grpc.health.v1.Health": CallAccess(CallerKind.ANYBODY),
-    "grpc.reflection.v1alpha.ServerReflection": CallAccess(),
+    "grpc.health.v1.Health.Check": CallAccess(CallerKind.ANYBODY),
+    "grpc.health.v1.Health.List": CallAccess(CallerKind.ANYBODY),
+    "grpc.health.v1.Health.Watch": CallAccess(),
+    "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo": CallAccess(),
 }
 
 
 def access_of(method: MethodDescriptor) -> CallAccess:
     """Return who may call a method. Raises `RuntimeError` if its option is missing; then the server does not start."""
-    foreign = _FOREIGN.get(method.containing_service.full_name)
+    foreign = _FOREIGN.get(method.full_name)
     if foreign is not None:
         return foreign
     options = method.GetOptions().Extensions

@@ -192,7 +192,7 @@ class Channels(Generic[Stub]):
 
 Role = Literal["name server", "broker"]
 
-#: Timeout for one health check that asks a server for its role.
+#: Timeout for the health check that asks a server for its role.
 _ANSWER_S = 1.0
 _SERVICES: dict[Role, str] = {"name server": "minimq.v1.NameServer", "broker": "minimq.v1.Broker"}
 _REMEDIES: dict[Role, str] = {
@@ -221,14 +221,10 @@ async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: T
 
 
 async def _role(address: str, trust: Trust | None) -> Role | None:
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # only needed after a wrong address
-
     async with rpc.open_aio_channel(address, trust) as channel:
-        stub: Any = health_pb2_grpc.HealthStub(channel)
-        for role, service in _SERVICES.items():
-            try:
-                await stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=_ANSWER_S)
-            except grpc.aio.AioRpcError:
-                continue
-            return role
-    return None
+        list_services: Any = channel.unary_unary("/grpc.health.v1.Health/List")
+        try:
+            services = await list_services(b"", timeout=_ANSWER_S)  # encoded; the names in it suffice
+        except grpc.aio.AioRpcError:
+            return None
+    return next((role for role, service in _SERVICES.items() if service.encode() in services), None)

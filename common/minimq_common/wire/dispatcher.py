@@ -1,6 +1,8 @@
 """The dispatcher of a server: the table of its methods, and the one path that every call takes.
 
-The dispatcher identifies the caller and checks the stream limits before it reads a request. It checks each request
+The dispatcher identifies the caller and checks the stream limits before it reads a request. Until then, gRPC accepts no
+more than the flow control window of a stream, and decompresses nothing. The request of a call that needs no key is not
+read at all: a stranger could send a large one by halves, and the server would hold it. It checks each request
 against its bounds and the rights of the caller before it calls the handler. Every exception ends the call with an error
 code, so clients know what happened and whether to retry.
 """
@@ -41,6 +43,8 @@ log = logging.getLogger(__name__)
 
 #: Timeout for the first request of a stream.
 FIRST_REQUEST_S = 10.0
+#: Timeout for the request of a call that is not a stream; a slow connection may need some seconds for 4 MiB.
+REQUEST_S = 60.0
 #: Larger requests are rejected undecoded. Methods can override it with the option `request_bytes`.
 MAX_REQUEST_BYTES = 1 << 20
 
@@ -161,8 +165,10 @@ class Dispatcher(grpc.GenericRpcHandler):
         return make(serve, method.decode, method.encode)
 
     async def _serve_one(self, method: _Method, context: Any) -> Any:
+        if method.access.kind is CallerKind.ANYBODY:
+            return await method.serve(method.decode(b""), context)
         caller = self._admit(method, context)
-        request = await context.read()
+        request = await _read_within(context.read, REQUEST_S, method.name)
         if request is grpc.aio.EOF:
             raise InvalidArgument(f"{method.name} was called without a request")
         check_bounds(request)
@@ -211,7 +217,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     # ---- callers ---------------------------------------------------------------------------------
 
     def _admit(self, method: _Method, context: Any) -> KnownCaller | None:
-        if self._control is None or method.access.kind is CallerKind.ANYBODY:
+        if self._control is None:
             return None
         caller = self._control.identify(context.invocation_metadata() or (), context.peer())
         self._control.check_certificate(caller, context)
@@ -267,14 +273,19 @@ class _Requests:
         return request
 
     async def _first(self, most_s: float) -> Any:
-        # The read is not cancelled at the timeout: gRPC never frees a request that arrives for a cancelled read.
-        reading = asyncio.ensure_future(self._read())
-        reading.add_done_callback(retrieve)
-        await asyncio.wait((reading,), timeout=most_s)
-        if not reading.done():
-            raise InvalidArgument(f"closed the {self._method.name} stream: no request arrived within {most_s:g} s")
+        request = await _read_within(self._read, most_s, self._method.name)
         self._first_s = None
-        return await reading
+        return request
+
+
+async def _read_within(read: Callable[[], Awaitable[Any]], most_s: float, name: str) -> Any:
+    # The read is not cancelled at the timeout: gRPC never frees a request that arrives for a cancelled read.
+    reading = asyncio.ensure_future(read())
+    reading.add_done_callback(retrieve)
+    await asyncio.wait((reading,), timeout=most_s)
+    if not reading.done():
+        raise InvalidArgument(f"ended the {name} call: no request arrived within {most_s:g} s")
+    return await reading
 
 
 def methods_of(service: ServiceDescriptor, servicer: object) -> dict[str, Serve]:

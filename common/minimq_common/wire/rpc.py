@@ -115,6 +115,8 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     # Otherwise a second server could listen on the same port, and each would get half of the connections.
     ("grpc.so_reuseport", 0),
+    # A small compressed message may be gigabytes when it is decompressed. Batches are compressed by their producer.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     # A client needs a few streams, and one call per thread.
     ("grpc.max_concurrent_streams", 256),
     # Otherwise gRPC also counts streams that are closed but not freed, and resets calls of clients within the limit.

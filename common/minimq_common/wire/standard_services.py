@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-import grpc
-import grpc.aio
 from grpc_health.v1 import health_pb2
 
 from minimq_common.errors import SystemBusy
@@ -16,7 +14,7 @@ from minimq_common.wire.dispatcher import Dispatcher, methods_of
 
 _Status = health_pb2.HealthCheckResponse
 
-#: Streams that watch the health of one server. They need no key, and each takes about 20 KB.
+#: Streams that watch the health of one server. Each takes about 20 KB.
 MAX_WATCHES = 1_000
 
 
@@ -24,7 +22,8 @@ class StandardServices:
     """Health and reflection of one server, on its event loop.
 
     The health is NOT_SERVING at first, after `failing`, and after `stopping`. It is the same for every service and for
-    the server as a whole (the empty service name).
+    the server as a whole (the empty service name). `Check`, which needs no key, does not read which service its request
+    names.
     """
 
     def __init__(self, dispatcher: Dispatcher, services: Sequence[str], *, with_reflection: bool) -> None:
@@ -88,8 +87,6 @@ class _Health:
         changed.set()
 
     async def Check(self, request: health_pb2.HealthCheckRequest, context: Any) -> _Status:
-        if request.service not in self._services:
-            await context.abort(grpc.StatusCode.NOT_FOUND, f"there is no service {request.service!r} here")
         return _Status(status=self._status)
 
     async def List(self, request: Any, context: Any) -> Any:

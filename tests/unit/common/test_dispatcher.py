@@ -218,7 +218,7 @@ def test_a_stream_on_which_nothing_is_said_is_ended() -> None:
         assert next(talking) == append(b"second")  # once a stream has begun it may be silent
         over.set()
     assert isinstance(error, InvalidArgument)
-    assert error.message == "closed the Append stream: no request arrived within 0.5 s"
+    assert error.message == "ended the Append call: no request arrived within 0.5 s"
 
 
 def test_streams_of_one_kind_are_bounded() -> None:
