@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
     from fast_depends.library.serializer import SerializerProto
     from faststream._internal.basic_types import LoggerProto
+    from faststream._internal.configs.broker import UnderlyingDriverAnnotations
     from faststream._internal.parser import CodecProto
     from faststream._internal.types import BrokerMiddleware, CustomCallable
     from faststream.security import BaseSecurity
@@ -52,7 +53,9 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             starts or a message is sent; 0 creates none.
         ack_policy: the default policy of subscribers; `AckPolicy.NACK_ON_ERROR` if not set.
         graceful_timeout: seconds that `stop` waits for running handlers.
-        specification_url: address in the AsyncAPI document; by default that of the first name server.
+        specification_url: address or addresses in the AsyncAPI document; by default that of the first name server.
+        protocol: the protocol in the AsyncAPI document.
+        protocol_version: its version; by default the version of minimq.
         apply_types: validate and convert the arguments of handlers.
 
     All other arguments are common to all FastStream brokers.
@@ -79,7 +82,9 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         middlewares: Sequence[BrokerMiddleware[Any, Any]] = (),
         routers: Iterable[MinimqRegistrator] = (),
         id_generator: IdGenerator = gen_cor_id,
-        specification_url: str | None = None,
+        specification_url: str | Iterable[str] | None = None,
+        protocol: str = "minimq",
+        protocol_version: str = __version__,
         description: str | None = None,
         tags: Iterable[Tag | TagDict] = (),
         security: BaseSecurity | None = None,
@@ -89,9 +94,12 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
         serializer: SerializerProto | None = EMPTY,
         provider: Provider | None = None,
         context: ContextRepo | None = None,
+        underlying_driver_annotations: UnderlyingDriverAnnotations | None = None,
     ) -> None:
         self._nameserver, self._credentials, self._create_queues = nameserver, credentials, create_queues
-        first = (nameserver.split(",") if isinstance(nameserver, str) else nameserver or ("127.0.0.1:9876",))[0]
+        if specification_url is None:
+            first = (nameserver.split(",") if isinstance(nameserver, str) else nameserver or ("127.0.0.1:9876",))[0]
+            specification_url = f"minimq://{first.strip()}"
         super().__init__(
             routers=routers,
             config=MinimqBrokerConfig(
@@ -113,12 +121,13 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
                 ack_policy=ack_policy,
                 id_generator=id_generator,
                 extra_context={"broker": self},
+                underlying_driver_annotations=underlying_driver_annotations or {},
             ),
             specification=BrokerSpec(
                 description=description,
-                url=[specification_url or f"minimq://{first.strip()}"],
-                protocol="minimq",
-                protocol_version=__version__,
+                url=[specification_url] if isinstance(specification_url, str) else list(specification_url),
+                protocol=protocol,
+                protocol_version=protocol_version,
                 tags=tags,
                 security=security,
             ),

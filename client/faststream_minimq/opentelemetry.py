@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any
 from faststream import BaseMiddleware
 from faststream.exceptions import AckMessage
 from faststream.message import StreamMessage
+from faststream.opentelemetry import Baggage
+from opentelemetry import baggage, trace
+from opentelemetry.context import attach, detach
 
 from faststream_minimq.message import MinimqMessage
 from faststream_minimq.subscriber import MinimqSubscriber
@@ -23,12 +26,19 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, TracerProvider
 
 
+#: The name of `CurrentBaggage` in FastStream's context.
+_BAGGAGE = "baggage"
+
+
 class MinimqTelemetryMiddleware:
     """Makes a span for each published message, and one for each call of a handler, which is current during the call.
 
     So a message, its retries, and the messages that its handler publishes are one trace:
 
         broker = MinimqBroker(..., middlewares=[MinimqTelemetryMiddleware()])
+
+    Handlers may take the `CurrentSpan` and `CurrentBaggage` of `faststream.opentelemetry`. The published messages of a
+    handler have its `CurrentBaggage`, with its changes.
 
     Spans for receiving and settling come from `MinimqInstrumentor`, or `opentelemetry-instrument`. Messages of a
     `TestMinimqBroker` have no spans.
@@ -66,7 +76,23 @@ class _HandlerSpan(BaseMiddleware):
         subscriber = msg.settlement if isinstance(msg, MinimqMessage) else None
         if isinstance(subscriber, MinimqSubscriber) and all(isinstance(each, ReceivedMessage) for each in messages):
             self._span.enter_context(self._processing(messages, group=subscriber.group or ""))
+        self._span.enter_context(self.context.scope("span", trace.get_current_span()))
+        self._span.enter_context(self.context.scope(_BAGGAGE, Baggage.from_msg(msg)))
         return await call_next(msg)
+
+    async def publish_scope(self, call_next: Callable[[Any], Awaitable[Any]], cmd: Any) -> Any:
+        changed: Baggage | None = self.context.get_local(_BAGGAGE)
+        if changed is None:
+            return await call_next(cmd)
+        current = baggage.clear()
+        for name, value in changed.get_all().items():
+            current = baggage.set_baggage(name, value, current)
+        token = attach(current)
+        try:
+            cmd.headers = changed.to_headers(cmd.headers)  # in memory, no interceptor adds them
+            return await call_next(cmd)
+        finally:
+            detach(token)
 
     async def after_processed(
         self,

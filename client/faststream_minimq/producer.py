@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from faststream._internal.endpoint.utils import ParserComposition
-from faststream._internal.parser import DefaultCodec
+from faststream._internal.parser import BatchCodecProto, DefaultCodec
 from faststream._internal.producer import ProducerProto
 from faststream.exceptions import IncorrectState
 
@@ -62,6 +62,15 @@ class MinimqConnection:
             await self.cluster.aclose()
 
 
+async def encode_all(
+    codec: CodecProto, bodies: Sequence[Any], serializer: SerializerProto | None
+) -> list[tuple[bytes, str | None]]:
+    """Encode the bodies of a batch, together if the codec can do that."""
+    if isinstance(codec, BatchCodecProto):
+        return await codec.encode_batch(bodies, serializer)
+    return [await codec.encode(body, serializer) for body in bodies]
+
+
 class MinimqProducer(ProducerProto[MinimqPublishCommand]):
     """Sends messages, requests and replies over the connection of a broker.
 
@@ -106,7 +115,7 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
 
     async def publish_batch(self, cmd: MinimqPublishCommand) -> list[SendReceipt]:
         """Send messages and wait until all are on disk. Raises the errors of `minimq.Producer.send_many`."""
-        messages = [cmd.message(*await self._encode(body)) for body in cmd.batch_bodies]
+        messages = [cmd.message(*each) for each in await encode_all(self.codec, cmd.batch_bodies, self._serializer)]
         producer = self._connected().producer
         return await self._with_topic(cmd.destination, lambda: producer.send_many(messages))
 

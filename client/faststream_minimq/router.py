@@ -14,6 +14,7 @@ from faststream_minimq.registrator import MinimqRegistrator, SubscriberArguments
 
 if TYPE_CHECKING:
     from fast_depends.dependencies import Dependant
+    from faststream._internal.configs.broker import UnderlyingDriverAnnotations
     from faststream._internal.types import BrokerMiddleware, CustomCallable
 
 
@@ -58,6 +59,7 @@ class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
         decoder: see `MinimqBroker`.
         include_in_schema: include its channels in the AsyncAPI document.
         ack_policy: the default policy of subscribers.
+        underlying_driver_annotations: see `MinimqBroker`.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
         decoder: CustomCallable | None = None,
         include_in_schema: bool | None = None,
         ack_policy: AckPolicy = EMPTY,
+        underlying_driver_annotations: UnderlyingDriverAnnotations | None = None,
     ) -> None:
         super().__init__(
             handlers=handlers,
@@ -83,6 +86,7 @@ class MinimqRouter(MinimqRegistrator, BrokerRouter[Any, MinimqBrokerConfig]):
                 broker_parser=parser,
                 broker_decoder=decoder,
                 include_in_schema=include_in_schema,
+                underlying_driver_annotations=underlying_driver_annotations or {},
             ),
             routers=routers,
         )

@@ -18,6 +18,7 @@ from faststream.exceptions import SubscriberNotFound
 
 from faststream_minimq.broker import MinimqBroker
 from faststream_minimq.message import INBOX, MinimqParser
+from faststream_minimq.producer import encode_all
 from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
 from faststream_minimq.subscriber import MinimqSubscriber
@@ -117,7 +118,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
     async def publish_batch(self, cmd: MinimqPublishCommand) -> None:
         """Deliver messages to one subscriber of each group; a batch subscriber gets them together."""
         serializer = self._config.fd_config._serializer
-        encoded = [await self.codec.encode(body, serializer) for body in cmd.batch_bodies]
+        encoded = await encode_all(self.codec, cmd.batch_bodies, serializer)
         await self._deliver([_in_memory(cmd.message(*each)) for each in encoded])
 
     async def request(self, cmd: MinimqPublishCommand) -> Reply:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import inspect
 import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+import faststream
 import httpx
 import pytest
 from fastapi import FastAPI
 from faststream import FastStream
+from faststream._internal.parser import DefaultCodec
 from faststream.specification import AsyncAPI
 from pydantic import BaseModel, ValidationError
 
@@ -111,6 +118,54 @@ def test_a_request_is_answered_in_memory() -> None:
 
     assert json.loads(reply.body) == {"total": 6}
     assert reply.headers == {"currency": "EUR"}
+
+
+class Marking(DefaultCodec):
+    """A codec that encodes a batch as a whole."""
+
+    async def encode_batch(self, msgs: Sequence[Any], serializer: Any = None) -> list[tuple[bytes, str | None]]:
+        return [(f"{number}:{each}".encode(), "text/plain") for number, each in enumerate(msgs)]
+
+    async def decode_batch(self, msg: Any) -> list[Any]:
+        return [body.decode() for body in msg.body]
+
+
+def test_a_codec_encodes_a_batch_as_a_whole() -> None:
+    broker = MinimqBroker(group="billing", codec=Marking())
+
+    @broker.subscriber("orders", batch=True)
+    async def handle(bodies: list[str]) -> None: ...
+
+    async def publish() -> None:
+        async with TestMinimqBroker(broker) as memory:
+            await memory.publish_batch("a", "b", topic="orders")
+            handle.mock.assert_called_once_with(["0:a", "1:b"])
+
+    asyncio.run(publish())
+
+
+def _arguments(path: str, name: str) -> set[str]:
+    source = (Path(faststream.__file__).parent / path).read_text("utf-8")  # other brokers need clients of theirs
+    [made] = [each for each in ast.walk(ast.parse(source)) if isinstance(each, ast.ClassDef) and each.name == name]
+    inits = [each for each in made.body if isinstance(each, ast.FunctionDef) and each.name == "__init__"]
+    return {argument.arg for each in inits for argument in (*each.args.args, *each.args.kwonlyargs)}
+
+
+@pytest.mark.parametrize(("own", "part"), [(MinimqBroker, "broker"), (MinimqRouter, "router")])
+def test_arguments_that_other_brokers_have_in_common_are_accepted(own: type, part: str) -> None:
+    kinds = ("kafka", "nats", "rabbit")
+    common = set.intersection(
+        *(_arguments(f"{kind}/broker/{part}.py", f"{kind.title()}{part.title()}") for kind in kinds)
+    )
+    assert len(common) > 8
+    assert common - {"self"} <= inspect.signature(own).parameters.keys()
+
+
+def test_the_document_has_the_given_protocol_and_addresses() -> None:
+    broker = MinimqBroker(specification_url=["one:9876", "two:9876"], protocol="custom", protocol_version="1.1.1")
+    servers = FastStream(broker).schema.to_specification().to_jsonable()["servers"].values()
+    assert {server["host"] for server in servers} == {"one:9876", "two:9876"}
+    assert {(server["protocol"], server["protocolVersion"]) for server in servers} == {("custom", "1.1.1")}
 
 
 def test_the_document_lists_topics_and_types() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from faststream.exceptions import NackMessage
-from opentelemetry.trace import StatusCode
+from faststream.opentelemetry import Baggage, CurrentBaggage, CurrentSpan
+from opentelemetry.trace import StatusCode, get_current_span
 
 from faststream_minimq import MinimqBroker, MinimqMessage, TestMinimqBroker
 from faststream_minimq.opentelemetry import MinimqTelemetryMiddleware
@@ -66,3 +68,39 @@ def test_a_message_its_try_and_what_its_handler_sends_are_one_trace(
     assert attributes_of(handled)["messaging.consumer.group.name"] == group
     assert telemetry.points("messaging.process.duration")
     telemetry.close()
+
+
+@pytest.mark.parametrize("is_real", [True, False])
+def test_a_handler_takes_the_current_span_and_baggage_and_what_it_publishes_carries_them(
+    cluster: LocalCluster, topic: str, group: str, is_real: bool
+) -> None:
+    telemetry = Telemetry()
+    middleware = MinimqTelemetryMiddleware(tracer_provider=telemetry.tracers, meter_provider=telemetry.meters)
+    seen: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        broker = MinimqBroker(cluster.nameserver, group=group, create_queues=1, logger=None, middlewares=[middleware])
+
+        @broker.subscriber(topic)
+        @broker.publisher(f"{topic}-bills")
+        async def handle(body: str, span: CurrentSpan, baggage: CurrentBaggage) -> str:
+            assert span is get_current_span()
+            assert span.get_span_context().is_valid is is_real
+            seen.append(baggage.get_all())
+            baggage.remove("trial")
+            baggage.set("shop", "Bern")
+            return body
+
+        @broker.subscriber(f"{topic}-bills")
+        async def note(body: str, baggage: CurrentBaggage) -> None:
+            seen.append(baggage.get_all())
+
+        async with broker if is_real else TestMinimqBroker(broker, connect_only=False):
+            await broker.start()
+            await broker.publish("hello", topic, headers=Baggage({"user": "7", "trial": "yes"}).to_headers())
+            await asyncio.to_thread(wait_until, lambda: len(seen) == 2, WAIT_S)
+
+    asyncio.run(run())
+    telemetry.close()
+
+    assert seen == [{"user": "7", "trial": "yes"}, {"user": "7", "shop": "Bern"}]
