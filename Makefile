@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons faststream-tests fuzz dist docs lint format proto proto-check lock sbom audit clean
+.PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons fuzz dist docs lint format proto proto-check lock sbom audit clean
 .PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-kafka bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -37,6 +37,7 @@ test: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests, about 8 minut
 	$(VENV)/bin/pytest -n $(WORKERS) --no-loadscope-reorder $(QUICK) $(ARGS)
 
 test-faults: setup $(VENV)/spark.jsa $(VENV)/.collected ## Run the tests that kill, flood, browse or take long, about 25 minutes; repeats what fails once
+	@scripts/ensure-faststream-tests.sh
 	$(VENV)/bin/python scripts/test_faults.py $(ARGS)
 
 test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random rounds for many rounds; takes hours
@@ -44,10 +45,6 @@ test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random 
 
 test-pythons: setup dist ## Test the wheel with each supported Python that is found; six minutes for each
 	scripts/test-pythons.sh $(ARGS)
-
-faststream-tests: setup ## Run the tests that all brokers of FastStream pass; FASTSTREAM_TESTS names a checkout of FastStream
-	@test -d "$(FASTSTREAM_TESTS)/tests/brokers/base" || { echo "get FastStream's tests, and name them: git clone https://github.com/ag2ai/faststream, then make faststream-tests FASTSTREAM_TESTS=faststream" >&2; exit 1; }
-	FASTSTREAM_TESTS="$(abspath $(FASTSTREAM_TESTS))" $(VENV)/bin/pytest -s -n 0 tests/faststream_broker/test_shared_testcases.py $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)
