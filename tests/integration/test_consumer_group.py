@@ -265,3 +265,29 @@ def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing(tmp_path: Pa
             wait_until(lambda: not log.missing(load.sent), PATIENCE_S, what="all that was acknowledged is read")
             assert [member.error for member in members] == [None, None]
     check_brokers(cluster)
+
+
+def test_a_paused_queue_stays_paused_while_it_stays_with_its_member(
+    cluster: LocalCluster, producer: Producer, topic: str, group: str
+) -> None:
+    with PullConsumer(cluster.nameserver, group=group) as member:
+        member.subscribe(topic)
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, PATIENCE_S)
+        member.pause(member.assignment)
+        with PullConsumer(cluster.nameserver, group=group) as other:
+            other.subscribe(topic)
+            wait_until(
+                lambda: (member.poll(0.1), other.poll(0.1)) == ([], []) and len(other.assignment) == 4, PATIENCE_S
+            )
+            kept, left = member.assignment, other.assignment
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, PATIENCE_S)
+        for queue in [*kept, *left]:
+            producer.send(Message(topic, b"x"), queue=queue)
+        found: set[MessageQueue] = set()
+        while len(found) < len(left):
+            found |= {message.queue for message in member.poll(PATIENCE_S)}
+        assert found == set(left)
+        assert member.poll(0.3) == []
+        member.resume(kept)
+        while len(found) < 8:
+            found |= {message.queue for message in member.poll(PATIENCE_S)}

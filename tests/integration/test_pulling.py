@@ -245,9 +245,9 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     decoded_by: set[int] = set()
     plain = HandOver.opening
 
-    def note(handed: HandOver, choose: Any) -> Iterator[None]:
+    def note(handed: HandOver, choose: Any, **options: bool) -> Iterator[None]:
         decoded_by.add(threading.get_ident())
-        return plain(handed, choose)
+        return plain(handed, choose, **options)
 
     monkeypatch.setattr(HandOver, "opening", note)
     for number in range(3):

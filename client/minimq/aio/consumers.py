@@ -16,6 +16,7 @@ from minimq.receiving.listening.listener import AsyncListener
 from minimq.receiving.listening.push_consumer import PushFace
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.pull_consumer import PullFace
+from minimq.receiving.pull_reader import ITERATED_MESSAGES
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
@@ -93,12 +94,13 @@ class PullConsumer(PullFace):
         from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
         made = ArrowColumns(chosen_columns(columns))
+        self._reader.keeps_batches = True
         return made.table(await self.poll(timeout, max_messages))
 
     async def __aiter__(self) -> AsyncIterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
-            if (found := await self._poll(1.0, 4096)) is not None:
+            if (found := await self._poll(1.0, ITERATED_MESSAGES)) is not None:
                 for message in found.one_by_one(self._reader):
                     yield message
 

@@ -256,6 +256,7 @@ class BroadcastReader:
             self._fetcher.revoked(gone)
         if self._new is None:
             self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
+        self._fetcher.expect(len(there))
         begun: list[Commit] = []
         failure: MiniMQError | None = None
         for queue in sorted(there - read.keys()):

@@ -152,6 +152,8 @@ class Consumer:
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
         #: By topic.
         self.filters: dict[str, MessageFilter] = {}
+        #: Keep whole batches beside their messages, for `poll_arrow`.
+        self.keeps_batches = False
         #: Number of messages that arrived and did not match the filter.
         self._dropped = 0
         self._member: GroupMember | BroadcastReader | None = None
@@ -228,7 +230,7 @@ class Consumer:
     async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
         """Return messages of one queue; None if none arrived in time, or the caller has other work to do first."""
         self._fetcher.raise_error()
-        if found := await self._at_hand(most, but):
+        if not self._fetcher.has_due(but) and (found := await self._at_hand(most, but)):
             return found
         await self._on_loop(partial(self._fetcher.wait, most, but, timeout_s))
         self._fetcher.raise_error()
@@ -238,7 +240,7 @@ class Consumer:
         while (handed := self._fetcher.at_hand(but)) is not None:
             if handed.messages is None:
                 try:
-                    for _ in handed.opening(self.filters.get(handed.queue.topic)):
+                    for _ in handed.opening(self.filters.get(handed.queue.topic), keeps_batches=self.keeps_batches):
                         await YieldToLoop()
                 except (CorruptBatch, InvalidArgument) as error:
                     await self._on_loop(as_coroutine(self._fetcher.damaged, handed, error))
@@ -247,6 +249,7 @@ class Consumer:
                 continue  # check again: the loop may have removed it meanwhile
             if messages := handed.messages:  # none if the filter or compaction has dropped all of them
                 end = min(handed.given + most, len(messages))
+                self._fetcher.end_turn(handed)
                 return Found(messages[handed.given : end], handed, end, iter([True]))
         return None
 

@@ -79,9 +79,10 @@ class ConsumerOptions:
     """Options of consumers.
 
     Attributes:
-        prefetch_messages: maximum number of prefetched messages of one queue; with `balance="messages"`, of the
-            consumer, and never more than 4096.
-        prefetch_bytes: maximum bytes of prefetched messages of one queue.
+        prefetch_messages: maximum number of prefetched messages of the consumer; with `balance="messages"` never more
+            than 4096.
+        prefetch_bytes: maximum bytes of prefetched messages of the consumer. Each queue that it reads has an equal
+            share, but always room for one batch.
         wait_s: seconds that a broker holds a long poll while there is nothing to read.
         commit_interval_s: seconds between two automatic commits; 0 turns them off.
         recommit_interval_s: seconds after which an automatic commit repeats an unchanged offset, so that brokers keep
@@ -95,7 +96,8 @@ class ConsumerOptions:
             its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither.
         drain_s: seconds after which a revoked queue is returned although messages are in flight.
         max_in_hand_messages: maximum number of messages of one queue in flight to listeners.
-        max_in_hand_bytes: maximum bytes of bodies of one queue in flight to listeners.
+        max_in_hand_bytes: maximum bytes of bodies in flight to listeners. Each queue has an equal share, but always
+            room for one call.
         max_in_hand_span: maximum distance in offsets between the first unfinished message of a queue and the last one
             delivered, which limits what is reread after a crash. Not for orderly consumers.
         max_tries: deliveries of a message, the first one included, after which it becomes a dead letter; None for 16,
@@ -127,7 +129,7 @@ class ConsumerOptions:
     """
 
     prefetch_messages: int = 100_000
-    prefetch_bytes: int = 8 << 20
+    prefetch_bytes: int = 16 << 20
     wait_s: float = 15.0
     commit_interval_s: float = 5.0
     recommit_interval_s: float = 3600.0

@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
@@ -127,6 +128,8 @@ class Fetcher:
         self._connection = client.connection
         self._group = group
         self._owner = owner
+        self._readers: dict[MessageQueue, QueueReader] = {}
+        self._expected = 0
         self._options = FetchOptions(
             options.prefetch_messages,
             options.prefetch_bytes,
@@ -134,9 +137,9 @@ class Fetcher:
             offset_reset=options.offset_reset,
             slaves=options.read_from_slaves,
             recommit_s=options.recommit_interval_s,
+            readers=lambda: max(len(self._readers), self._expected, 1),
         )
         self._passed_over = 0  # by readers that have ended
-        self._readers: OrderedDict[MessageQueue, QueueReader] = OrderedDict()
         self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
             client.connection.brokers,
@@ -147,7 +150,12 @@ class Fetcher:
         )
         self.commits = Commits(self._readers, store)
         self.events = QueueEvents(self._readers)
-        #: The only place where the polling thread finds messages. Replaced when they are used up.
+        #: The only place where the polling thread finds messages: one hand-over per queue, in the order of their turns.
+        #: Only the loop appends and removes; the polling thread rotates.
+        self._turns: deque[HandOver] = deque()
+        #: The queues with messages that are still to be handed over, in the order of their arrival.
+        self._due: dict[MessageQueue, None] = {}
+        #: From where the user got messages last. Belongs to the polling thread.
         self._handed: HandOver | None = None
         self._wish: _Wish | None = None
         self._is_woken = False
@@ -172,20 +180,42 @@ class Fetcher:
             if (error := self._failed_readers.popleft().take_error()) is not None:
                 raise error
 
+    def has_due(self, but: Collection[MessageQueue]) -> bool:
+        """Return whether queues wait for `wait` to give them their turn."""
+        return bool(self._due) and any(queue not in but for queue in [*self._due])
+
     def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
         """Return the hand-over from which messages may be delivered without waiting, if any."""
-        handed = self._handed
-        if handed is None or handed.is_over or handed.queue in but or self._needs_attention:
-            return None
-        reader = self._readers.get(handed.queue)
-        if reader is None or not reader.is_current(handed):
-            return None
-        return handed if reader.may_go_on(time.monotonic()) else None
+        handed = None if self._needs_attention else self._next_turn(but)
+        return handed if handed is not None and self._is_current(handed) else None
+
+    def end_turn(self, handed: HandOver) -> None:
+        """Record that messages of a hand-over are taken: the next ones come from another queue, if there are any."""
+        self._handed = handed
+        self._turns.rotate(-1)
 
     def finish(self) -> None:
         """Record that the user has finished all delivered messages."""
-        if (handed := self._handed) is not None:  # read once: the loop may remove it meanwhile
-            handed.in_hand = False
+        if self._handed is not None:
+            self._handed.in_hand = False
+
+    def _next_turn(self, but: Collection[MessageQueue]) -> HandOver | None:
+        """Move the first hand-over to the front that may be delivered, or is over; return it."""
+        now = time.monotonic()
+        with suppress(IndexError):  # the loop has just removed the last one
+            for _ in range(len(self._turns)):
+                handed = self._turns[0]
+                reader = self._readers.get(handed.queue)
+                if reader is None or not reader.is_current(handed):
+                    return handed
+                if handed.queue not in but and reader.may_go_on(now):
+                    return handed
+                self._turns.rotate(-1)
+        return None
+
+    def _is_current(self, handed: HandOver) -> bool:
+        reader = self._readers.get(handed.queue)
+        return reader is not None and reader.is_current(handed)
 
     def may_use(self, queue: MessageQueue) -> bool:
         """Return whether delivered messages of a queue may be processed: its lease still holds. On any thread."""
@@ -235,11 +265,12 @@ class Fetcher:
 
     def has_any(self, queues: Iterable[MessageQueue]) -> bool:
         """Return whether any of these queues has messages to deliver."""
-        if self._handed is not None:
-            self._put_back(self._handed)
         now = time.monotonic()
         readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
-        return any(reader.may_hand_over(now) for reader in readers)
+        return any(
+            reader.may_hand_over(now) or (reader.open_hand_over is not None and reader.may_go_on(now))
+            for reader in readers
+        )
 
     def _changed(self) -> None:
         wish = self._wish
@@ -254,26 +285,35 @@ class Fetcher:
             wish.over.set_result(None)
 
     def _fill(self, wish: _Wish) -> bool:
-        if self.at_hand(wish.but) is not None:
-            return True
-        if self._handed is not None:
-            self._put_back(self._handed)
-        now = time.monotonic()
-        for queue, reader in self._readers.items():
-            if queue not in wish.but and reader.may_hand_over(now):
-                self._readers.move_to_end(queue)  # round-robin over the queues
-                self._handed = reader.hand_over(wish.most, now)
-                self._pulls.carry_out(reader, reader.tick(now))
+        for queue in [queue for queue in self._due if queue not in wish.but]:
+            del self._due[queue]
+            self._hand_over(queue, wish)
+        while (handed := self._next_turn(wish.but)) is not None:
+            if self._is_current(handed):
                 return True
+            self._turns.remove(handed)  # a polling thread whose wait was interrupted may rotate at the same time
+            if (reader := self._readers.get(handed.queue)) is not None:
+                reader.put_back(handed)  # damaged batches, if any
+                self._hand_over(handed.queue, wish)
         return False
 
-    def _put_back(self, handed: HandOver) -> None:
-        self._handed = None
-        reader = self._readers.get(handed.queue)
-        if reader is not None:
-            reader.put_back(handed)
+    def _hand_over(self, queue: MessageQueue, wish: _Wish) -> None:
+        reader, now = self._readers.get(queue), time.monotonic()
+        if reader is None:
+            return
+        if reader.may_hand_over(now):
+            self._turns.append(reader.hand_over(wish.most, now))
+        self._pulls.carry_out(reader, reader.tick(now))
+
+    def _note_due(self, reader: QueueReader) -> None:
+        if reader.queue not in self._due and reader.may_hand_over(time.monotonic()):
+            self._due[reader.queue] = None
 
     # ---- assignment -----------------------------------------------------------------------------
+
+    def expect(self, count: int) -> None:
+        """Leave memory for this number of queues, which are about to be read."""
+        self._expected = count
 
     def start(self, queue: MessageQueue, grant: Grant, *, tell: bool = True) -> None:
         """Start or restart reading a queue at the offset of a grant, under its lease if it has an epoch.
@@ -351,6 +391,7 @@ class Fetcher:
         """Stop or resume the delivery of some queues. Raises `InvalidArgument` if one is not read."""
         for reader in [self.assigned(queue) for queue in queues]:  # all or none
             reader.pause(paused=paused)
+            self._note_due(reader)
         self._changed()
 
     def seek(self, queue: MessageQueue, offset: int) -> None:
@@ -406,6 +447,7 @@ class Fetcher:
         now = time.monotonic()
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)
+            self._note_due(reader)  # delays are over, leases are renewed
         self._changed()
 
     def close(self) -> None:
@@ -418,6 +460,7 @@ class Fetcher:
         self._pulls.close()
         self._passed_over += sum(reader.passed_over for reader in self._readers.values())
         self._readers.clear()
+        self._turns.clear()
         self._leaving.clear()
         self._changed()
 
@@ -432,6 +475,7 @@ class Fetcher:
     def _heard(self, reader: QueueReader) -> None:
         if reader.has_unreported_error and reader not in self._failed_readers:
             self._failed_readers.append(reader)
+        self._note_due(reader)
         self._changed()
 
     def _decided(self, reader: QueueReader, decision: LeaseOver | OffsetReset) -> None:

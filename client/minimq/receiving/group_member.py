@@ -286,6 +286,7 @@ class GroupMember:
             for item in target
             if item.topic not in undecided and self._initial_offsets.has_reported(item.broker_name)
         ]
+        self._fetcher.expect(len(target))
         self._do(self._state.aim(target, now))
 
     def _look_at_topics(self) -> None:

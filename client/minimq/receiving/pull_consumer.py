@@ -15,7 +15,7 @@ from minimq.rebalance import AllocationStrategy
 from minimq.receiving.consumer import ConsumerFace
 from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.pull_reader import PullReader
+from minimq.receiving.pull_reader import ITERATED_MESSAGES, PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.transport.client_log import client_logger
@@ -234,13 +234,14 @@ class PullConsumer(PullFace):
         from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
         made = ArrowColumns(chosen_columns(columns))
+        self._reader.keeps_batches = True
         return made.table(self.poll(timeout, max_messages))
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Yield messages forever. A message counts as done when the next one is requested, here or by a `poll`."""
         while True:
             with self._turn:
-                found = run_steps(lambda: self._reader.poll(1.0, 4096))
+                found = run_steps(lambda: self._reader.poll(1.0, ITERATED_MESSAGES))
             if found is not None:
                 yield from found.one_by_one(self._reader)
 

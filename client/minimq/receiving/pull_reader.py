@@ -32,6 +32,8 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
+#: Messages per poll of a `for` loop: enough to make its cost negligible, few enough to give other queues their turn.
+ITERATED_MESSAGES = 128
 #: Minimum timeout of a route lookup in seconds, even in a shorter poll.
 _ANSWER_S = 1.0
 _TICK_S = 0.2
@@ -304,6 +306,7 @@ class AssignedQueues:
         """Stop all other queues, and start those that are not read yet, each at its offset."""
         known = set(self._fetcher.queues)
         self._fetcher.stop(known - offsets.keys())
+        self._fetcher.expect(len(offsets))
         for queue in sorted(offsets.keys() - known):
             self._fetcher.start(queue, Grant(0, offsets[queue], 0), tell=False)
         if self._ticking is None:

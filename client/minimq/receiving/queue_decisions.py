@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
@@ -64,7 +64,7 @@ class OffsetReset:
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """Options of a `QueueReader`."""
+    """Options of a `QueueReader`; `readers` divide `max_messages` and `max_bytes` equally."""
 
     max_messages: int
     max_bytes: int
@@ -72,6 +72,18 @@ class FetchOptions:
     offset_reset: Literal["earliest", "latest", "error"] = "error"
     slaves: bool = False
     recommit_s: float = math.inf
+    #: Returns the number of readers, at least 1.
+    readers: Callable[[], int] = lambda: 1
+
+    @property
+    def share_messages(self) -> int:
+        """Maximum number of buffered messages of one reader."""
+        return max(self.max_messages // self.readers(), 1)
+
+    @property
+    def share_bytes(self) -> int:
+        """Maximum bytes that one reader buffers and has handed over; at least one batch is always allowed."""
+        return max(self.max_bytes // self.readers(), 1)
 
 
 class Frame(NamedTuple):

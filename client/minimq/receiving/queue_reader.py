@@ -140,9 +140,14 @@ class QueueReader:
         """Return whether messages may be delivered: the lease holds, and no pause, error or revocation forbids it."""
         return not (self._is_paused or self._is_leaving) and self.error is None and self.is_trusted(now)
 
+    @property
+    def open_hand_over(self) -> HandOver | None:
+        """The latest hand-over, if messages of it are still to be delivered or finished."""
+        return self._handed if self._handed is not None and self.is_current(self._handed) else None
+
     def may_hand_over(self, now: float) -> bool:
-        """Return whether `hand_over` may be called: batches are due and may be delivered."""
-        return self._ahead.is_due(now) and self.may_go_on(now)
+        """Return whether `hand_over` may be called: batches are due, may be delivered, and follow a finished one."""
+        return self._ahead.is_due(now) and self.open_hand_over is None and self.may_go_on(now)
 
     @property
     def has_unreported_error(self) -> bool:
@@ -338,7 +343,8 @@ class QueueReader:
     def hand_over(self, max_messages: int, now: float) -> HandOver:
         """Remove the next batches from the buffer for the user; requires `may_hand_over`. Call `tick` afterwards."""
         self._note_given()
-        self._handed, self._noted = self._ahead.hand_over(max_messages, self.moves, now), 0
+        max_bytes = self._options.share_bytes // 2  # so that the next batches are fetched while the user has these
+        self._handed, self._noted = self._ahead.hand_over(max_messages, max_bytes, self.moves, now), 0
         self.term_taken = self._term
         return self._handed
 
@@ -413,10 +419,13 @@ class QueueReader:
 
     def _room(self) -> tuple[int, int]:
         ahead, options = self._ahead, self._options
-        messages, size = options.max_messages - ahead.messages, options.max_bytes - ahead.size
+        max_messages, max_bytes = options.share_messages, options.share_bytes
+        if (handed := self.open_hand_over) is not None:
+            max_bytes -= handed.size
+        messages, size = max_messages - ahead.messages, max_bytes - ahead.size
         if self._must_verify:
             return max(messages, 1), max(size, 1)
-        if 2 * ahead.size > options.max_bytes or 2 * ahead.messages > options.max_messages:
+        if size <= 0 or 2 * ahead.size > max_bytes or 2 * ahead.messages > max_messages:
             return 0, 0
         return messages if self._end is None else min(messages, self._end - ahead.fetch_offset), size
 

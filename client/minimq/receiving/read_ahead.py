@@ -45,6 +45,7 @@ class HandOver:
         "messages",
         "moves",
         "queue",
+        "size",
     )
 
     def __init__(self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int) -> None:
@@ -55,7 +56,9 @@ class HandOver:
         self.moves = moves
         self._stored = stored
         self._end = stored[-1].base_offset + stored[-1].count
-        #: Set by `opening`: the decoded batches, only to keep them alive for `poll_arrow`, and the matching messages.
+        #: Bytes of the encoded batches.
+        self.size = sum(len(each.data) for each in stored)
+        #: Set by `opening`: the matching messages and, for `poll_arrow`, the decoded batches.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
         #: Number of messages that did not match the filter.
@@ -82,8 +85,10 @@ class HandOver:
         """Offset after the last delivered message."""
         return self._behind(self.given)
 
-    def opening(self, wanted: MessageFilter | None = None) -> Iterator[None]:
+    def opening(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> Iterator[None]:
         """Decode the batches up to the first damaged one, and keep the messages that are wanted.
+
+        Without `keeps_batches`, their bytes are freed: the messages have copies of what they need.
 
         Yields between parts, so that other tasks can run. Changes nothing until it is complete.
         """
@@ -117,9 +122,10 @@ class HandOver:
                     found += wanted.apply(messages[place : place + _PART])
             first = batch.end_offset
         self.is_cut, self.dropped = is_cut, read - len(found)
-        self.batches = batches
+        self.batches = batches if keeps_batches else []
         self._end = first
         self.messages = found
+        self._stored = self._stored[len(batches) :]  # last: an interrupt before it only keeps the bytes
 
     def _behind(self, count: int) -> int:
         if self.messages is None or (count <= 0 and self.messages):
@@ -168,15 +174,16 @@ class ReadAhead:
         self.fetch_offset = max(self.fetch_offset, next_offset)
         self._pass_over()
 
-    def hand_over(self, max_messages: int, moves: int, now: float) -> HandOver:
-        """Remove the next due batches, about `max_messages` messages; requires `is_due`."""
+    def hand_over(self, max_messages: int, max_bytes: int, moves: int, now: float) -> HandOver:
+        """Remove the next due batches, about `max_messages` and `max_bytes`, at least one; requires `is_due`."""
         first = self.position
         batches: list[EncodedBatch] = []
-        count = 0
-        while count < max(max_messages, _FEWEST_MESSAGES) and self.is_due(now):
+        count = size = 0
+        while count < max(max_messages, _FEWEST_MESSAGES) and size < max_bytes and self.is_due(now):
             stored = self._next().stored
             batches.append(stored)
             count += stored.count
+            size += len(stored.data)
         return HandOver(self._queue, batches, first, moves)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:

@@ -51,6 +51,22 @@ def test_an_orderly_queue_is_blocked_by_any_call_also_while_it_waits() -> None:
     assert account.in_flight.blocked == set()
 
 
+def test_queues_share_the_bytes_in_flight() -> None:
+    other = MessageQueue("orders", "broker-b", 0)
+    in_flight = InFlight(InFlightLimits(1000, 400, 1000), one_at_a_time=False)
+    in_flight.start(QUEUE, 0)
+    in_flight.start(other, 0)
+    [first] = in_flight.take([messages(0, 20)])
+    assert (in_flight.blocked, in_flight.is_full) == ({QUEUE}, False)
+    in_flight.take([messages(0, 30, other)])
+    assert (in_flight.blocked, in_flight.is_full) == ({QUEUE, other}, True)
+    in_flight.finish(first)
+    assert (in_flight.blocked, in_flight.is_full) == ({other}, False)
+    in_flight.drop([other])
+    in_flight.take([messages(20, 39)])
+    assert (in_flight.blocked, in_flight.is_full) == (set(), False)
+
+
 def test_a_queue_leaves_at_the_first_message_that_is_not_finished() -> None:
     account = Account()
     delivery = account.take(0, 5)

@@ -160,6 +160,27 @@ def test_the_next_pull_waits_until_more_than_half_was_handed_out() -> None:
     assert reader.tick(0.0) == []
 
 
+def test_readers_divide_what_their_consumer_may_buffer() -> None:
+    options = FetchOptions(100, 1000, readers=lambda: 4)
+    pull = pull_of(QueueReader(QUEUE, NO_LEASE, options).tick(0.0))
+    assert (pull.max_messages, pull.max_bytes) == (25, 250)
+    many = FetchOptions(100, 1000, readers=lambda: 2000)
+    pull = pull_of(QueueReader(QUEUE, NO_LEASE, many).tick(0.0))
+    assert (pull.max_messages, pull.max_bytes) == (1, 1)  # a broker sends one batch nevertheless
+
+
+def test_messages_that_the_user_has_not_finished_count_as_buffered() -> None:
+    batch = stored(0, 40)
+    size = len(batch.data)
+    reader = reader_from(options=FetchOptions(1000, size))
+    reader.frame_arrived(1, Frame([batch, stored(40, 40)], max_offset=80, is_last=True), 0.0)
+    take(reader, 64, 0.0)
+    assert offsets(reader, 10) == [*range(40, 50)]
+    assert reader.tick(0.0) == []  # the second batch alone takes all
+    assert offsets(reader, 30) == [*range(50, 80)]
+    assert pull_of(reader.tick(0.0)).max_bytes == size
+
+
 def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_short() -> None:
     reader = reader_from(options=RANGE, end=10)
     now = 0.0

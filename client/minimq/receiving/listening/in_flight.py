@@ -13,12 +13,14 @@ from minimq_common.model import MessageQueue
 
 
 class InFlightLimits(NamedTuple):
-    """Limits per queue; at any of them, no more messages of the queue are taken."""
+    """Limits; at any of them, no more messages of a queue are taken."""
 
+    #: Of one queue.
     messages: int
-    #: Bytes of bodies.
+    #: Bytes of bodies in all queues, each of which has an equal share.
     size: int
-    #: Distance in offsets from the first unfinished to the last taken message: these may be reread after a crash.
+    #: Of one queue: distance in offsets from the first unfinished to the last taken message, which limits what is
+    #: reread after a crash.
     span: int
 
 
@@ -86,14 +88,10 @@ class _QueueWork:
         lowest = next(iter(self.in_hand), None)
         return self.end if lowest is None else lowest.messages[0].queue_offset
 
-    def is_full(self, limits: InFlightLimits) -> bool:
+    def is_full(self, limits: InFlightLimits, share: int) -> bool:
         # The last take before this may exceed the limits.
         span = self.end - self.commit_position
-        return self.messages >= limits.messages or self.size >= limits.size or span >= limits.span
-
-    def count(self, delivery: LeasedDelivery, sign: int = 1) -> None:
-        self.messages += sign * len(delivery.messages)
-        self.size += sign * delivery.size
+        return self.messages >= limits.messages or self.size >= share or span >= limits.span
 
 
 class InFlight:
@@ -103,6 +101,8 @@ class InFlight:
         self._limits = limits
         self._one_at_a_time = one_at_a_time
         self._queues: dict[MessageQueue, _QueueWork] = {}
+        #: Bytes of the bodies in flight of all queues.
+        self._size = 0
         #: Queues from which nothing may be taken now. Updated incrementally: a scan of all queues for each batch would
         #: cost more than the batch.
         self.blocked: set[MessageQueue] = set()
@@ -130,7 +130,8 @@ class InFlight:
     def drop(self, queues: Iterable[MessageQueue]) -> None:
         """Forget queues that are no longer read, with their messages in flight."""
         for queue in queues:
-            self._queues.pop(queue, None)
+            if (work := self._queues.pop(queue, None)) is not None:
+                self._size -= work.size
             self.blocked.discard(queue)
             self._suspect.discard(queue)
 
@@ -162,19 +163,30 @@ class InFlight:
         return (work.messages, work.size) if work else (0, 0)
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
-        if work.in_hand if self._one_at_a_time else work.is_full(self._limits):
+        share = max(self._limits.size // max(len(self._queues), 1), 1)
+        if work.in_hand if self._one_at_a_time else work.is_full(self._limits, share):
             self.blocked.add(queue)
         else:
             self.blocked.discard(queue)
 
+    @property
+    def is_full(self) -> bool:
+        """True while nothing may be taken from any queue."""
+        return self._size >= self._limits.size
+
     # ---- deliveries -----------------------------------------------------------------------------
+
+    def _count(self, delivery: LeasedDelivery, sign: int = 1) -> None:
+        delivery.work.messages += sign * len(delivery.messages)
+        delivery.work.size += sign * delivery.size
+        self._size += sign * delivery.size
 
     def take(self, parts: Sequence[Sequence[ReceivedMessage]]) -> list[LeasedDelivery]:
         """Track messages that follow all earlier ones of their queue; return one delivery for each part."""
         work = self._queues[parts[0][0].queue]
         deliveries = [LeasedDelivery(part, work) for part in parts]
         for delivery in deliveries:
-            work.count(delivery)
+            self._count(delivery)
             work.in_hand[delivery] = None
         work.end = parts[-1][-1].queue_offset + 1
         self._update(deliveries[0].queue, work)
@@ -187,15 +199,15 @@ class InFlight:
     def finish(self, delivery: LeasedDelivery) -> LeasedDelivery | None:
         """Finish a current delivery; return the delivery that waits for it, if any."""
         del delivery.work.in_hand[delivery]
-        delivery.work.count(delivery, -1)
+        self._count(delivery, -1)
         self._update(delivery.queue, delivery.work)
         return delivery.following
 
     def narrow(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
         """Keep only these messages of a current delivery in flight."""
-        delivery.work.count(delivery, -1)
+        self._count(delivery, -1)
         delivery.messages, delivery.size = messages, sum(len(message.body) for message in messages)
-        delivery.work.count(delivery)
+        self._count(delivery)
         self._update(delivery.queue, delivery.work)
 
     def split(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
@@ -206,9 +218,9 @@ class InFlight:
         work = delivery.work
         # New objects, since a hanging thread may still have the old delivery.
         again = [LeasedDelivery([message], work) for message in messages]
-        work.count(delivery, -1)
+        self._count(delivery, -1)
         for one in again:
-            work.count(one)
+            self._count(one)
         in_hand, work.in_hand = work.in_hand, {}
         for each in in_hand:
             work.in_hand |= dict.fromkeys(again if each is delivery else (each,))

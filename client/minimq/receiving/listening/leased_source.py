@@ -169,8 +169,8 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             return
         if await self._announce_all():  # independent of free listener threads
             return
-        if room <= 0:
-            await self.host.wait_for_room(_WAIT_S)
+        if room <= 0 or self._in_flight.is_full:
+            await (self.host.wait_for_room(_WAIT_S) if room <= 0 else self.host.wait_changed(_WAIT_S))
             return
         blocked = self._in_flight.blocked
         found = await self._take(self._batch_size, _WAIT_S, blocked | suspects.keys() if suspects else blocked)
@@ -181,7 +181,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             room -= len(deliveries)
             for delivery in deliveries:
                 self.host.submit(delivery)
-            if room <= 0:
+            if room <= 0 or self._in_flight.is_full:
                 return
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
 
