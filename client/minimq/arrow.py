@@ -72,7 +72,8 @@ def read(
         TopicNotFound: no broker has the topic.
         Unavailable, DeadlineExceeded: a broker with queues to read is down, or it or all name servers did not answer
             for `options.patience_s` seconds.
-        OffsetOutOfRange: while reading, messages were deleted before they were read.
+        OffsetOutOfRange: `start` or `end` has an offset that its queue does not have; or, while reading, messages were
+            deleted before they were read.
         TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.
         MiniMQError: while reading, no data arrived for `options.patience_s` seconds.
@@ -80,6 +81,8 @@ def read(
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is {tags!r}: give a list, such as [{tags!r}]")
     wanted = None if tags is None else frozenset(tags)
+    if wanted is not None and not wanted:
+        raise InvalidArgument("tags is empty: name at least one, or leave it out to read all messages")
     made = ArrowColumns(chosen_columns(columns), wanted)
     chosen = options or RangeOptions()
     plan = planned(topic, nameserver, start, end, queues, chosen)

@@ -82,8 +82,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
             a tag that contains `||` needs a filter such as `where="TAGS = 'a||b'"`.
         keys: identifiers such as an order number. Selectors send messages with the same first key to the same queue,
             consumers can read the keys and filter by them (`where="KEYS = 'o-17'"`), and `Admin.find_messages` searches
-            for them. In a compacted topic, the first key decides: only its latest message is kept. Keys must not
-            contain NUL characters.
+            for them. In a compacted topic, the first key decides: only its latest message is kept. Keys have
+            at least one character, and no NUL characters.
         properties: additional names and values, both text.
         message_group: for a FIFO topic. Messages of one group are consumed one after the other, in the order of
             sending. 1 to 64 characters.

@@ -373,6 +373,10 @@ def test_a_large_body_and_a_topic_without_messages(cluster: LocalCluster, topic:
         ({"end": "yesterday"}, "end is 'yesterday': it must be 'earliest', "),
         ({"start": {MessageQueue("other", "broker-a", 0): 1}}, "start has an offset for .* which is not a queue"),
         ({"start": {"broker-a": 1}}, "start has an offset for 'broker-a'"),
+        ({"start": "2200-01-01T00:00Z"}, "start is '2200-01-01T00:00Z', which is in the future"),
+        ({"start": "-1h", "end": "-2h"}, "end is before start"),
+        ({"queues": []}, "queues is empty: name at least one"),
+        ({"tags": []}, "tags is empty: name at least one"),
     ],
 )
 def test_bad_arguments_of_a_read(cluster: LocalCluster, topic: str, arguments: dict[str, Any], text: str) -> None:
@@ -386,9 +390,14 @@ def test_what_is_not_there_cannot_be_read(cluster: LocalCluster, admin: Admin, t
     with pytest.raises(QueueNotFound, match="see `minimq topic describe"):
         minimq.arrow.read(topic, cluster.nameserver, queues=[MessageQueue(topic, "broker-a", 99)])
     [queue, *_] = [each.queue for each in admin.describe_topic(topic).queues]
-    options = RangeOptions(patience_s=1.0)
-    with pytest.raises(OffsetOutOfRange, match="the queue is empty"):
-        minimq.arrow.read_table(topic, cluster.nameserver, queues=[queue], end={queue: 9}, options=options)
+    for bound in ("start", "end"):
+        with pytest.raises(OffsetOutOfRange, match=f"{bound} has the offset 9 for {queue}, which has 0 to 0: correct"):
+            minimq.arrow.read(topic, cluster.nameserver, **{bound: {queue: 9}})  # type: ignore[arg-type]
+    with Producer(cluster.nameserver) as producer:
+        producer.send_many([Message(topic, b"x")] * 9, queue=queue)
+    assert minimq.arrow.read_table(topic, cluster.nameserver, start={queue: 9}).num_rows == 0
+    with pytest.raises(InvalidArgument, match=f"start is 9 and end 8 for {queue}: end lies before start"):
+        minimq.arrow.read(topic, cluster.nameserver, start={queue: 9}, end={queue: 8})
 
 
 @for_each(

@@ -245,7 +245,7 @@ def test_what_consume_writes_produce_reads(
             b'{"body": "\\ud800"}',
             "line 3 is not JSON: JSON is malformed: unexpected end of escaped utf-16 surrogate pair",
         ),
-        (b'{"body": "a", "other": ' + b"[" * 100_000, "line 3 is nested too deeply"),
+        (b'{"body": "a", "born_at": ' + b"[" * 100_000, "line 3 is nested too deeply"),
     ],
 )
 def test_a_line_that_is_no_message_is_named(line: bytes, text: str) -> None:
@@ -262,7 +262,7 @@ def test_a_line_that_is_no_message_is_named(line: bytes, text: str) -> None:
         (b'{"body": "x", "tag": "a\\u0000b"}', "line 50: a tag has a NUL character"),
         (b'{"body": "x", "keys": ["a\\u0000b"]}', "line 50: a key has a NUL character"),
         (b'{"body": "x", "tag": "%s"}' % (b"x" * 256), "line 50: "),
-        (b'{"other": ' + b"[" * 60_000, "line 50 is nested too deeply"),  # the pipe takes all of them at once
+        (b'{"born_at": ' + b"[" * 60_000, "line 50 is nested too deeply"),  # the pipe takes all of them at once
     ],
     ids=["tag", "key", "long tag", "nested"],
 )
@@ -310,6 +310,23 @@ def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:
     assert (number, message.body, message.keys) == (2, b'{"id": 1}', ("1",))
     bodies = LineFormat(Message("t", b""))
     assert [message.body for _, message in bodies.messages([mark, b" "], 1)] == [mark, b" "]
+
+
+@pytest.mark.parametrize("option", ["--key-field", "--tag-field", "--message-group-field"])
+def test_a_field_that_the_first_lines_do_not_have_is_an_error(minimq: Minimq, topic: str, option: str) -> None:
+    lines = b'{"id": "o-1", "body": "x"}\n{"id": "o-2", "at": 1}\n'
+    said = minimq("produce", topic, option, "idd", stdin=lines, status=1)
+    assert "lines 1 to 2 have no field 'idd': did you mean 'id'? the fields are id, body, at; a line" in said
+    assert "no line is known to be stored" in said
+
+
+def test_a_field_may_be_null_or_absent_in_some_lines(minimq: Minimq, topic: str) -> None:
+    assert minimq("produce", topic, "--key-field", "id", stdin=b'{"id": null}\n{}\n').startswith("sent 2 messages")
+
+
+def test_an_unknown_field_of_a_whole_message_is_an_error(minimq: Minimq, topic: str) -> None:
+    said = minimq("produce", topic, "--format", "json", stdin=b'{"body": "x", "key": "a"}\n', status=1)
+    assert "line 1 is not a message as consume --format json writes it: Object contains unknown field `key`" in said
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import difflib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final
 
@@ -26,10 +27,12 @@ _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 TO_UTF8: Final = "Convert text with `iconv -f LATIN1 -t UTF-8`, or -f UTF-16 if each second byte is zero"
 #: Appended to find the cause: the decoder reports a wrong one for an invalid escape near the end.
 _PADDING: Final = b" " * 12
+#: Maximum number of field names in an error.
+_SHOWN_FIELDS: Final = 20
 
 
-class _Line(msgspec.Struct):
-    """A message as `minimq consume --format json` writes it; its other fields are ignored."""
+class _Line(msgspec.Struct, forbid_unknown_fields=True):
+    """A message as `minimq consume --format json` writes it; the fields that only brokers set are ignored."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -41,6 +44,16 @@ class _Line(msgspec.Struct):
     deliver_at: str | float | None = None
     recallable: bool = False
     is_tombstone: bool = False
+    address: Any = None
+    topic: Any = None
+    broker: Any = None
+    queue: Any = None
+    offset: Any = None
+    message_id: Any = None
+    born_at: Any = None
+    stored_at: Any = None
+    due_at: Any = None
+    bytes: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +130,20 @@ class LineFormat:
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay
+
+
+def check_fields(names: Iterable[str], messages: Sequence[tuple[int, Message]]) -> None:
+    """Raise `InvalidArgument` if none of these messages, whose bodies are JSON objects, has one of the named fields."""
+    seen = dict.fromkeys(field for _, message in messages for field in msgspec.json.decode(message.body))
+    for name in names:
+        if name not in seen:
+            lines = f"lines {messages[0][0]} to {messages[-1][0]} have" if len(messages) > 1 else "the first line has"
+            near = difflib.get_close_matches(name, seen, 1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise InvalidArgument(
+                f"{lines} no field {name!r}: {hint}the fields are {', '.join([*seen][:_SHOWN_FIELDS])}; a line without "
+                f"a value may have null"
+            )
 
 
 def _decoded(line: bytes, number: int, kind: Any) -> Any:

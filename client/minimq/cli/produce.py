@@ -17,7 +17,7 @@ import click
 
 from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq.cli.commands import declared, progress_bar
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat
+from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fields
 from minimq.operations import values
 from minimq.operations.operation import Param
 from minimq.operations.texts import size_of
@@ -245,6 +245,10 @@ class _InputParser:
         #: Maximum bytes of a line whose body is within the limit.
         self.line_limit = limit * LONGEST_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
         self._needs_key = needs_key
+        #: The named fields, until the first lines were found to have them.
+        self._unseen_fields = [
+            name for name in (lines.key_field, lines.tag_field, lines.group_field) if name is not None
+        ]
         self._line = 0
         self._stored = 0
         self._hints = {} if lines.is_decoded else dict(_HINTS)
@@ -259,16 +263,15 @@ class _InputParser:
             del self._hints[mark]
             click.echo(f"note: {text}", err=True)
         messages = self._lines.messages(lines, first)
+        if self._unseen_fields and messages:
+            check_fields(self._unseen_fields, messages)
+            self._unseen_fields = []
         if len(block) > self._limit:
             for number, message in messages:
                 if len(message.body) > self._limit:
                     raise _too_long(number, self._limit)
         if messages and self._lines.is_decoded:
             self._check(messages)
-        if self._needs_key:
-            for number, message in messages:
-                if not message.keys:
-                    raise InvalidArgument(f"line {number} has no key to choose its queue by")
         return [message for _, message in messages]
 
     def _check(self, messages: list[tuple[int, Message]]) -> None:
@@ -286,6 +289,10 @@ class _InputParser:
                     check_message(message, self._limit)
                 except InvalidArgument as error:
                     raise InvalidArgument(f"line {number}: {error.message}") from None
+        if self._needs_key:
+            for number, message in messages:
+                if not message.keys:
+                    raise InvalidArgument(f"line {number} has no key to choose its queue by")
 
     def stored(self) -> None:
         self._stored = self._line

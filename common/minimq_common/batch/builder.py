@@ -160,10 +160,14 @@ class BatchBuilder:
             return
         try:
             joined = [key for (key,) in keys]  # the usual case
+            has_empty = "" in joined
         except ValueError:
             joined = list(map(SEPARATOR.join, keys))
+            has_empty = any("" in each for each in keys)
             counts = list(map(len, keys))
             self._separators += sum(counts) - len(counts) + counts.count(0)
+        if has_empty:
+            raise InvalidArgument("a key of the message is empty: leave it out, or give it at least one character")
         size = len("".join(joined))  # faster than adding the lengths
         if size > MAX_METADATA:
             check_metadata(max(map(len, joined)), "keys")

@@ -95,7 +95,7 @@ def plain_size(message: Message, max_body_bytes: int) -> int | None:
         without = size
         size += len(keys) - 1
         for key in keys:
-            if type(key) is not str or not key.isascii() or SEPARATOR in key:
+            if type(key) is not str or not key or not key.isascii() or SEPARATOR in key:
                 return None
             size += len(key)
         if size - without > MAX_METADATA:

@@ -167,7 +167,7 @@ def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
     "message",
     [
         Message("orders", b"x", properties={"a\0b": "c\0d", "": "x"}),
-        Message("orders", b"x", keys=["a", "", "b"]),
+        Message("orders", b"x", keys=["a", "c", "b"]),
         Message("orders", b"x", tag="t" * MAX_TAG),
     ],
 )

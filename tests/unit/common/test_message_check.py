@@ -55,6 +55,16 @@ def test_it_says_what_a_batch_of_that_message_alone_would_say(message: Message) 
     assert outcome(lambda: check_message(message, 10)) == outcome(lambda: size_in_a_batch(message))
 
 
+@pytest.mark.parametrize("keys", [[""], ("",), ["", "a"], ["a", ""], ["", ""]])
+def test_an_empty_key_is_an_error_wherever_it_stands(keys: list[str]) -> None:
+    message = Message("t", b"x", keys=keys)
+    with pytest.raises(InvalidArgument, match="a key of the message is empty"):
+        check_message(message, 10)
+    for messages in ([message], [Message("t", b"y"), message]):
+        with pytest.raises(InvalidArgument, match="a key of the message is empty"):
+            build(messages)
+
+
 @pytest.mark.parametrize("keys", [(), ("a",), ["a", "bc"]])
 def test_the_size_counts_body_and_keys(keys: list[str]) -> None:
     assert check_message(Message("t", b"12345", tag="tag", keys=keys), 10) == 5 + len("\0".join(keys))

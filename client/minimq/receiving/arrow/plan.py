@@ -15,9 +15,9 @@ from minimq.connection.away import describe_away
 from minimq.connection.cluster import Cluster
 from minimq.receiving.queue_finder import Findings, FoundQueue, QueueFinder
 from minimq.receiving.range_reader import RangeOptions
-from minimq_common.errors import InvalidArgument, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
-from minimq_common.moments import Time, timestamp_ms
+from minimq_common.moments import Time, start_ms, timestamp_ms
 from minimq_common.names import check_topic
 
 #: "earliest", "latest", a time, or offsets by queue.
@@ -46,13 +46,23 @@ def planned(
 ) -> list[QueueRange]:
     """Look up the ranges to read, sorted by queue, without empty ones. Asks brokers, and blocks."""
     check_topic(topic)
+    if queues is not None and not queues:
+        raise InvalidArgument("queues is empty: name at least one, or leave it out to read all")
+    now = time.time()
+    _check_times(start, end, now)
     finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
     with closing(finder):
         found = with_retries(lambda _: _found(finder, topic, queues), options.patience_s, option="patience_s")
         if queues is not None:
             found = _chosen(found, topic, queues)
-        first = _offsets(finder, found, start, "start")
-        last = _offsets(finder, found, end, "end")
+        first = _offsets(finder, found, start, "start", now)
+        last = _offsets(finder, found, end, "end", now)
+    if isinstance(start, Mapping) and isinstance(end, Mapping):
+        for queue in start:
+            if first[queue] > last[queue]:
+                raise InvalidArgument(
+                    f"start is {first[queue]} and end {last[queue]} for {queue}: end lies before start"
+                )
     return [
         QueueRange(queue, first[queue], last[queue], about.term, about.topic_id)
         for queue, about in sorted(found.items())
@@ -85,7 +95,7 @@ def _chosen(
 
 
 def _offsets(
-    finder: QueueFinder, found: Mapping[MessageQueue, FoundQueue], bound: Bound, name: str
+    finder: QueueFinder, found: Mapping[MessageQueue, FoundQueue], bound: Bound, name: str, now: float
 ) -> Mapping[MessageQueue, int]:
     if bound == "earliest":
         return {queue: about.first for queue, about in found.items()}
@@ -95,11 +105,26 @@ def _offsets(
         _check_offsets(found, bound, name)
         whole = {queue: about.first if name == "start" else about.end for queue, about in found.items()}
         return whole | dict(bound)
+    return finder.offsets_at(found, _time_ms(bound, now, name))
+
+
+def _check_times(start: Bound, end: Bound, now: float) -> None:
+    """Raise `InvalidArgument` for a bound that is not a time, a start in the future, and an end before the start."""
+    times = [
+        None if bound in ("earliest", "latest") or isinstance(bound, Mapping) else _time_ms(bound, now, name)
+        for bound, name in ((start, "start"), (end, "end"))
+    ]
+    if times[0] is not None and times[1] is not None and times[0] > times[1]:
+        raise InvalidArgument("end is before start: nothing is stored in between")
+
+
+def _time_ms(bound: Time, now: float, name: str) -> int:
     if isinstance(bound, int):
         raise InvalidArgument(
             f"{name} is {bound!r}: give 'earliest', 'latest', a time such as '-24h', or offsets as {{queue: offset}}"
         )
-    return finder.offsets_at(found, timestamp_ms(bound, time.time(), name, "'earliest', 'latest', offsets by queue, "))
+    convert = start_ms if name == "start" else timestamp_ms
+    return convert(bound, now, name, "'earliest', 'latest', offsets by queue, ")
 
 
 def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[MessageQueue, int], name: str) -> None:
@@ -108,6 +133,12 @@ def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[Mess
             raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")
         if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
             raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")
+        about = found[queue]
+        if not about.first <= offset <= about.end:
+            raise OffsetOutOfRange(
+                f"{name} has the offset {offset} for {queue}, which has {about.first} to {about.end}: correct it, or "
+                "leave the queue out to read all of it"
+            )
 
 
 #: Deduplicate after this many new rows, or as many as the table has if that is more: memory holds at most

@@ -24,6 +24,7 @@ MOST_ROWS: Final = 1 << 16
 
 _NUL: Final = SEPARATOR.encode()
 _KEYS: Final = pa.list_(pa.string())
+_NO_BYTES: Final = pa.scalar(0, pa.int32())
 
 
 def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -100,6 +101,8 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         if len(keys) == 0:
             return
         _refuse_nul("keys", checked_text("keys", keys))
+        if pc.any(pc.equal(pc.binary_length(keys), _NO_BYTES)).as_py():
+            raise refused("keys", "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
         one_each = pc.all(pc.equal(pc.list_value_length(column), pa.scalar(1, pa.int32())))
         is_joined = not column.null_count and one_each.as_py()
         joined = keys if is_joined else pc.binary_join(column, pa.scalar(SEPARATOR, pa.string()))
