@@ -88,6 +88,7 @@ class BulkSend:
         interceptors: Interceptors,
         *,
         is_bound: bool,
+        may_move: bool,
         cancelled: threading.Event | None = None,
     ) -> None:
         self._sender = sender
@@ -96,6 +97,7 @@ class BulkSend:
         self._find = find
         self._choose = choose
         self._is_bound = is_bound
+        self._may_move = may_move
         self._cancelled = cancelled or threading.Event()
         self._open: dict[Destination, _OpenBatch] = {}
         #: Batches to send now.
@@ -269,6 +271,7 @@ class BulkSend:
                 queue,
                 count=len(batch.records),
                 completion=self._completion(batch.number, batch.slots),
+                may_move=self._may_move and queue is not None,
                 message_group=message_group,
                 due=batch.due,
                 traceparent=batch.traceparent,

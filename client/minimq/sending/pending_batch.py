@@ -117,6 +117,8 @@ class PendingMessage(msgspec.Struct, eq=False):
     memory: int = 0
     #: Chooses the queue at the end of a transaction; None if `queue` is final.
     selector: Selector | None = None
+    #: Whether `queue` was chosen by key, so that another one takes its place if it is removed.
+    may_move: bool = False
 
 
 class PendingBatch(msgspec.Struct, eq=False):
@@ -125,6 +127,8 @@ class PendingBatch(msgspec.Struct, eq=False):
     topic: str
     queue: MessageQueue | None
     messages: deque[PendingMessage] = msgspec.field(default_factory=deque)
+    #: See `PendingMessage.may_move`.
+    may_move: bool = False
     message_group: str | None = None
     due_bucket: DueBucket | None = None
     #: When all messages are due; None if they are delivered at once.
@@ -179,11 +183,11 @@ class PendingBatch(msgspec.Struct, eq=False):
         sizes = accumulate([item.size for item in islice(self.messages, max_messages)])
         count = max(bisect_right([*sizes], max_bytes), 1)  # a message larger than `max_bytes` is sent alone
         messages = deque([self.messages.popleft() for _ in range(count)])
-        return PendingBatch(self.topic, self.queue, messages, self.message_group, self.due_bucket)
+        return PendingBatch(self.topic, self.queue, messages, self.may_move, self.message_group, self.due_bucket)
 
     def take_older(self, than: float) -> PendingBatch:
         """Remove the messages that were accepted up to a time, and return them as a separate batch."""
-        taken = PendingBatch(self.topic, self.queue, deque(), self.message_group, self.due_bucket)
+        taken = PendingBatch(self.topic, self.queue, deque(), self.may_move, self.message_group, self.due_bucket)
         while self.messages and self.messages[0].handed_in <= than:
             taken.messages.append(self.messages.popleft())
         return taken

@@ -151,7 +151,9 @@ class ProducerCore:
             key_queues = route.key_queues
         if not message.body:
             check_body(message, route)
+        may_move = False
         if selector is not None or queue is not None or message.message_group is not None or key_queues:
+            may_move = queue is None
             queue = self.destination(message, queue, selector)
         if reply_to is not None:  # added after the checks: to check it takes longer than all else here
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
@@ -159,7 +161,7 @@ class ProducerCore:
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
             due = due_time(message, self.options.delay_precision_s, time.monotonic(), time.time())
         memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
-        return PendingMessage(message, queue, size, outcome, due, memory=memory)
+        return PendingMessage(message, queue, size, outcome, due, memory=memory, may_move=may_move)
 
     def hand_in(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
         """Call `Sender.send_message`, and report an error to the interceptors."""
@@ -207,7 +209,14 @@ class ProducerCore:
         given = iter(check_iterable("messages", messages, "messages"))
         with self._interceptors.many() as interceptors:
             bulk = BulkSend(
-                self._sender, self.options, self._find, choose, interceptors, is_bound=is_bound, cancelled=cancelled
+                self._sender,
+                self.options,
+                self._find,
+                choose,
+                interceptors,
+                is_bound=is_bound,
+                may_move=queue is None,
+                cancelled=cancelled,
             )
             try:
                 bulk.send(given)
@@ -230,7 +239,13 @@ class ProducerCore:
     # ---- prepared batches -----------------------------------------------------------------------
 
     def send_records(
-        self, topic: str, queue: MessageQueue | None, records: Records, transaction: Transaction | None = None
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        records: Records,
+        transaction: Transaction | None = None,
+        *,
+        may_move: bool = False,
     ) -> Future[BatchReceipt]:
         """Send records as one batch; see `RecordsSender.send`."""
         self._process.check()
@@ -241,7 +256,9 @@ class ProducerCore:
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
             )
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
-        batch = RecordsBatch(topic, queue, count=len(records), completion=future.complete, transaction=transaction)
+        batch = RecordsBatch(
+            topic, queue, may_move=may_move, count=len(records), completion=future.complete, transaction=transaction
+        )
         try:
             self._buffer.reserve(batch.share, topic, len(records), records.size)
             self._sender.send_batch(batch, records)

@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from minimq.connection.broker_troubles import SLOW_S, BrokerTroubles, choose_brokers
+from minimq.sending.chosen_queues import present
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.statistics import Exclusion
@@ -58,8 +59,13 @@ class QueueSelector:
 
     # ---- choosing -------------------------------------------------------------------------------
 
-    def take(self, topic: str, queue: MessageQueue | None, avoid: str | None, now: float) -> Target | None:
-        """Select a target and reserve a place in its window until `release`; None if full. Raises if not writable."""
+    def take(
+        self, topic: str, queue: MessageQueue | None, avoid: str | None, may_move: bool, now: float
+    ) -> Target | None:
+        """Select a target and reserve a place in its window until `release`; None if full. Raises if not writable.
+
+        With `may_move`, another queue of the same broker takes the place of a removed one.
+        """
         route = self._known(topic)
         writable = self._writable.get(topic)
         if writable is None or writable.route is not route:
@@ -72,6 +78,8 @@ class QueueSelector:
             target = self._in_turn(writable, avoid, now)
         else:
             target = writable.targets_by_queue.get(queue)
+            if target is None and may_move:
+                target = writable.targets_by_queue.get(present(writable.route, queue))
             if target is None:
                 raise _why_not(writable.route, queue)
             if not self.has_room(queue.broker_name):

@@ -19,7 +19,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.statistics import SendCounters
-from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, QueueNotFound, TopicNotFound
 from minimq_common.model import MessageQueue
 
 #: Batches of a topic without a route fail after this time; the route is looked up every 0.1 s.
@@ -30,12 +30,13 @@ class _Key(NamedTuple):
     topic: str
     queue: MessageQueue | None
     avoid: str | None
+    may_move: bool
     message_group: str | None
     due_bucket: DueBucket | None
 
 
 def _own_key(batch: PendingBatch) -> _Key:
-    return _Key(batch.topic, batch.queue, None, batch.message_group, batch.due_bucket)
+    return _Key(batch.topic, batch.queue, None, batch.may_move, batch.message_group, batch.due_bucket)
 
 
 class _Destination:
@@ -69,14 +70,16 @@ class DestinationQueues:
         """Append a message to the open batch of its destination, or begin one."""
         message = item.message
         due_bucket = None if item.due is None else item.due.bucket
-        key = (message.topic, item.queue, None, message.message_group, due_bucket)  # equal to a `_Key`
+        key = (message.topic, item.queue, None, item.may_move, message.message_group, due_bucket)  # equal to a `_Key`
         destination = self.destinations.get(key)  # type: ignore[call-overload]
         if destination is not None and destination.batches and (last := destination.batches[-1]).number is None:
             last.messages.append(item)
             return
         if destination is None:
             destination = self._to(_Key(*key))
-        batch = PendingBatch(message.topic, item.queue, deque((item,)), message.message_group, due_bucket)
+        batch = PendingBatch(
+            message.topic, item.queue, deque((item,)), item.may_move, message.message_group, due_bucket
+        )
         destination.batches.append(batch)
         self._update(destination)
 
@@ -97,7 +100,7 @@ class DestinationQueues:
             heapq.heappush(self._retries, (at, batch.number.sequence, batch))
             return
         if batch.queue is None:
-            destination = self._to(_Key(batch.topic, None, batch.avoid, None, None))
+            destination = self._to(_Key(batch.topic, None, batch.avoid, False, None, None))
             destination.batches.append(batch)
         else:
             destination = self._to(_own_key(batch))
@@ -129,7 +132,7 @@ class DestinationQueues:
                 continue
             for destination in destinations.values():
                 try:
-                    target = self._selector.take(*destination.key[:3], now)
+                    target = self._selector.take(*destination.key[:4], now)
                 except MiniMQError as reason:
                     return self._leave(destination), reason
                 if target is not None:
@@ -269,14 +272,14 @@ class RecordAccumulator:
         """Add a validated message. A lone one is sent at once if it can be; others wait for `drain`."""
         message, queue = item.message, item.queue
         topic, group, due_bucket = message.topic, message.message_group, item.due and item.due.bucket
-        key = (topic, queue, None, group, due_bucket)
+        key = (topic, queue, None, item.may_move, group, due_bucket)
         if is_lone and not self.waiting and key not in self._waiting.destinations and not self._closed:
             try:
-                target = self._selector.take(topic, queue, None, now)
+                target = self._selector.take(topic, queue, None, item.may_move, now)
             except MiniMQError:
                 target = None  # `drain` gets the same error, and handles it
             if target is not None:
-                batch = PendingBatch(topic, queue, deque((item,)), group, due_bucket)
+                batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, due_bucket)
                 if queue is not None:
                     self._waiting.record_sent(batch)
                 self._leave(batch, target, now)
@@ -417,10 +420,11 @@ class RecordAccumulator:
         if self._closed:  # no retry any more
             self._complete(batch, _closed())
             return
+        is_moving = batch.may_move and isinstance(error, QueueNotFound)
         pause_s = batch_pause_s(
             error,
             len(batch.tries) if tried else 0,
-            bound=batch.queue is not None and (tried or self._selector.is_known(batch.topic)),
+            bound=batch.queue is not None and not is_moving and (tried or self._selector.is_known(batch.topic)),
             elsewhere=self._selector.has_other(batch.topic, batch.avoid, now),
         )
         if pause_s is None or now + pause_s >= batch.deadline:

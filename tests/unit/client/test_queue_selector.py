@@ -65,7 +65,7 @@ def brokers_taken(selector: QueueSelector, count: int, now: float = 0.0, avoid: 
     """Take and give back places one after the other; count them by broker."""
     taken: Counter[str] = Counter()
     for _ in range(count):
-        found = selector.take("t", None, avoid, now)
+        found = selector.take("t", None, avoid, False, now)
         assert found is not None
         selector.release(found)
         taken[found.queue.broker_name] += 1
@@ -74,7 +74,7 @@ def brokers_taken(selector: QueueSelector, count: int, now: float = 0.0, avoid: 
 
 def answered(selector: QueueSelector, broker: str, latency_s: float, now: float) -> None:
     """Take a place at a broker, which answers in that time."""
-    target = selector.take("t", MessageQueue("t", broker, 0), None, now)
+    target = selector.take("t", MessageQueue("t", broker, 0), None, False, now)
     assert target is not None
     selector.release(target, latency_s, now)
 
@@ -101,7 +101,7 @@ def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniM
 def test_many_producers_begin_at_different_queues() -> None:
     firsts = set()
     for seed in range(40):
-        found = Selector(Routes("a", "b"), seed).take("t", None, None, 0.0)
+        found = Selector(Routes("a", "b"), seed).take("t", None, None, False, 0.0)
         assert found is not None
         firsts.add(found.queue)
     assert len(firsts) == 4
@@ -138,10 +138,10 @@ def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
     selector = selector_of(Routes("a", "b"), window=1)
     queue = MessageQueue("t", "a", 0)
     selector.fail("a", Unavailable("gone"), 0.0)
-    assert selector.take("t", queue, None, 1.0) == Target(queue, "a:1")
-    assert selector.take("t", queue, None, 1.0) is None  # but for its window
+    assert selector.take("t", queue, None, False, 1.0) == Target(queue, "a:1")
+    assert selector.take("t", queue, None, False, 1.0) is None  # but for its window
     selector.release(Target(queue, "a:1"))
-    assert selector.take("t", queue, "a", 1.0) == Target(queue, "a:1")
+    assert selector.take("t", queue, "a", False, 1.0) == Target(queue, "a:1")
 
 
 @for_each(
@@ -159,14 +159,14 @@ def test_where_there_is_no_place_the_reason_is_told(
     routes = Routes()
     routes.set("a", permission=permission)
     with pytest.raises(reason):
-        selector_of(routes).take("t", queue, None, 0.0)
+        selector_of(routes).take("t", queue, None, False, 0.0)
 
 
 def test_a_master_that_is_not_elected_yet_is_no_matter_of_permission() -> None:
     routes = Routes()
     routes.set("a", permission=Permission.READ, broker_id=1)
     with pytest.raises(Unavailable, match="no master of a is registered"):
-        selector_of(routes).take("t", None, None, 0.0)
+        selector_of(routes).take("t", None, None, False, 0.0)
 
 
 def test_brokers_of_near_machine_rooms_are_preferred() -> None:
@@ -180,7 +180,7 @@ def test_brokers_of_near_machine_rooms_are_preferred() -> None:
     routes.set("west@c")
     assert brokers_taken(selector, 4) == {"west@c": 4}
     queue = MessageQueue("t", "west@c", 1)
-    assert selector.take("t", queue, None, 0.0) == Target(queue, "west@c:1")
+    assert selector.take("t", queue, None, False, 0.0) == Target(queue, "west@c:1")
 
 
 STEPS = st.lists(

@@ -36,6 +36,8 @@ class Destination(NamedTuple):
 
     topic: str
     queue: MessageQueue | None
+    #: Whether the queue was chosen among all, so that another one takes its place if it is removed.
+    may_move: bool = False
 
 
 class Destinations:
@@ -91,7 +93,8 @@ class Destinations:
             if "broker_name" in where:
                 chosen.insert(0, _named(where["broker_name"], where["queue_id"], topic, queues))
         for code, rows in _grouped(pc.coalesce(*chosen, pa.scalar(-1, pa.int32()))):
-            yield Destination(topic, queues[code] if code >= 0 else None), _taken(content, rows)
+            queue = queues[code] if code >= 0 else None
+            yield Destination(topic, queue, queue is not None and "broker_name" not in where), _taken(content, rows)
 
     def _look_up(self, topic: str) -> None:
         if topic in self._looked_up:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
 
@@ -23,8 +23,15 @@ from minimq_common.model import MessageQueue
 #: Most bytes of gathered rows over all destinations; with more, all are sent.
 GATHERED_BYTES: Final = 32 << 20
 
-#: Sends a batch to a topic, and to one of its queues if one is given.
-Send = Callable[[str, MessageQueue | None, BatchColumns], Future[BatchReceipt]]
+
+class Send(Protocol):
+    """Sends a batch to a topic, and to one of its queues if one is given."""
+
+    def __call__(
+        self, topic: str, queue: MessageQueue | None, records: BatchColumns, /, *, may_move: bool
+    ) -> Future[BatchReceipt]:
+        """See `RecordsSender.send`."""
+
 
 #: Called with an invalid row, as a record batch, and the reason.
 OnRefused = Callable[[pa.RecordBatch, Exception], object]
@@ -86,7 +93,8 @@ class Outbox:
         self._size -= gathered.size
         rows = gathered.parts[0] if len(gathered.parts) == 1 else pa.concat_batches(gathered.parts)
         batch = to_batch(rows, self._options.max_body_bytes, self._options.batch_compression)
-        self._under_way.append((destination, self._send_batch(*destination, batch)))
+        sent = self._send_batch(destination.topic, destination.queue, batch, may_move=destination.may_move)
+        self._under_way.append((destination, sent))
         while self._under_way and self._under_way[0][1].done():  # raises a failure before all rows are sent
             self._take_receipt()
 

@@ -38,6 +38,7 @@ from minimq_common.errors import (
     Closed,
     InvalidArgument,
     MiniMQError,
+    QueueNotFound,
     SendFailed,
     TopicNotFound,
     TransactionEnded,
@@ -400,9 +401,12 @@ class TransactionalCore:
         key_queues = route.key_queues if route else 0
 
         def ask(address: str, take: OnResult[broker_pb2.AppendResult]) -> None:
-            self._streams[address].append(queue, part.data, take, half, key_queues=key_queues)
+            self._streams[address].append(self._transactor.queue_of(part), part.data, take, half, key_queues=key_queues)
 
-        await self._answer(queue.topic, queue.broker_name, ask)
+        def again(_: str, error: MiniMQError) -> bool:
+            return error.retriable or (isinstance(error, QueueNotFound) and part.may_move)
+
+        await self._answer(queue.topic, queue.broker_name, ask, again)
 
     async def _end(self, topic: str, broker_name: str, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
         def ask(address: str, take: OnResult[broker_pb2.AtomicAppendResult]) -> None:
@@ -410,11 +414,18 @@ class TransactionalCore:
 
         return (await self._answer(topic, broker_name, ask)).outcome
 
-    async def _answer(self, topic: str, broker_name: str, ask: Callable[[str, OnResult[T]], object]) -> T:
+    async def _answer(
+        self,
+        topic: str,
+        broker_name: str,
+        ask: Callable[[str, OnResult[T]], object],
+        again: Callable[[str, MiniMQError], bool] | None = None,
+    ) -> T:
         return await at_master(
             RoutedMaster(self.client, topic, broker_name),
             lambda address, limit_s: LoopRequest(self.client, partial(ask, address), limit_s),
             self._timeout_s,
+            again=again,
             pause=lambda seconds: LoopStep(self.client, partial(asyncio.sleep, seconds)),
         )
 

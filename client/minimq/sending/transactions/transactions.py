@@ -69,10 +69,19 @@ class RecordsSender:
         return self._core.key_queue(topic)
 
     def send(
-        self, topic: str, queue: MessageQueue | None, records: Records, *, transaction: Transaction | None = None
+        self,
+        topic: str,
+        queue: MessageQueue | None,
+        records: Records,
+        *,
+        transaction: Transaction | None = None,
+        may_move: bool = False,
     ) -> Future[BatchReceipt]:
-        """Send records as one batch. Blocks only for room in the buffer."""
-        return self._core.send_records(topic, queue, records, transaction)
+        """Send records as one batch. Blocks only for room in the buffer.
+
+        With `may_move`, another queue of the same broker takes the place of `queue` if that is removed meanwhile.
+        """
+        return self._core.send_records(topic, queue, records, transaction, may_move=may_move)
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for batches in flight and close. Raises `SendFailed` after the timeout. Idempotent."""

@@ -21,7 +21,7 @@ from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop, answer
 from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
-from minimq.sending.chosen_queues import check_body
+from minimq.sending.chosen_queues import check_body, present
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import (
     IN_DOUBT,
@@ -44,6 +44,7 @@ from minimq_common.errors import (
     InternalError,
     InvalidArgument,
     MiniMQError,
+    QueueNotFound,
     SendFailed,
     StaleSequence,
     TopicNotFound,
@@ -70,6 +71,8 @@ class Part(msgspec.Struct):
 
     queue: MessageQueue
     message_group: str | None
+    #: Whether no message names its queue, so that another one takes its place if it is removed.
+    may_move: bool = True
     #: Indices of its messages in the transaction.
     indices: list[int] = []
     #: Bytes of its messages.
@@ -93,6 +96,7 @@ async def divided(
             part = filling[key] = Part(*key)
             parts.append(part)
         part.indices.append(index)
+        part.may_move = part.may_move and (item.queue is None or item.may_move)
         part.size += item.size
     return parts
 
@@ -105,6 +109,11 @@ class PlacedMessages(NamedTuple):
     parts: Sequence[Part]
     #: True if another broker could store them.
     others: bool
+
+    @property
+    def may_move(self) -> bool:
+        """Whether no message names its queue."""
+        return all(part.may_move for part in self.parts)
 
 
 #: The receipts of batches, with the indices of their messages in the transaction.
@@ -336,7 +345,6 @@ class Transactor:
     async def _append(
         self, placed: PlacedMessages, source: Consumed | None, deadline: float
     ) -> Sequence[broker_pb2.AppendResult]:
-        batches = [(part.queue, part.data) for part in placed.parts]
         tries: list[str] = []
         is_sent = in_doubt = False
 
@@ -346,6 +354,7 @@ class Transactor:
             until = true_time() + limit_s
             progress = source.progress() if source is not None else None
             stream = await self._reach(address, limit_s)
+            batches = [(self.queue_of(part), part.data) for part in placed.parts]
             is_sent = True
             append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
             result: broker_pb2.AtomicAppendResult = await answer_of(append, until - true_time())
@@ -367,7 +376,8 @@ class Transactor:
             is_safe = placed.others and not in_doubt and time.monotonic() < deadline
             if is_safe and (error.retriable or error.refresh_route):
                 raise _TryOtherBroker
-            return error.retriable and not isinstance(error, StaleSequence)
+            is_moving = placed.may_move and isinstance(error, QueueNotFound)
+            return is_moving or (error.retriable and not isinstance(error, StaleSequence))
 
         master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
@@ -377,6 +387,11 @@ class Transactor:
                 raise
             raise _failed(error, tries, in_doubt=in_doubt) from None
         return results if in_doubt else _stored_now(results, placed.broker_name)
+
+    def queue_of(self, part: Part) -> MessageQueue:
+        """Return the queue to which a batch goes now: that of the part, unless it was removed."""
+        route = self.client.routes.known(part.queue.topic)
+        return part.queue if route is None or not part.may_move else present(route, part.queue)
 
     async def _reach(self, address: str, limit_s: float) -> AtomicStream:
         # A new stream is opened only to a broker that answers a probe.
