@@ -40,6 +40,8 @@ class MiniMQError(Exception):
     avoid_broker: ClassVar[bool] = False
     #: The server answered. If not, clients probe it until it answers again.
     answered: ClassVar[bool] = True
+    #: False if the request has certainly not left this process.
+    was_sent: bool = True
     #: Default of `retry_after_s`.
     retry_s: ClassVar[float] = 0.0
 
@@ -358,6 +360,13 @@ class TransactionExpired(ServerError):
     code = "TRANSACTION_EXPIRED"
 
 
+class RejectedByProxy(ServerError):
+    """A proxy between client and server answered instead of the server. The text names its HTTP status."""
+
+    code = "REJECTED_BY_PROXY"
+    retriable = True
+
+
 class InternalError(ServerError):
     """The server failed unexpectedly; its log has the details."""
 
@@ -403,16 +412,28 @@ class BufferFull(MiniMQError):
 
 
 class SendFailed(MiniMQError):
-    """All tries of a send failed.
+    """Messages of a send were not acknowledged. The text and the attributes report what is stored.
 
-    `tries` holds the text of each try in order: where it went, after how long it failed, and why.
+    A batch may be stored if its answer was lost: a repetition may then be a duplicate. Messages that are neither stored
+    nor may be stored can be sent again.
+
+    Attributes:
+        tries: the text of each try in order: where it went, after how long it failed, and why.
+        stored: number of messages that were acknowledged, in the same call.
+        may_be_stored: number of messages without an answer.
+        not_stored: number of messages that are not stored.
     """
 
     code = "SEND_FAILED"
 
-    def __init__(self, message: str, tries: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, message: str, tries: tuple[str, ...] = (), *, stored: int = 0, may_be_stored: int = 0, not_stored: int = 0
+    ) -> None:
         super().__init__("\n  ".join((message, *tries)))
         self.tries = tries
+        self.stored = stored
+        self.may_be_stored = may_be_stored
+        self.not_stored = not_stored
 
 
 class RequestFailed(MiniMQError):

@@ -257,6 +257,13 @@ class TopicRoute:
         """Return the queues that can be read. Sorted."""
         return [queue for data in self.queues for queue in data.readable(self.topic)]
 
+    def present(self, queue: MessageQueue) -> MessageQueue:
+        """Return a queue; if its broker has fewer queues now, the one that takes its place on this broker."""
+        count = next((data.write_queues for data in self.queues if data.broker_name == queue.broker_name), 0)
+        if not 0 < count <= queue.queue_id:
+            return queue
+        return MessageQueue(queue.topic, queue.broker_name, queue.queue_id % count)
+
     def _writable(self) -> Iterator[QueueData]:
         for data in self.queues:
             if data.permission & Permission.WRITE and self.master_of(data.broker_name) is not None:

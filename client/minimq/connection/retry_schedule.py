@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MiniMQError, RejectedByProxy
 
 #: Exponential backoff: the pause doubles from the first to the longest.
 _FIRST_PAUSE_S = 0.05
@@ -23,6 +23,8 @@ SHORTEST_TRY_S = 0.2
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Pause of a batch that was not tried, as no broker accepts it.
 _UNTRIED_PAUSE_S = 0.1
+#: Tries of a batch that a proxy rejects. The second one has a stream of its own: a limit may count the whole stream.
+MAX_PROXY_TRIES = 2
 
 
 class RetrySchedule:
@@ -78,6 +80,8 @@ def try_timeout_s(now: float, deadline: float, tries: int) -> float:
 def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
     """Return the pause before a batch is retried; None if it fails. `elsewhere`: another healthy broker accepts it."""
     if not error.retriable and (bound or not error.refresh_route):
+        return None
+    if isinstance(error, RejectedByProxy) and tries >= MAX_PROXY_TRIES:
         return None
     pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _UNTRIED_PAUSE_S
     return max(pause_s, error.retry_after_s) if bound or not elsewhere else pause_s

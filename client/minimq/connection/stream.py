@@ -134,6 +134,7 @@ class Stream(Generic[Request, Response]):
                 return Unavailable(
                     f"the credentials were replaced: {error.message}"
                 )  # retriable: the next stream uses the new ones
+            error.was_sent = self._has_written
             return error
         except InternalError as false_answer:
             return false_answer

@@ -311,10 +311,14 @@ class BulkSend:
     def _failed(self, failures: list[MiniMQError]) -> SendFailed:
         first = failures[0]
         stored = sum(outcome.count for _, outcome in self._outcomes if isinstance(outcome, BatchReceipt))
+        in_doubt = sum(failure.may_be_stored for failure in failures if isinstance(failure, SendFailed))
         return SendFailed(
-            f"{len(failures)} of {len(self._outcomes)} batches failed, {stored} of {self._count} messages were "
-            f"acknowledged; the first failure: {first.message.splitlines()[0]}",
+            f"{len(failures)} of {len(self._outcomes)} batches failed: of {self._count} messages, {stored} are stored, "
+            f"{in_doubt} may be stored; the first failure: {first.message.splitlines()[0]}",
             first.tries if isinstance(first, SendFailed) else (),
+            stored=stored,
+            may_be_stored=in_doubt,
+            not_stored=self._count - stored - in_doubt,
         )
 
 

@@ -125,14 +125,6 @@ class ChosenQueues:
         return queue
 
 
-def present(route: TopicRoute, queue: MessageQueue) -> MessageQueue:
-    """Return a chosen queue; if its broker has fewer queues now, the queue that takes its place on this broker."""
-    count = next((data.write_queues for data in route.queues if data.broker_name == queue.broker_name), 0)
-    if not 0 < count <= queue.queue_id:
-        return queue
-    return MessageQueue(queue.topic, queue.broker_name, queue.queue_id % count)
-
-
 def _own_key(message: Message) -> str:
     if message.message_group is not None:
         check_message_group(message.message_group)

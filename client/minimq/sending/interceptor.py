@@ -112,7 +112,7 @@ def reason_of(error: BaseException) -> MiniMQError:
     """Return the error of messages whose call has raised `error`."""
     if isinstance(error, MiniMQError):
         return error
-    return SendFailed(f"the call ended before the message had an outcome: {error!r}")
+    return SendFailed(f"the call ended before the message had an outcome, it may be stored: {error!r}", may_be_stored=1)
 
 
 class WatchedOutcome:

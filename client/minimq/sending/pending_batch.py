@@ -21,14 +21,22 @@ from minimq.sending.transactions.decisions import Transaction
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
-from minimq_common.errors import InternalError, MiniMQError, NotEnoughReplicas, NotMaster, SendFailed, StaleSequence
+from minimq_common.errors import (
+    InternalError,
+    MiniMQError,
+    NotEnoughReplicas,
+    NotMaster,
+    RejectedByProxy,
+    SendFailed,
+    StaleSequence,
+)
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
 from minimq_common.properties import recorded_parent
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
 
 #: Error answers of a broker after which a batch may nevertheless be stored.
-IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError)
+IN_DOUBT = (NotMaster, NotEnoughReplicas, InternalError, RejectedByProxy)
 
 #: Memory of one waiting message besides its content: its entries in the buffer, and its future.
 PENDING_BYTES = 512
@@ -198,15 +206,19 @@ class PendingBatch(msgspec.Struct, eq=False):
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
         self.tries.append(text)
-        self.may_be_stored |= not error.answered or isinstance(error, IN_DOUBT)
+        self.may_be_stored |= (error.was_sent and not error.answered) or isinstance(error, IN_DOUBT)
 
     def final(self, error: MiniMQError) -> MiniMQError:
         """Return the error of the batch after its last try: `error` itself if it is final and nothing may be stored."""
         if not error.retriable and not self.may_be_stored:
             return error
+        were = messages_were(self.count, f"for topic {self.topic!r}")
+        outcome = "may be stored" if self.may_be_stored else "not stored"
         return SendFailed(
-            f"{messages_were(self.count, f'for topic {self.topic!r}')} not acknowledged: {error.message}",
+            f"{were} not acknowledged, and {outcome}: {error.message}",
             tuple(self.tries),
+            may_be_stored=self.count * self.may_be_stored,
+            not_stored=self.count * (not self.may_be_stored),
         )
 
     def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:

@@ -100,7 +100,8 @@ class Producer(ProducerFace):
             TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`, because its brokers or all
                 name servers are unavailable.
             BufferFull: the buffer is full, and `block_when_full` is off.
-            SendFailed: all tries failed; the text lists them.
+            SendFailed: all tries failed; the text lists them, and `may_be_stored` says whether the message may be
+                stored. Messages that were sent in the same batch count as well.
             Closed: the producer was closed.
         """
         awaited: Awaited[SendReceipt] = Awaited()
@@ -165,7 +166,8 @@ class Producer(ProducerFace):
             TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`, because its brokers or all
                 name servers are unavailable.
             BufferFull: the buffer is full, and `block_when_full` is off; only earlier messages were sent.
-            SendFailed: some messages were not acknowledged; the text has their number.
+            SendFailed: some messages were not acknowledged; the error has the numbers of those that are stored, may be
+                stored, and are not.
             Closed: the producer was closed.
         """
         return self._core.send_many(messages, queue, selector)
@@ -195,7 +197,8 @@ class Producer(ProducerFace):
             TopicNotFound: no broker carries the topic.
             TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`.
             BufferFull: the buffer is full, and `block_when_full` is off.
-            SendFailed: a batch was not acknowledged; others may be stored.
+            SendFailed: a batch was not acknowledged; the error has the numbers of rows that are stored, may be stored,
+                and are not. Further rows were not read.
             Closed: the producer was closed.
         """
         from minimq.sending.arrow.outbox import send_rows  # needs pyarrow

@@ -312,7 +312,9 @@ class ProducerCore:
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
         left = self._buffer.wait(timeout_s)
         if left:
-            raise SendFailed(f"{messages_were(left)} still on their way after {timeout_s} s")
+            raise SendFailed(
+                f"{messages_were(left)} still on their way after {timeout_s} s, and may be stored", may_be_stored=left
+            )
         if not self.replier.wait(until - time.monotonic()):
             raise SendFailed(f"replies are still on their way after {timeout_s} s")
 
@@ -337,7 +339,7 @@ class ProducerCore:
             began = time.monotonic()
             self._buffer.close()
             self._buffer.wait(timeout_s)
-            left = self._buffer.left()
+            left, in_doubt = self._buffer.left(), self._sender.in_doubt
             self.requester.close()
             self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
@@ -346,9 +348,12 @@ class ProducerCore:
             self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
             topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
+            in_doubt = min(self._sender.in_doubt - in_doubt, left.total())
             raise SendFailed(
-                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed: "
-                f"{topics}"
+                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed, "
+                f"{in_doubt} of them may be stored: {topics}",
+                may_be_stored=in_doubt,
+                not_stored=left.total() - in_doubt,
             )
 
     def _check_may_wait(self, method: str) -> None:

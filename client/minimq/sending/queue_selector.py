@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable
 
 from minimq.connection.broker_troubles import SLOW_S, BrokerTroubles, choose_brokers
-from minimq.sending.chosen_queues import present
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.statistics import Exclusion
@@ -79,7 +78,7 @@ class QueueSelector:
         else:
             target = writable.targets_by_queue.get(queue)
             if target is None and may_move:
-                target = writable.targets_by_queue.get(present(writable.route, queue))
+                target = writable.targets_by_queue.get(writable.route.present(queue))
             if target is None:
                 raise _why_not(writable.route, queue)
             if not self.has_room(queue.broker_name):

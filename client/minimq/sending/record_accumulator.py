@@ -401,9 +401,11 @@ class RecordAccumulator:
         """Fail all batches without an outcome, and all that are added later."""
         self._closed = True
         left = [*self._waiting.clear(), *self._in_flight]
+        for batch in left:
+            batch.may_be_stored |= batch in self._in_flight
         self._in_flight.clear()
         for batch in left:
-            self._complete(batch, _closed())
+            self._complete(batch, _closed(batch))
 
     def _end_try(self, batch: PendingBatch, attempt: int) -> bool:
         if attempt != batch.attempts or batch not in self._in_flight:
@@ -418,7 +420,7 @@ class RecordAccumulator:
         if is_gone or error.refresh_route:
             self._outlet.find_route(batch.topic, is_gone=is_gone)
         if self._closed:  # no retry any more
-            self._complete(batch, _closed())
+            self._complete(batch, _closed(batch))
             return
         is_moving = batch.may_move and isinstance(error, QueueNotFound)
         pause_s = batch_pause_s(
@@ -450,6 +452,7 @@ class RecordAccumulator:
             batch.close()
         self._finish(batch)
         self.counters.failed += batch.count
+        self.counters.in_doubt += batch.count * batch.may_be_stored
         self._outlet.complete(batch, None, error)
 
     def _finish(self, batch: PendingBatch) -> None:
@@ -458,5 +461,6 @@ class RecordAccumulator:
             self._waiting.completed(batch)
 
 
-def _closed() -> Closed:
-    return Closed("the producer was closed before the message was acknowledged")
+def _closed(batch: PendingBatch) -> Closed:
+    outcome = "may be stored" if batch.may_be_stored else "is not stored"
+    return Closed(f"the producer was closed before the message was acknowledged: it {outcome}")

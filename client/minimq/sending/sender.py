@@ -130,6 +130,11 @@ class Sender:
         avoided = self._selector.avoided(time.monotonic())
         return self._accumulator.counters.snapshot((self.buffer.messages, self.buffer.bytes), avoided)
 
+    @property
+    def in_doubt(self) -> int:
+        """Number of failed messages that may be stored."""
+        return self._accumulator.counters.in_doubt
+
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _take_in(self) -> None:

@@ -117,6 +117,8 @@ class SendCounters:
 
     def __init__(self) -> None:
         self.failed = self.retries = 0
+        #: Failed messages that may be stored.
+        self.in_doubt = 0
         self._acknowledged = self._batches = self._bytes = self._already_stored = 0
         self._latencies = [0] * (len(BOUNDS_S) + 1)
         self._latency_s = 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
@@ -77,6 +78,19 @@ NO_TLS_REASONS = frozenset((WANTS_TLS, WANTS_CERTIFICATE, *(said for _, said in 
 #: Those that no retry can fix.
 LASTING_REASONS = NO_TLS_REASONS - {dict(_NO_CONNECTION)[_CLOSED]}
 
+
+#: gRPC's details if a proxy answered with an HTTP status other than 200.
+_PROXY_STATUS = re.compile(r"Received http2 header with status: (\d{3})")
+#: Statuses of proxies that do not reach the server, or gave up waiting, and the rest of the sentence.
+_UNREACHED_STATUSES = {
+    408: "no request came for longer than its timeout (nginx: client_body_timeout)",
+    429: "too many requests",
+    500: "it failed",
+    502: "it does not reach the server",
+    503: "it does not reach the server",
+    504: "the server did not answer within its timeout (nginx: grpc_read_timeout)",
+}
+_TOO_LARGE = 413
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
@@ -336,16 +350,31 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     details = error.details() or ""
     if _CODE_KEY in metadata:
         return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))
+    if by_proxy := _PROXY_STATUS.search(details):
+        return _from_proxy(int(by_proxy[1]), peer)
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
+    text = f"{peer}: {error.code().name.lower()}: {details}"
     if cls is errors.Unavailable:
-        return cls(f"{peer} is not reached: {why_unreached(details)}")
-    if cls is errors.DeadlineExceeded:
-        return cls(f"{peer} has not answered in time")
-    if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        return cls(
+        text = f"{peer} is not reached: {why_unreached(details)}"
+    elif cls is errors.DeadlineExceeded:
+        text = f"{peer} has not answered in time"
+    elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
+        text = (
             f"{peer} does not know this call: it is of an older release, or a server of another kind has this address"
         )
-    return cls(f"{peer}: {error.code().name.lower()}: {details}")
+    return cls(text)
+
+
+def _from_proxy(status: int, peer: str) -> MiniMQError:
+    answer = f"a proxy in front of {peer} answered with HTTP status {status}"
+    if status in _UNREACHED_STATUSES:
+        return errors.Unavailable(f"{answer}: {_UNREACHED_STATUSES[status]}")
+    if status == _TOO_LARGE:
+        return errors.RejectedByProxy(
+            f"{answer}: the requests of one stream exceed its limit of the body size; remove that limit (nginx: "
+            "client_max_body_size 0), or send smaller batches (batch_bytes)"
+        )
+    return errors.RejectedByProxy(f"{answer}: check its configuration, and the address of the server")
 
 
 def why_unreached(details: str) -> str:

@@ -44,8 +44,8 @@ def refusal(option: str | None = "orders", **columns: Sequence[object] | pa.Arra
     return str(caught.value)
 
 
-def at(place: int, topic: str = "orders") -> Destination:
-    return Destination(topic, queues(topic)[place])
+def at(place: int, topic: str = "orders", *, may_move: bool = True) -> Destination:
+    return Destination(topic, queues(topic)[place], may_move)
 
 
 def anywhere(topic: str = "orders") -> Destination:
@@ -77,9 +77,9 @@ def test_with_the_name_of_a_broker_it_is_a_queue_of_that_one() -> None:
         queue_id=[1, 1, 3, None, 7, 1], broker_name=["broker-b", "broker-a", None, "broker-b", "broker-c", "broker-b"]
     )
     assert found == {
-        at(4): ["0", "5"],
-        at(1): ["1"],
-        at(3): ["2"],
+        at(4, may_move=False): ["0", "5"],
+        at(1, may_move=False): ["1"],
+        at(3, may_move=False): ["2"],
         anywhere(): ["3"],
         Destination("orders", MessageQueue("orders", "broker-c", 7)): ["4"],  # the sender looks for it
     }

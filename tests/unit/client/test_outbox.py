@@ -17,8 +17,9 @@ from minimq_common.batch.builder import BatchColumns
 def test_all_is_sent_once_too_much_waits_over_all_destinations() -> None:
     sent = list[int]()
 
-    def send(topic: str, queue: MessageQueue | None, batch: BatchColumns) -> Future[BatchReceipt]:
+    def send(topic: str, queue: MessageQueue | None, batch: BatchColumns, /, *, may_move: bool) -> Future[BatchReceipt]:
         assert queue is not None
+        assert not may_move
         sent.append(queue.queue_id)
         future: Future[BatchReceipt] = Future()
         future.set_result(BatchReceipt(queue, 0, 0, 1, 1, len(sent), SendStatus.SEND_OK))

@@ -17,7 +17,7 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.batch.builder import BatchColumns
-from minimq_common.errors import InvalidArgument, MessageTooLarge, TopicNotFound
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed, TopicNotFound
 from minimq_common.model import MessageQueue
 
 #: Most bytes of gathered rows over all destinations; with more, all are sent.
@@ -55,7 +55,7 @@ class Outbox:
         self._gathered: dict[Destination, _Gathered] = {}
         self._size = 0
         #: In the order in which they were sent.
-        self._under_way: deque[tuple[Destination, Future[BatchReceipt]]] = deque()
+        self._under_way: deque[tuple[Destination, int, Future[BatchReceipt]]] = deque()
         self._receipts: list[BatchReceipt] = []
 
     def add(self, destination: Destination, rows: pa.RecordBatch) -> None:
@@ -94,12 +94,12 @@ class Outbox:
         rows = gathered.parts[0] if len(gathered.parts) == 1 else pa.concat_batches(gathered.parts)
         batch = to_batch(rows, self._options.max_body_bytes, self._options.batch_compression)
         sent = self._send_batch(destination.topic, destination.queue, batch, may_move=destination.may_move)
-        self._under_way.append((destination, sent))
-        while self._under_way and self._under_way[0][1].done():  # raises a failure before all rows are sent
+        self._under_way.append((destination, gathered.count, sent))
+        while self._under_way and self._under_way[0][2].done():  # raises a failure before all rows are sent
             self._take_receipt()
 
     def _take_receipt(self) -> None:
-        destination, sent = self._under_way.popleft()
+        destination, _, sent = self._under_way.popleft()
         try:
             self._receipts.append(sent.result())
         except MessageTooLarge as error:  # raised by the broker: its limit is lower than that of the producer
@@ -108,6 +108,27 @@ class Outbox:
                 f"is too large in a row for topic {destination.topic}: {error.message}; split it, or raise "
                 "--max-body-bytes of the brokers",
             ) from None
+        except SendFailed as error:
+            raise self._failed(error) from None
+
+    def _failed(self, first: SendFailed) -> SendFailed:
+        in_doubt, not_stored = first.may_be_stored, first.not_stored + sum(it.count for it in self._gathered.values())
+        while self._under_way:
+            _, count, sent = self._under_way.popleft()
+            try:
+                self._receipts.append(sent.result())
+            except MiniMQError as error:
+                of_batch = error.may_be_stored if isinstance(error, SendFailed) else 0
+                in_doubt, not_stored = in_doubt + of_batch, not_stored + count - of_batch
+        stored = sum(receipt.count for receipt in self._receipts)
+        return SendFailed(
+            f"of the rows read so far, {stored} are stored, {in_doubt} may be stored, {not_stored} are not; the first "
+            f"failure: {first.message.splitlines()[0]}",
+            first.tries,
+            stored=stored,
+            may_be_stored=in_doubt,
+            not_stored=not_stored,
+        )
 
 
 def send_rows(core: ProducerCore, topic: str | None, rows: object, on_refused: OnRefused | None) -> list[BatchReceipt]:

@@ -139,7 +139,8 @@ class TransactionFace(Generic[M]):
             return
         self._has_ended = True
         self._transactor.count(rolled_back=1)
-        self._not_sent(self._messages, SendFailed("the transaction was rolled back: nothing was sent"))
+        failure = SendFailed("the transaction was rolled back: nothing was sent", not_stored=len(self._messages))
+        self._not_sent(self._messages, failure)
         await self._go_back(rolled_back=True)
 
     async def _go_back(self, *, rolled_back: bool) -> None:

@@ -221,6 +221,7 @@ class HalfTransaction:
     #: A queue of the broker of the transaction; None before the first message.
     at: MessageQueue | None = None
     batches: int = 0
+    messages: int = 0
     has_ended: bool = False
     must_roll_back: bool = False
     #: The error that causes the rollback, if any.
@@ -239,7 +240,8 @@ class HalfTransaction:
         """Return the error for a send or commit in a transaction that must roll back."""
         why = f": {self.failure.message}" if self.failure is not None else ""
         return SendFailed(
-            f"the transaction is rolled back: `rollback` was called, or one of its messages was not stored{why}"
+            f"the transaction is rolled back: `rollback` was called, or one of its messages was not stored{why}",
+            not_stored=self.messages,
         )
 
     def fail(self, error: MiniMQError | None = None) -> None:
@@ -321,6 +323,7 @@ class TransactionalCore:
             raise
         if not items:
             return
+        transaction.messages += len(items)
         transaction.at = transaction.at or placed.parts[0].queue  # from now on, the broker may have a part of it
         try:
             await self._stage_all(transaction, placed.parts)

@@ -19,9 +19,9 @@ from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop, answer_of
 from minimq.connection.loop_thread import true_time
-from minimq.connection.retry_schedule import PAUSE_S
+from minimq.connection.retry_schedule import MAX_PROXY_TRIES, PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
-from minimq.sending.chosen_queues import check_body, present
+from minimq.sending.chosen_queues import check_body
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import (
     IN_DOUBT,
@@ -45,6 +45,7 @@ from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,
     QueueNotFound,
+    RejectedByProxy,
     SendFailed,
     StaleSequence,
     TopicNotFound,
@@ -63,7 +64,7 @@ _LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
 
 def is_in_doubt(error: MiniMQError) -> bool:
     """Return whether a request may be stored although it failed with this error."""
-    return not error.answered or isinstance(error, _IN_DOUBT)
+    return (error.was_sent and not error.answered) or isinstance(error, _IN_DOUBT)
 
 
 class Part(msgspec.Struct):
@@ -71,14 +72,14 @@ class Part(msgspec.Struct):
 
     queue: MessageQueue
     message_group: str | None
-    #: Whether no message names its queue, so that another one takes its place if it is removed.
-    may_move: bool = True
     #: Indices of its messages in the transaction.
     indices: list[int] = []
     #: Bytes of its messages.
     size: int = 0
     sequence: int = -1
     data: bytes = b""
+    #: Whether no message names its queue, so that another one takes its place if it is removed.
+    may_move: bool = True
 
 
 async def divided(
@@ -109,6 +110,11 @@ class PlacedMessages(NamedTuple):
     parts: Sequence[Part]
     #: True if another broker could store them.
     others: bool
+
+    @property
+    def messages(self) -> int:
+        """The number of messages."""
+        return sum(len(part.indices) for part in self.parts)
 
     @property
     def may_move(self) -> bool:
@@ -240,7 +246,7 @@ class Transactor:
                 return await self._place(messages, at, avoid, others)
             except _Absent as absent:
                 if time.monotonic() >= deadline:
-                    raise _failed(absent.error, (), in_doubt=False) from None
+                    raise _failed(absent.error, (), len(messages), in_doubt=False) from None
                 await LoopStep(self.client, partial(self._look_again, absent.topics))
 
     async def _place(
@@ -376,8 +382,7 @@ class Transactor:
             is_safe = placed.others and not in_doubt and time.monotonic() < deadline
             if is_safe and (error.retriable or error.refresh_route):
                 raise _TryOtherBroker
-            is_moving = placed.may_move and isinstance(error, QueueNotFound)
-            return is_moving or (error.retriable and not isinstance(error, StaleSequence))
+            return _may_succeed(error, placed, len(tries))
 
         master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
@@ -385,13 +390,13 @@ class Transactor:
         except MiniMQError as error:
             if isinstance(error, Closed | Fenced) or not (error.retriable or in_doubt):
                 raise
-            raise _failed(error, tries, in_doubt=in_doubt) from None
+            raise _failed(error, tries, placed.messages, in_doubt=in_doubt) from None
         return results if in_doubt else _stored_now(results, placed.broker_name)
 
     def queue_of(self, part: Part) -> MessageQueue:
         """Return the queue to which a batch goes now: that of the part, unless it was removed."""
         route = self.client.routes.known(part.queue.topic)
-        return part.queue if route is None or not part.may_move else present(route, part.queue)
+        return part.queue if route is None or not part.may_move else route.present(part.queue)
 
     async def _reach(self, address: str, limit_s: float) -> AtomicStream:
         # A new stream is opened only to a broker that answers a probe.
@@ -427,9 +432,22 @@ def _stored_now(results: Sequence[broker_pb2.AppendResult], broker_name: str) ->
     return results
 
 
-def _failed(error: MiniMQError, tries: Sequence[str], *, in_doubt: bool) -> SendFailed:
+def _may_succeed(error: MiniMQError, placed: PlacedMessages, tries: int) -> bool:
+    if isinstance(error, RejectedByProxy):
+        return tries < MAX_PROXY_TRIES
+    if isinstance(error, QueueNotFound):
+        return placed.may_move
+    return error.retriable and not isinstance(error, StaleSequence)
+
+
+def _failed(error: MiniMQError, tries: Sequence[str], count: int, *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
-    return SendFailed(f"the transaction is not acknowledged, and {outcome}: {error.message}", tuple(tries))
+    return SendFailed(
+        f"the transaction is not acknowledged, and {outcome}: {error.message}",
+        tuple(tries),
+        may_be_stored=count * in_doubt,
+        not_stored=count * (not in_doubt),
+    )
 
 
 def _receipts(placed: PlacedMessages, answers: Sequence[broker_pb2.AppendResult], producer_id: int) -> StoredBatches:
