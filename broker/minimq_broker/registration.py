@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common.errors import DeadlineExceeded, Unavailable
+from minimq_common.errors import BrokerConflict, DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.serving.periodic import until_first_ends
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 
+#: Timeout of `CheckPlace`. A name server that has just started answers after its grace period.
+_CHECK_S = 5.0
 #: How long `stop` waits for name servers to confirm that the broker has left.
 _LEAVE_S = 1.0
 
@@ -52,8 +54,14 @@ class Registration:
         heartbeat_s: float = 30.0,
         timeout_s: float = 5.0,
         security: ChannelSecurity = PLAIN,
+        place: nameserver_pb2.CheckPlaceRequest | None = None,
     ) -> None:
-        self._links = [_Link(address, describe, version, heartbeat_s, timeout_s, security) for address in nameservers]
+        self._links = [
+            _Link(address, describe, version, heartbeat_s, timeout_s, security, place, self._conflicts)
+            for address in nameservers
+        ]
+        #: Completes if another broker has the place of this one, which has never been registered.
+        self.refused: asyncio.Future[BrokerConflict] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -65,6 +73,19 @@ class Registration:
     def connected(self) -> tuple[str, ...]:
         """The addresses of the name servers with which the broker is registered now."""
         return tuple(link.address for link in self._links if link.connected)
+
+    async def check_place(self) -> None:
+        """Raise `BrokerConflict` if a name server knows another broker in this place that is alive.
+
+        Name servers that do not answer are skipped: a broker serves even while no name server is up.
+        """
+        for conflict in await asyncio.gather(*(link.conflict() for link in self._links)):
+            if conflict is not None:
+                raise conflict
+
+    def _conflicts(self, conflict: BrokerConflict) -> None:
+        if not self.refused.done() and not any(link.was_registered for link in self._links):
+            self.refused.set_result(conflict)
 
     def start(self) -> None:
         """Start registering in the background: a broker serves even while no name server is up. Idempotent."""
@@ -99,10 +120,13 @@ class _Link:
         heartbeat_s: float,
         timeout_s: float,
         security: ChannelSecurity,
+        place: nameserver_pb2.CheckPlaceRequest | None,
+        conflicts: Callable[[BrokerConflict], None],
     ) -> None:
         self.address = address
         self.master_address: str | None = None
-        self.connected = False
+        self.connected = self.was_registered = False
+        self._place, self._conflicts = place, conflicts
         self._describe = describe
         self._version = version
         self._heartbeat_s, self._timeout_s = heartbeat_s, timeout_s
@@ -118,23 +142,40 @@ class _Link:
         self._leaving.set()
         self._wake.set()
 
-    async def run(self) -> None:
-        retry_s = _FIRST_RETRY_S
-        channels: Channels[NameServerAsyncStub] = Channels(
+    def _channels(self) -> Channels[NameServerAsyncStub]:
+        return Channels(
             lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
             security=self._security,
         )
-        async with contextlib.aclosing(channels):
+
+    async def conflict(self) -> BrokerConflict | None:
+        """Return the conflict if another broker in this place is alive; None also without an answer."""
+        if self._place is None:
+            return None
+        async with contextlib.aclosing(self._channels()) as channels:
+            try:
+                await channels.stub(self.address).CheckPlace(self._place, timeout=_CHECK_S)
+            except grpc.RpcError as error:
+                found = await self._explained(error)
+                log.log(logging.DEBUG, "place not checked nameserver=%s reason=%s", self.address, found)
+                return found if isinstance(found, BrokerConflict) else None
+        return None
+
+    async def _explained(self, error: grpc.RpcError) -> MiniMQError:
+        return await explained(error, "name server", self.address, self._security.trust())
+
+    async def run(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        async with contextlib.aclosing(self._channels()) as channels:
             while not self._leaving.is_set():
                 try:
                     await self._hold(channels.stub(self.address).Register())
                 except Exception as error:  # noqa: BLE001 - any error: without this link clients do not find the broker
                     was_connected = self.connected
-                    self._lost(
-                        await explained(error, "name server", self.address, self._security.trust())
-                        if isinstance(error, grpc.RpcError)
-                        else error
-                    )
+                    cause = await self._explained(error) if isinstance(error, grpc.RpcError) else error
+                    self._lost(cause)
+                    if isinstance(cause, BrokerConflict) and (conflict := await self.conflict()) is not None:
+                        self._conflicts(conflict)
                     # Retry at the shortest interval after a link that worked, otherwise with backoff.
                     retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
                     await _wait(self._leaving, retry_s)
@@ -154,7 +195,10 @@ class _Link:
 
     async def _read(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
         async for answer in stream:
-            answers.put_nowait(check_answer(answer, f"name server {self.address}"))
+            if check_answer(answer, f"name server {self.address}").are_you_there:
+                self._wake.set()
+            else:
+                answers.put_nowait(answer)
         if not self._leaving.is_set():
             raise Unavailable(f"name server {self.address} ended the registration")
 
@@ -193,7 +237,7 @@ class _Link:
         if not self._outage.worked("registered nameserver=%s", self.address) and not self.connected:
             log.info("registered nameserver=%s", self.address)
         self.master_address = master_address or None
-        self.connected = True
+        self.connected = self.was_registered = True
 
     def _lost(self, cause: Exception) -> None:
         if not self._leaving.is_set():

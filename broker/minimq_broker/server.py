@@ -157,10 +157,18 @@ class Broker:
         standard = self._add_services(server, engine, service, replication)
         if self._access is not None:  # users and rules may be outdated until then
             await self._access.shared.settled.wait()
-        await server.start()
-        self._registration = Registration(
-            options.nameservers, self._describe, lambda: engine.tables.data_version, security=security_of(self._secrets)
+        registration = Registration(
+            options.nameservers,
+            self._describe,
+            lambda: engine.tables.data_version,
+            security=security_of(self._secrets),
+            place=nameserver_pb2.CheckPlaceRequest(
+                broker_name=options.name, replica_id=options.broker_id, address=options.advertise or self._address
+            ),
         )
+        await registration.check_place()
+        await server.start()
+        self._registration = registration
         self._ends.push_async_callback(self._unregister, self._registration)
         if self._roles is not None:
             self._roles.start()  # registers once the broker has a role
@@ -294,6 +302,11 @@ class Broker:
         self._until = asyncio.get_running_loop().time() + _STOP_S
         await self._ends.aclose()
 
+    async def failure(self) -> None:
+        """Wait until this broker may not serve any more, and raise the reason."""
+        assert self._registration is not None  # after `start`
+        raise await asyncio.shield(self._registration.refused)
+
     async def _close_engine(self, engine: Engine) -> None:
         self._engine = None
         await asyncio.to_thread(engine.close)  # waits for the disk
@@ -368,6 +381,7 @@ class Broker:
             cluster=self._options.cluster,
             broker_name=self._options.name,
             broker_id=self._options.broker_id if self._roles is None else self._roles.shown_id,
+            replica_id=self._options.broker_id,
             address=self._options.advertise or self._address,
             data_version=data_version,
             permission=state.permission,

@@ -8,7 +8,7 @@ import itertools
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import filterfalse
 from typing import Any
 
@@ -21,12 +21,16 @@ from minimq_common.serving.periodic import SLICE, slices
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import permission_from_wire, queue_data
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
-from minimq_nameserver.route_table import BrokerState, Change, RouteTable
+from minimq_nameserver.route_table import TAKEN, BrokerState, Change, Place, RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 log = logging.getLogger(__name__)
 
 _Context = grpc.aio.ServicerContext[Any, Any]
+
+
+#: How long the holder of a place has to answer when another broker wants the place.
+_ANSWER_S = 1.0
 
 
 @dataclass(slots=True)
@@ -56,7 +60,7 @@ class Registrations:
         self._counters = counters
         self._changed = changed
         self._session_ids = itertools.count(1)
-        self._streams: dict[int, rpc.LiveStream] = {}
+        self._streams: dict[int, _Stream] = {}
         self._live: set[rpc.LiveStream] = set()
         #: All brokers of a cluster may register at once; with one at a time, look-ups wait for one slice only.
         self._registering = asyncio.Lock()
@@ -67,12 +71,13 @@ class Registrations:
         """Serve the stream of one broker, and remove the broker when it ends."""
         session = next(self._session_ids)
         stopped = False
-        with rpc.LiveStream(self._live) as stream:
-            self._streams[session] = stream
+        with rpc.LiveStream(self._live) as live:
+            stream = self._streams[session] = _Stream(live, context)
             try:
                 async for request in requests:
+                    stream.heard.set()
                     answer, stopped = await self._register(session, request)
-                    await rpc.write(context, answer)
+                    await stream.write(answer)
             except MiniMQError as error:
                 self._counters.refusals += 1
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
@@ -86,11 +91,44 @@ class Registrations:
         self, session: int, request: nameserver_pb2.RegisterRequest
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
         if not request.heartbeat_only:
+            await self._make_place(request)
             async with self._registering:
                 self._enter(session, await read_registration(request, self._table.topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving
+
+    async def check_place(self, place: Place, address: str) -> None:
+        """Raise `BrokerConflict` if another broker holds a place and is alive."""
+        holder = self._table.holder(place, address)
+        if holder is None or not await self._is_alive(holder[0]):
+            return
+        refused = replace(holder[1], address=address)
+        conflict = BrokerConflict(f"broker {refused} is refused: {holder[1]} is alive and {TAKEN}")
+        self.note_conflict(refused, holder[1], conflict)
+        raise conflict
+
+    async def _make_place(self, request: nameserver_pb2.RegisterRequest) -> None:
+        replica_id = request.replica_id if request.HasField("replica_id") else request.broker_id
+        holder = self._table.holder((request.broker_name, replica_id), request.address)
+        if holder is not None and not await self._is_alive(holder[0]):
+            self._carry_out(self._table.evict(holder[0], request.address, self._clock()))
+
+    async def _is_alive(self, session: int) -> bool:
+        # Its stream is not proof enough: without a network it stays open.
+        stream = self._streams.get(session)
+        if stream is None:
+            return False
+        stream.heard.clear()
+        question = self._registered("")
+        question.are_you_there = True
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await stream.ask(question)
+                await stream.heard.wait()
+        except (TimeoutError, grpc.RpcError, grpc.aio.InternalError):  # silent, or its stream has ended
+            return False
+        return True
 
     def _enter(self, session: int, state: BrokerState) -> None:
         self.expire()  # first, so that a silent broker causes no conflict
@@ -128,7 +166,7 @@ class Registrations:
             self._counters.removals += 1
             log.warning("broker removed reason=%r", reason)
             if session in self._streams:
-                self._streams[session].end(Unavailable(reason))
+                self._streams[session].live.end(Unavailable(reason))
 
     # ---- the end of registrations ----------------------------------------------------------------
 
@@ -156,6 +194,27 @@ class Registrations:
             "report refused reason=%r",
             conflict.message,
         )
+
+
+class _Stream:
+    """The stream of one broker. Writes answers, and questions of other tasks, one at a time."""
+
+    def __init__(self, live: rpc.LiveStream, context: _Context) -> None:
+        self.live = live
+        #: Set by each request.
+        self.heard = asyncio.Event()
+        self._context = context
+        self._writing = asyncio.Lock()
+
+    async def write(self, answer: nameserver_pb2.RegisterResponse) -> None:
+        """Write an answer in the task of the stream."""
+        async with self._writing:
+            await rpc.write(self._context, answer)
+
+    async def ask(self, question: nameserver_pb2.RegisterResponse) -> None:
+        """Write a question in another task. Raises an error of gRPC if the stream has ended."""
+        async with self._writing:
+            await self._context.write(question)
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
@@ -187,6 +246,7 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
         data_version=request.data_version,
         permission=permission_from_wire(request.permission),
         topics=topics,
+        replica_id=request.replica_id if request.HasField("replica_id") else None,
     )
 
 

@@ -18,6 +18,11 @@ from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 
+#: Follows the name of a broker whose place another one wants.
+TAKEN = (
+    "has that name and id; give one of them another --name or --id, or do not start a copy of its data directory in "
+    "this cluster"
+)
 #: Retry delay for a broker that is refused because the table is full.
 _BUSY_RETRY_S = 5.0
 
@@ -36,6 +41,8 @@ class BrokerState:
     permission: Permission
     #: Queue data by topic. Not checked here, since there may be many: the reader of the request does that. Immutable.
     topics: Mapping[str, QueueData]
+    #: With a controller, the replica whose role `broker_id` shows; None: the same as `broker_id`.
+    replica_id: int | None = None
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster)
@@ -46,6 +53,15 @@ class BrokerState:
 
     def __str__(self) -> str:
         return f"{self.broker_name} (id {self.broker_id}) at {self.address}"
+
+    @property
+    def place(self) -> Place:
+        """The place that only one process may hold."""
+        return self.broker_name, self.broker_id if self.replica_id is None else self.replica_id
+
+
+#: Broker name and replica id.
+Place = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +119,8 @@ class RouteTable:
         """Add a broker, or replace its former registration. Raises `BrokerConflict` and `SystemBusy`.
 
         The address is the identity: a broker that returns with another id was promoted or demoted and loses its former
-        id. Two addresses with one name and id are a conflict: the larger data version wins. With equal versions the
-        first one stays, so that two brokers with the same configuration do not replace each other in turns.
+        id. A replica that is registered at another address is a conflict: see `holder`. If two replicas are masters,
+        as after a fail-over, the larger data version wins, which contains the term.
         """
         self._check_place(session, state, now)
         former = self._by_address.get(state.address)
@@ -221,6 +237,22 @@ class RouteTable:
             for broker_id in sorted(self._brokers[name])
         }
 
+    def holder(self, place: Place, address: str) -> tuple[int, BrokerState] | None:
+        """Return the session and the state of the broker that holds a place at another address."""
+        for replica in self._brokers.get(place[0], {}).values():
+            if replica.state.place == place and replica.state.address != address:
+                return replica.session, replica.state
+        return None
+
+    def evict(self, session: int, by: str, now: float) -> Change:
+        """Remove a broker that does not answer while another one, at the address `by`, wants its place."""
+        replica = self._by_session.get(session)
+        if replica is None:
+            return Change()
+        self._remove(replica)
+        reason = f"broker {replica.state} did not answer, and was replaced by the same broker at {by}"
+        return Change(self._gone(replica.state.broker_name, now, stopped=False), ((session, reason),))
+
     def note_conflict(self, refused: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
         """Remember a broker that may not register because its controller knows another one in its place."""
         self._conflicts.note(refused, holder, reason, now)
@@ -275,12 +307,14 @@ class RouteTable:
         for other in others.values():
             if other.cluster != state.cluster:
                 yield other, f"belongs to cluster {other.cluster}, not {state.cluster}; give one of them another --name"
+            if other.place == state.place:
+                yield other, f"is alive and {TAKEN}"
         incumbent = others.get(state.broker_id)
         if incumbent is not None and incumbent.data_version >= state.data_version:
             yield (
                 incumbent,
-                "is registered under that name and id, with data version "
-                f"{incumbent.data_version} against {state.data_version}; give one of them another --name or --id",
+                "is registered as master, with data version "
+                f"{incumbent.data_version} against {state.data_version}: it waits until that one has left",
             )
 
     def _tell(self, name: str) -> RouteFact | None:

@@ -119,6 +119,10 @@ class NameServer:
             await self._start_metrics(secrets)
         self._standard.serving()
 
+    async def failure(self) -> None:
+        """Wait forever: a name server that has started does not fail."""
+        await asyncio.Event().wait()
+
     async def stop(self) -> None:
         """Stop serving: ends streams at once and answers running calls."""
         if self._standard is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.names import check_broker, check_topic
+from minimq_common.names import check_address, check_broker, check_topic
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Resource, need_of
 from minimq_common.security.caller import current_caller
@@ -92,6 +92,16 @@ class NameServerService:
     ) -> None:
         """Keep a broker in the table for as long as its stream lasts."""
         await self.registrations.keep(request_iterator, context)
+
+    async def CheckPlace(
+        self, request: nameserver_pb2.CheckPlaceRequest, context: _Context
+    ) -> nameserver_pb2.CheckPlaceResponse:
+        """Answer once it is certain that no other broker which is alive holds the place."""
+        await self._settled.wait()  # its holder may be registering again
+        await self.registrations.check_place(
+            (check_broker(request.broker_name), request.replica_id), check_address(request.address)
+        )
+        return nameserver_pb2.CheckPlaceResponse()
 
     async def SyncAccess(self, request_iterator: AsyncIterator[nameserver_pb2.AccessNotice], context: _Context) -> None:
         """Exchange users and rules with a broker; the newer ones win."""

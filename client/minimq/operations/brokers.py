@@ -54,15 +54,16 @@ _CONFLICTS = Table(
 
 
 def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
-    rows = status_rows(statuses)
+    rows, conflicts = status_rows(statuses), admin.conflicts()
     return View(
         json=rows,
         lines=[Rows(_BROKERS, [{**row, **_readable(row), **in_short(row)} for row in rows], _uninformative(rows))],
         notes=[
-            *(f"name server {conflict.nameserver}: {conflict.reason}" for conflict in admin.conflicts()),
+            *(f"name server {conflict.nameserver}: {conflict.reason}" for conflict in conflicts),
             *say_without_master(statuses),
             *(sentence for item in statuses for sentence in say_about_disk(item)),
         ],
+        is_complete=not conflicts,
     )
 
 
@@ -236,6 +237,8 @@ class BrokerOperations(Operations):
         "Replica" is the --id of a replica, which `minimq cluster promote` takes. "Route id" is its id in routes, 0 for
         the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
         are listed with the reason.
+
+        The command exits with status 1 while name servers report brokers in conflict (`minimq cluster conflicts`).
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address

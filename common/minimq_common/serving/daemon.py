@@ -19,6 +19,7 @@ from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.errors import MiniMQError
 from minimq_common.serving.logs import LogFormat, SummingHandler, formatter
 from minimq_common.serving.open_files import open_more_files
+from minimq_common.serving.periodic import until_first_ends
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
@@ -41,6 +42,9 @@ class Server(Protocol):
 
     async def start(self) -> None:
         """Start to serve requests. Raises `MiniMQError` if that is not possible."""
+
+    async def failure(self) -> None:
+        """Wait until it may not serve any more, and raise the reason. Called after `start`."""
 
     async def stop(self) -> None:
         """Stop everything that `start` has started, even if that was interrupted. Idempotent."""
@@ -114,10 +118,10 @@ async def _serve(role: str, server: Server) -> None:
         if starting.done():
             starting.result()
             _say_ready(role, server)
+            await until_first_ends({f"{role}-failure": server.failure(), f"{role}-stop": stop_requested.wait()})
         else:
             starting.cancel()
             await asyncio.wait((starting,))
-        await stopping
     finally:
         stopping.cancel()
         await server.stop()

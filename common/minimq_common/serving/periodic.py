@@ -108,7 +108,7 @@ async def slices(items: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequenc
         yield items[start : start + size]
 
 
-async def until_first_ends(works: Mapping[str, Coroutine[Any, Any, None]]) -> None:
+async def until_first_ends(works: Mapping[str, Coroutine[Any, Any, object]]) -> None:
     """Run coroutines as tasks with these names until one ends; cancel the others. Raises the first error in order."""
     tasks = [asyncio.create_task(work, name=name) for name, work in works.items()]
     try:

@@ -197,6 +197,7 @@ class RegisterRequest(google.protobuf.message.Message):
     GROUPS_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
+    REPLICA_ID_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -209,6 +210,8 @@ class RegisterRequest(google.protobuf.message.Message):
     """Permission for all topics of this broker, in bits: 2 write, 4 read."""
     leaving: builtins.bool
     """In the last heartbeat: the broker is stopping, and ends the stream. Missing if its connection is lost."""
+    replica_id: builtins.int
+    """With a controller, the replica whose role `broker_id` shows. Not set: the same as `broker_id`."""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicGroup]: ...
     def __init__(
@@ -223,8 +226,11 @@ class RegisterRequest(google.protobuf.message.Message):
         groups: collections.abc.Iterable[global___TopicGroup] | None = ...,
         permission: builtins.int = ...,
         leaving: builtins.bool = ...,
+        replica_id: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "replica_id", b"replica_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_replica_id", b"_replica_id"]) -> typing.Literal["replica_id"] | None: ...
 
 global___RegisterRequest = RegisterRequest
 
@@ -234,19 +240,59 @@ class RegisterResponse(google.protobuf.message.Message):
 
     MASTER_ADDRESS_FIELD_NUMBER: builtins.int
     EXPIRE_AFTER_MS_FIELD_NUMBER: builtins.int
+    ARE_YOU_THERE_FIELD_NUMBER: builtins.int
     master_address: builtins.str
     """Address of the master of this broker name, if there is one, for its slaves."""
     expire_after_ms: builtins.int
     """The broker is removed when it has not sent anything for this long."""
+    are_you_there: builtins.bool
+    """Not the answer to a request: another broker wants the place of this one, which sends a heartbeat at once if it is alive."""
     def __init__(
         self,
         *,
         master_address: builtins.str = ...,
         expire_after_ms: builtins.int = ...,
+        are_you_there: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["are_you_there", b"are_you_there", "expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
 
 global___RegisterResponse = RegisterResponse
+
+@typing.final
+class CheckPlaceRequest(google.protobuf.message.Message):
+    """A broker asks, before it serves, whether another one holds its place."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BROKER_NAME_FIELD_NUMBER: builtins.int
+    REPLICA_ID_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    broker_name: builtins.str
+    replica_id: builtins.int
+    address: builtins.str
+    """HOST:PORT for clients. A broker that is registered with the same address is a former run of this one."""
+    def __init__(
+        self,
+        *,
+        broker_name: builtins.str = ...,
+        replica_id: builtins.int = ...,
+        address: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_name", b"broker_name", "replica_id", b"replica_id"]) -> None: ...
+
+global___CheckPlaceRequest = CheckPlaceRequest
+
+@typing.final
+class CheckPlaceResponse(google.protobuf.message.Message):
+    """The place is free, or its holder does not answer."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___CheckPlaceResponse = CheckPlaceResponse
 
 @typing.final
 class GetRouteRequest(google.protobuf.message.Message):

@@ -25,6 +25,12 @@ class NameServerStub:
     ]
     """Registers a broker. The end of the stream, for any reason, unregisters it."""
 
+    CheckPlace: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
+        minimq_proto.v1.nameserver_pb2.CheckPlaceResponse,
+    ]
+    """Fails if another broker holds the place and is alive."""
+
     GetRoute: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRouteRequest,
         minimq_proto.v1.nameserver_pb2.GetRouteResponse,
@@ -69,6 +75,12 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.RegisterResponse,
     ]
     """Registers a broker. The end of the stream, for any reason, unregisters it."""
+
+    CheckPlace: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
+        minimq_proto.v1.nameserver_pb2.CheckPlaceResponse,
+    ]
+    """Fails if another broker holds the place and is alive."""
 
     GetRoute: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRouteRequest,
@@ -116,6 +128,14 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.RegisterResponse], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.RegisterResponse]]:
         """Registers a broker. The end of the stream, for any reason, unregisters it."""
+
+    @abc.abstractmethod
+    def CheckPlace(
+        self,
+        request: minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.CheckPlaceResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.CheckPlaceResponse]]:
+        """Fails if another broker holds the place and is alive."""
 
     @abc.abstractmethod
     def GetRoute(

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from minimq_broker.options import BrokerOptions
+from minimq_broker.registration import Registration
 from minimq_broker.server import Broker
 from minimq_common.errors import BrokerConflict
 from minimq_common.wire import rpc
@@ -72,7 +73,7 @@ def test_name_servers_tell_who_was_refused_until_it_has_a_place(
     assert links.conflicts() == []
 
 
-def test_name_servers_tell_who_was_replaced(
+def test_the_former_master_is_reported_after_a_failover(
     start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
 ) -> None:
     nameserver = start_nameserver()
@@ -80,12 +81,49 @@ def test_name_servers_tell_who_was_replaced(
     cleanup.callback(links.close)
     start_broker(nameserver.address)
     newer = start_broker(address="second:1")
-    newer.request.data_version = 1000
+    newer.request.data_version, newer.request.replica_id = 1000, 1
     newer.join(nameserver.address)
     wait_until(lambda: newer.connected_to(nameserver.address))
     wait_until(lambda: [report.times > 1 for report in links.conflicts()] == [True], what="a try of the one replaced")
     [report] = links.conflicts()
     assert (report.address, report.holder_address) == ("broker-a-0:10911", "second:1")
+
+
+def test_a_copy_of_a_live_broker_does_not_start(
+    loop: LoopThread, start_nameserver: StartNameServer, start_broker: StartBroker, tmp_path: Path
+) -> None:
+    """Any reachable name server rejects it, even if others do not know the broker, or do not answer."""
+    knows, knows_nothing = start_nameserver(), start_nameserver()
+    holder = start_broker(knows.address)
+    nameservers = (NOBODY, knows_nothing.address, knows.address)
+    copy = Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=nameservers))
+    with pytest.raises(BrokerConflict, match=r"broker-a-0:10911 is alive .* --name or --id"):
+        loop.run(copy.start())
+    loop.run(copy.stop())
+    assert registered(knows_nothing.address) == []
+    assert [broker.master for broker in registered(knows.address)] == ["broker-a-0:10911"]
+    assert holder.connected_to(knows.address)
+
+
+def test_of_two_that_start_at_once_one_ends(
+    loop: LoopThread,
+    start_nameserver: StartNameServer,
+    start_broker: StartBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def check_too_early(_: Registration) -> None:
+        pass
+
+    monkeypatch.setattr(Registration, "check_place", check_too_early)
+    nameserver = start_nameserver()
+    start_broker(nameserver.address)
+    with loop.serving(
+        Broker(BrokerOptions(listen="127.0.0.1:0", data_dir=tmp_path, nameservers=(nameserver.address,)))
+    ) as second:
+        with pytest.raises(BrokerConflict, match="broker-a-0:10911 is alive"):
+            loop.run(second.failure())
+        assert [broker.master for broker in registered(nameserver.address)] == ["broker-a-0:10911"]
 
 
 def test_a_broker_with_a_new_address_is_taken_while_its_former_stream_seems_to_live(

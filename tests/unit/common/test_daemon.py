@@ -29,6 +29,9 @@ class Server:
         if "hang-at-start" in sys.argv:
             print("starting", flush=True)
             await asyncio.Event().wait()
+    async def failure(self):
+        if "fail" in sys.argv: raise CannotListen("no place any more")
+        await asyncio.Event().wait()
     async def stop(self):
         print("stop", flush=True)
         if "hang-at-stop" in sys.argv: await asyncio.Event().wait()
@@ -108,6 +111,13 @@ def test_a_second_signal_of_the_same_kind_ends_a_stop_that_hangs(daemon: Daemon)
 def test_what_cannot_start_is_one_sentence_and_status_1(daemon: Daemon) -> None:
     assert daemon.next_line() == "stop\n"
     assert daemon.end() == (1, "error: no place\n")
+
+
+@pytest.mark.parametrize("daemon", ["fail"], indirect=True)
+def test_a_later_failure_stops_it_with_status_1(daemon: Daemon) -> None:
+    assert daemon.next_line() == "ready server 127.0.0.1:1\n"
+    assert daemon.next_line() == "stop\n"
+    assert daemon.end() == (1, "error: no place any more\n")
 
 
 @pytest.mark.parametrize("daemon", ["refuse json"], indirect=True)

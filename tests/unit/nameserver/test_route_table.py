@@ -22,6 +22,7 @@ def state(
     cluster: str = "default",
     permission: Permission = RW,
     topic_permission: Permission = RW,
+    replica_id: int | None = None,
 ) -> BrokerState:
     return BrokerState(
         cluster=cluster,
@@ -31,6 +32,7 @@ def state(
         data_version=version,
         permission=permission,
         topics={topic: QueueData(name, 8, 4, topic_permission) for topic in topics},
+        replica_id=replica_id,
     )
 
 
@@ -59,14 +61,21 @@ def test_a_slave_learns_its_master() -> None:
 # ---- Two brokers for one place -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_of_two_addresses_the_first_stays_unless_the_other_is_newer(version: int) -> None:
+@pytest.mark.parametrize("version", [1, 2, 9])
+def test_a_broker_keeps_its_place_until_it_is_evicted(version: int) -> None:
     table = table_of(state(address="first:1", version=2))
     before = everything(table)
     with pytest.raises(BrokerConflict, match=r"second:1 is refused: broker-a \(id 0\) at first:1"):
         table.register(2, state(address="second:1", version=version), now=0)
     assert everything(table) == before
     assert table.unregister(2, now=0).topics == set()
+    assert table.holder(("broker-a", 0), "first:1") is None
+    assert table.holder(("broker-a", 0), "second:1") == (1, state(address="first:1", version=2))
+    change = table.evict(1, "second:1", now=0)
+    assert change.topics == {"orders"}
+    assert [session for session, _ in change.ended] == [1]
+    table.register(3, state(address="second:1", version=version), now=0)
+    assert table.master_of("broker-a") == "second:1"
 
 
 def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired() -> None:
@@ -80,7 +89,7 @@ def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired
 @for_each("master_goes_first", [True, False])
 def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master_goes_first: bool) -> None:
     table = table_of(state(broker_id=0, version=3), state(broker_id=1, version=3))
-    promoted = state(broker_id=0, address="broker-a-1:10911", version=version)
+    promoted = state(broker_id=0, address="broker-a-1:10911", version=version, replica_id=1)
     if master_goes_first:
         table.unregister(1, now=0)
         table.register(2, promoted, now=0)

@@ -39,6 +39,7 @@ class Step(NamedTuple):
             data_version=self.version,
             permission=self.permission,
             topics={topic: QueueData(self.name, 4, 4, permission) for topic, permission in sorted(self.topics)},
+            replica_id=self.number,
         )
 
 
