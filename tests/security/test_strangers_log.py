@@ -22,7 +22,7 @@ from support.cases import for_each
 from support.secure_scraping import trust_of
 
 PATIENCE_S = 60.0
-ATTEMPTS = 150
+ATTEMPTS = 50
 MAX_LINES = 10
 
 pytestmark = pytest.mark.system
