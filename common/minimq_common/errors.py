@@ -8,23 +8,16 @@ never the class, and gives up at once if none is set.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Self
+
+from minimq_common.redaction import without_secrets
 
 if TYPE_CHECKING:
     from minimq_common.model import AwayBroker, MessageQueue
 
 #: Minimum seconds between two tries of a caller that is rejected until an administrator grants access.
 _REFUSED_RETRY_S = 3.0
-
-#: What an error must not quote: the user and password of a URL, and the secret of a user's key.
-_SECRET = re.compile(r"(?<=://)\S*@|(?<=mq_)[a-z2-7]{8}_[A-Za-z0-9_-]+")
-
-
-def without_secrets(text: str) -> str:
-    """Return a text with passwords in URLs and keys of users replaced by asterisks."""
-    return _SECRET.sub(lambda found: "***@" if found[0].endswith("@") else "***", text)
 
 
 class MiniMQError(Exception):

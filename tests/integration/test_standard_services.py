@@ -74,6 +74,9 @@ class Bare:
         self.address = await rpc.bind(self.server, "127.0.0.1:0")
         await self.server.start()
 
+    async def failure(self) -> None:
+        await self.server.wait_for_termination()
+
     async def stop(self) -> None:
         self.standard.stopping()
         await self.server.stop(PATIENCE_S)
