@@ -109,8 +109,12 @@ class Segment:
         self.pages = PageCheck(path)
         #: Cache of `first_offset`, used once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
-        #: Cache of `newest_ms`: the last position it examined, and its result.
-        self._newest: tuple[int, int | None] = (-1, None)
+        #: The number of changes of the content, which invalidate the two caches below.
+        self.changes = 0
+        #: Cache of `newest_ms`: the changes it has seen, the last position, and the result.
+        self._newest: tuple[int, int, int | None] = (-1, -1, None)
+        #: Cache of `topics`: the changes it has seen, and the result.
+        self._topics: tuple[int, frozenset[int]] = (-1, frozenset())
         self.sealed = False
 
     @property
@@ -125,7 +129,10 @@ class Segment:
 
     def newest_ms(self) -> int | None:
         """Return when the last batch was written, in ms since 1970; None without batches. Raises `CorruptEntry`."""
-        seen, newest = self._newest
+        changes = self.changes  # before the lookup, so that a write in between invalidates the result
+        known, seen, newest = self._newest
+        if known == changes:
+            return newest
         with self._reading(self._log) as txn, txn.cursor() as cursor:
             found = more = cursor.last()
             last = int(_POSITION.unpack(cursor.key())[0]) if found else seen
@@ -135,7 +142,7 @@ class Segment:
                     newest = header.stored_ms
                     break
                 more = cursor.prev()
-        self._newest = last, newest
+        self._newest = changes, last, newest
         return newest
 
     # ---- the file -----------------------------------------------------------------------------------
@@ -204,6 +211,7 @@ class Segment:
                 txn.put(*row.pack(queue), db=self._rows)
             if due:
                 self.due.put(txn, due)
+        self.changes += 1
         if due:
             self.due.changed()
 
@@ -211,7 +219,7 @@ class Segment:
         """Delete all entries from a position on with their rows, sync, and unseal. There must be no readers."""
         self.sealed = False
         self._first.clear()
-        self._newest = (-1, None)
+        self._newest = (-1, -1, None)
         with self._env.begin(write=True) as txn:
             with txn.cursor(self._rows) as cursor:
                 rows = [key for key, value in cursor if position_in(value) >= position]
@@ -223,6 +231,7 @@ class Segment:
             for key in entries:
                 txn.delete(key, db=self._log)
             self.due.truncate(txn, position)
+        self.changes += 1
         self.due.changed()
 
     # ---- reads --------------------------------------------------------------------------------------
@@ -265,8 +274,16 @@ class Segment:
                 yield QueueKey(found, queue_id)
                 more = cursor.set_range(ROW_KEY.pack(topic_id, queue_id + 1, 0))
 
-    def topics(self) -> Iterator[int]:
-        """Yield the ids of the topics that have batches in this segment."""
+    def topics(self) -> frozenset[int]:
+        """Return the ids of the topics that have batches in this segment."""
+        changes = self.changes  # as in `newest_ms`
+        known, topics = self._topics
+        if known != changes:
+            topics = frozenset(self._read_topics())
+            self._topics = changes, topics
+        return topics
+
+    def _read_topics(self) -> Iterator[int]:
         with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.first()
             while more:

@@ -336,6 +336,9 @@ class Writer:
     def _save(self, patience_s: float = 0.0) -> bool:
         if self._failure:
             return True  # the state may be half changed; recovery starts from the previous checkpoint
+        if self._to_save is None and self._checkpoint.position == self.state.position:
+            self.figures.saved_at = time.monotonic()
+            return True  # only entries of the log change the state
         try:
             if self._to_save is None:
                 self._to_save = take_changes(self.state)

@@ -24,9 +24,11 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
+from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch, StoreOptions
 from minimq_broker.store.rows import BorrowedViews, ReadLimits
+from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_common.batch import header as batch
@@ -338,3 +340,37 @@ def test_the_end_of_the_store_waits_for_what_a_thread_does(tmp_path: Path, monke
         assert kept.engine.handle.any_store.log.start == starts[1]
 
     with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
+
+
+def test_an_idle_store_is_neither_saved_nor_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def counted(owner: type, name: str) -> None:
+        original = getattr(owner, name)
+
+        def call(self: object, *args: Any, **named: Any) -> Any:
+            calls.append(name)
+            return original(self, *args, **named)
+
+        monkeypatch.setattr(owner, name, call)
+
+    async def test(kept: Kept) -> None:
+        await kept.send(20)
+        assert len(kept.starts) > 2
+        kept.retention.start()
+        await kept.until_saved()
+        await kept.looked()
+        await kept.looked()
+        counted(Checkpoint, "save")
+        counted(Segment, "_reading")  # a read marks a page of the lock file as changed
+        checked_at = kept.engine.store.figures.saved_at
+        for _ in range(5):
+            await kept.looked()
+        await kept.until(lambda: kept.engine.store.figures.saved_at > checked_at)
+        assert calls == []
+        await kept.send(1)
+        await kept.until_saved()
+        await kept.looked()
+        assert set(calls) == {"save", "_reading"}
+
+    with_retention(tmp_path, RetentionRules(max_age_ms=3_600_000), test)

@@ -128,7 +128,7 @@ class TopicRetention:
         rules, ids = RetentionRules(self._max_age_ms), set[int]()
         for segment in self._log.segments if self._max_age_ms else ():
             try:
-                ids |= self.sizes(segment).topics if segment.sealed else frozenset(segment.topics())
+                ids |= segment.topics()
                 newest_ms = segment.newest_ms()
             except DAMAGE:
                 continue
@@ -203,20 +203,20 @@ class TopicSizes:
         self._slice_bytes = max(segment_bytes // _SLICES, 1)
         self._sizes: dict[int, dict[int, int]] = {}
         self._seen: dict[QueueKey, int] = {}
-        self._is_final: set[int] = set()
-        self._topics: frozenset[int] | None = None
+        #: The `Segment.changes` that each topic was counted at.
+        self._counted: dict[int, int] = {}
 
     @property
     def topics(self) -> frozenset[int]:
-        """The ids of the topics that have batches in the segment, which must be sealed."""
-        if self._topics is None:
-            self._topics = frozenset(self.segment.topics())
-        return self._topics
+        """The ids of the topics that have batches in the segment."""
+        return self.segment.topics()
 
     def slices(self, topic_id: int) -> list[tuple[int, int]]:
         """Return begin (log position) and bytes of each slice with batches of a topic, newest first."""
-        if topic_id not in self._is_final:
+        changes = self.segment.changes  # before counting: more may be written meanwhile
+        if self._counted.get(topic_id) != changes:
             self._count(topic_id)
+            self._counted[topic_id] = changes
         found = self._sizes.get(topic_id, {})
         return [(self.segment.start + number * self._slice_bytes, found[number]) for number in sorted(found)[::-1]]
 
@@ -225,11 +225,8 @@ class TopicSizes:
         return sum(size for start, size in self.slices(topic_id) if start < before)
 
     def _count(self, topic_id: int) -> None:
-        sealed = self.segment.sealed  # before counting: it may be sealed meanwhile
         sizes = self._sizes.setdefault(topic_id, defaultdict(int))
         for queue in [*self.segment.queues_of(topic_id)]:
             for last, _, value in self.segment.values_of(queue, self._seen.get(queue, 0)):
                 sizes[(position_in(value) - self.segment.start) // self._slice_bytes] += size_in(value)
                 self._seen[queue] = last + 1
-        if sealed:
-            self._is_final.add(topic_id)
