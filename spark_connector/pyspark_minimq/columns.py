@@ -47,6 +47,10 @@ MESSAGE_SCHEMA = StructType(
 
 _TYPES = {field.name: field.dataType for field in MESSAGE_SCHEMA}
 _NULLABLE = frozenset({"tag"})
+#: Columns of Spark's Kafka source, and their equivalent here.
+_OF_KAFKA = {
+    "key": "keys", "value": "body", "partition": "queue_id", "timestamp": "store_timestamp", "headers": "properties"
+}  # fmt: skip
 
 
 def checked_projection(schema: StructType) -> StructType:
@@ -57,7 +61,8 @@ def checked_projection(schema: StructType) -> StructType:
     for field in schema.fields:
         name = field.name.lower()  # as in SQL
         if name not in _TYPES:
-            raise MinimqSparkError(f"there is no column {field.name!r}: choose some of {', '.join(_TYPES)}")
+            hint = f"did you mean {_OF_KAFKA[name]!r}? " if name in _OF_KAFKA else ""
+            raise MinimqSparkError(f"there is no column {field.name!r}: {hint}choose some of {', '.join(_TYPES)}")
         if name in seen:
             raise MinimqSparkError(f"column {field.name!r} appears twice in the schema")
         seen.add(name)

@@ -38,7 +38,7 @@ class ConnectionOptions:
 
 def connection_of(values: Values) -> ConnectionOptions:
     """Return the connection from the options."""
-    path = values.get("credentials", lambda _, text: Credentials(path=text))
+    path = values.get("credentials", _credentials_file)
     # Spark does not show the value of an option with "secret" in its name.
     secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))
     if path and secret:
@@ -46,6 +46,13 @@ def connection_of(values: Values) -> ConnectionOptions:
             "credentials and credentialsSecret are given: write the path of a file that each node has, or its content"
         )
     return ConnectionOptions(values.get("nameserver", _addresses), path or secret)
+
+
+def _credentials_file(option: str, text: str) -> Credentials:
+    try:
+        return Credentials(path=text)
+    except InvalidArgument as error:
+        raise MinimqSparkError(f"{option}: {error.message}; the content goes into credentialsSecret") from None
 
 
 def _addresses(option: str, text: str) -> str:

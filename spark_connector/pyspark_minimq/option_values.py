@@ -85,8 +85,10 @@ def size(option: str, text: str) -> int:
 
 
 def duration(option: str, text: str) -> float:
-    """Return seconds; a number without a unit means milliseconds, as elsewhere in Spark."""
+    """Return seconds; a number above 0 needs a unit, because it would mean milliseconds elsewhere in Spark."""
     match = _AMOUNT.fullmatch(text.lower())
+    if match is not None and not match[2] and int(match[1]):
+        raise MinimqSparkError(f"{option} is {_shown(text)}, without a unit: write {match[1]}s or {match[1]}ms")
     if match is None or match[2] not in _SECONDS:
         raise MinimqSparkError(f"{option} is {_shown(text)}: write a time such as 30s, 15m or 1h")
     return int(match[1]) * _SECONDS[match[2]]

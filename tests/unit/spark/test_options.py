@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -23,10 +24,11 @@ from pyspark.sql.types import (
 from pyspark_minimq.columns import MESSAGE_SCHEMA, checked_projection
 from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError
-from pyspark_minimq.option_table import Mode
+from pyspark_minimq.option_table import Mode, Option
 from pyspark_minimq.options import OPTIONS, ReadOptions, check_options, parse_read_options, parse_stream_options
 from pyspark_minimq.planning import EARLIEST, LATEST, QueueName, Subscription, TimesByQueue
 from pyspark_minimq.stream_planning import BatchLimits
+from pyspark_minimq.write_options import WRITE_OPTIONS, parse_write_options
 from support.cases import for_each
 
 NINES = "9" * 5000
@@ -102,7 +104,7 @@ def test_limits_and_group_of_a_stream() -> None:
     )
     assert stream.limits == BatchLimits(max_offsets=1000, max_bytes=64 << 20, min_offsets=10, max_delay_s=2.0)
     assert stream.consumer_group == "watchers"
-    assert parse_stream_options({"topic": "t", "maxTriggerDelay": "5000"}).limits.max_delay_s == 5.0
+    assert parse_stream_options({"topic": "t", "maxTriggerDelay": "5000ms"}).limits.max_delay_s == 5.0
 
 
 @pytest.mark.parametrize(
@@ -162,6 +164,43 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
     assert "unknown option 'pushFilters'" in refusal(pushFilters="true")  # Spark alone decides which filters it passes
     assert "did you mean 'topic'? " in refusal(path="orders")  # which load("orders") makes
     assert "did you mean 'nameserver'? " in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
+
+
+@for_each(
+    ("option", "said"),
+    [
+        ("includeHeaders", "option 'includeHeaders' is one of Kafka, and not needed here: the column 'properties' has"),
+        ("groupIdPrefix", "option 'groupIdPrefix' is one of Kafka, and not needed here: a read needs no group"),
+        ("kafka.group.id", "option 'kafka.group.id' is one of Kafka"),
+        ("kafkaConsumer.pollTimeoutMs", "option 'kafkaConsumer.pollTimeoutMs' is one of Kafka, .* readTimeout"),
+        ("kafka.security.protocol", "option 'kafka.security.protocol' is one of Kafka, .*: nameserver and credentials"),
+    ],
+)
+def test_an_option_of_the_kafka_source_gets_a_hint(option: str, said: str) -> None:
+    for name in (option, option.lower()):  # as Spark passes it
+        for refused_by in (refusal, stream_refusal):
+            assert re.match(said, refused_by(**{name: "true"}))
+        with pytest.raises(MinimqSparkError, match=said):
+            parse_write_options({"topic": "t", name: "true"}, Mode.BATCH)
+
+
+@for_each("option", [*OPTIONS, *WRITE_OPTIONS])
+def test_errors_spell_an_option_as_documented(option: Option) -> None:
+    mode = Mode.STREAM if option.batch is None else Mode.BATCH
+    parsers: list[Callable[[dict[str, str]], object]] = []
+    if option in OPTIONS:
+        parsers.append(parse_read_options if mode is Mode.BATCH else parse_stream_options)
+    if option in WRITE_OPTIONS:
+        parsers.append(lambda given: parse_write_options(given, mode))
+    for parse in parsers:
+        for wrong in ("?! ((", "5", "a\rb", "{", '"x"'):
+            given = {option.name.lower(): wrong}
+            if not option.name.startswith(("subscribe", "assign", "topic")):
+                given["topic"] = "t"
+            try:
+                parse(given)
+            except MinimqSparkError as error:
+                assert option.name in str(error)  # noqa: PT017 - some values are allowed for some options
 
 
 def test_an_option_of_the_other_way_to_read_is_refused() -> None:
@@ -244,6 +283,8 @@ def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
         ({"maxBytesPerTrigger": NINES}, "maxBytesPerTrigger is '999"),
         ({"maxBytesPerTrigger": "9" * 18 + "g"}, "maxBytesPerTrigger is '999"),
         ({"maxTriggerDelay": "9" * 400 + "d"}, "maxTriggerDelay is '999"),
+        ({"maxTriggerDelay": "5"}, "maxTriggerDelay is '5', without a unit: write 5s or 5ms"),
+        ({"readTimeout": "5"}, "readTimeout is '5', without a unit: write 5s or 5ms"),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon': write a time such as 30s"),
         ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, "minOffsetsPerTrigger is 9, more than"),
     ],
@@ -273,7 +314,12 @@ def test_any_columns_in_any_order_can_be_chosen() -> None:
     ("schema", "reason"),
     [
         (columns(), "the schema has no column"),
-        (columns(StructField("value", BinaryType())), "there is no column 'value': choose some of topic, broker_name"),
+        (
+            columns(StructField("value", BinaryType())),
+            "there is no column 'value': did you mean 'body'? choose some of",
+        ),
+        (columns(StructField("Key", BinaryType())), "there is no column 'Key': did you mean 'keys'? choose some of"),
+        (columns(StructField("x", BinaryType())), "there is no column 'x': choose some of topic, broker_name"),
         (columns(StructField("offset", IntegerType())), "column 'offset' is of type bigint, not int"),
         (columns(StructField("born_timestamp", TimestampNTZType())), "is of type timestamp, not timestamp_ntz"),
         (columns(StructField("tag", StringType(), nullable=False)), "column 'tag' may be null"),

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.sending.arrow.row_columns import checked_text, refused, renamed
+from minimq.sending.arrow.row_columns import checked_text, given_name, given_names, refused, renamed
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -52,8 +52,11 @@ class Destinations:
 
     def split(self, batch: pa.RecordBatch) -> Iterator[tuple[Destination, pa.RecordBatch]]:
         """Yield the rows of a non-empty batch by destination, without the columns that determine it."""
-        named = renamed({name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)})
-        content = pa.RecordBatch.from_pydict({name: named[name] for name in _CONTENT if name in named})
+        given = {name.lower(): column for name, column in zip(batch.schema.names, batch.columns, strict=True)}
+        named = renamed(given)
+        content = pa.RecordBatch.from_pydict(
+            {name: named[name] for name in _CONTENT if name in named}, metadata=given_names(given)
+        )
         where: dict[str, pa.Array] = {
             name: named[name] for name in ("queue_id", "broker_name", "sharding_key") if name in named
         }
@@ -120,11 +123,15 @@ def _by_key(
         keys = keys.filter(pc.greater(pc.list_value_length(keys), _NOTHING))
         keys = pc.list_element(keys, _NOTHING)
     if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), _NOTHING)).as_py():
-        raise refused("keys", f"has no key in a row, and topic {topic} is compacted by key: filter it out")
+        raise refused(
+            given_name(content, "keys"), f"has no key in a row, and topic {topic} is compacted by key: filter it out"
+        )
     place = content.schema.get_field_index("body")
     body = content.column(place)
     if pc.any(pc.equal(pc.binary_length(body), _NOTHING)).as_py():
-        raise refused("body", f"is empty in a row for the compacted topic {topic}: null deletes the key")
+        raise refused(
+            given_name(content, "body"), f"is empty in a row for the compacted topic {topic}: null deletes the key"
+        )
     if body.null_count:
         empty = b"" if pa.types.is_binary(body.type) or pa.types.is_large_binary(body.type) else ""
         content = content.set_column(place, "body", body.fill_null(empty))

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.sending.arrow.row_columns import checked_text, refused, shown, with_small_offsets
+from minimq.sending.arrow.row_columns import checked_text, given_name, refused, shown, with_small_offsets
 from minimq.sending.arrow.sections import fixed_section, variable_sections
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
@@ -42,28 +42,28 @@ def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
 def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression | None = None) -> BatchColumns:
     """Convert rows, at least one, to a batch."""
     sections = [b""] * len(Section)
-    largest = _bodies(sections, rows.column("body"), max_body_bytes)
+    largest = _bodies(sections, given_name(rows, "body"), rows.column("body"), max_body_bytes)
     names = rows.schema.names
     hashes: list[int] | None = [0]
     if "tag" in names:
         hashes = _tags(sections, rows.column("tag"))
     if "keys" in names:
-        _keys(sections, rows.column("keys"))
+        _keys(sections, given_name(rows, "keys"), rows.column("keys"))
     if "properties" in names:
-        _properties(sections, rows.column("properties"))
+        _properties(sections, given_name(rows, "properties"), rows.column("properties"))
     return BatchColumns(
         sections=sections, count=rows.num_rows, largest_body=largest, tag_hashes=hashes, compression=compression
     )
 
 
-def _bodies(sections: list[bytes], column: pa.Array, max_body_bytes: int) -> int:
+def _bodies(sections: list[bytes], name: str, column: pa.Array, max_body_bytes: int) -> int:
     if column.null_count:
-        raise refused("body", "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
+        raise refused(name, "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
     sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
     if sizes["max"] > max_body_bytes:
         raise refused(
-            "body",
+            name,
             f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise max_body_bytes "
             "(in Spark: maxBodyBytes), and --max-body-bytes of the brokers",
         )
@@ -75,7 +75,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
     _refuse_nul("tag", encoded.dictionary)
-    _limit("tag", pc.utf8_length(encoded.dictionary), lambda row: encoded.dictionary[row].as_py())
+    _limit("tag", "tag", pc.utf8_length(encoded.dictionary), lambda row: encoded.dictionary[row].as_py())
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
     if tags == [""]:
@@ -88,7 +88,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     return hashes
 
 
-def _keys(sections: list[bytes], column: pa.Array) -> None:
+def _keys(sections: list[bytes], name: str, column: pa.Array) -> None:
     joined = column
     if pa.types.is_list(column.type):
         column = column.cast(_KEYS)
@@ -96,18 +96,18 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         if keys.null_count:
             rest = next(row.as_py() for row in column if row.is_valid and row.values.null_count)
             raise refused(
-                "keys", f"has a key that is null in a row, in {_listed(rest)}: take it out (in Spark: array_compact)"
+                name, f"has a key that is null in a row, in {_listed(rest)}: take it out (in Spark: array_compact)"
             )
         if len(keys) == 0:
             return
-        _refuse_nul("keys", checked_text("keys", keys))
+        _refuse_nul(name, checked_text(name, keys))
         if pc.any(pc.equal(pc.binary_length(keys), _NO_BYTES)).as_py():
-            raise refused("keys", "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
+            raise refused(name, "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
         one_each = pc.all(pc.equal(pc.list_value_length(column), pa.scalar(1, pa.int32())))
         is_joined = not column.null_count and one_each.as_py()
         joined = keys if is_joined else pc.binary_join(column, pa.scalar(SEPARATOR, pa.string()))
     else:
-        _refuse_nul("keys", checked_text("keys", column))
+        _refuse_nul(name, checked_text(name, column))
     if joined.null_count == len(joined):
         return
     joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
@@ -115,25 +115,23 @@ def _keys(sections: list[bytes], column: pa.Array) -> None:
         return
     if pc.max(pc.binary_length(joined)).as_py() > MAX_METADATA:  # bytes first: never fewer than characters, and cheaper
         characters = pc.utf8_length(joined)
-        _limit("keys", characters, lambda row: joined[row].as_py().replace(SEPARATOR, ", "))
+        _limit("keys", name, characters, lambda row: joined[row].as_py().replace(SEPARATOR, ", "))
     sections[Section.KEY_OFFSETS], sections[Section.KEYS] = variable_sections(joined)
 
 
-def _properties(sections: list[bytes], column: pa.Array) -> None:
+def _properties(sections: list[bytes], name: str, column: pa.Array) -> None:
     if column.null_count:
         column = column.take(pa.array(range(len(column))))  # a copy in which nulls have no entries
     offsets = column.offsets
     first, last = offsets[0].as_py(), offsets[-1].as_py()
     if first == last:
         return
-    names = checked_text("properties", column.keys.slice(first, last - first))
+    names = checked_text(name, column.keys.slice(first, last - first))
     values = column.items.slice(first, last - first)
     if values.null_count:
         empty = shown(names[values.is_null().index(True).as_py()].as_py())
-        raise refused(
-            "properties", f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)"
-        )
-    values = checked_text("properties", values)
+        raise refused(name, f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)")
+    values = checked_text(name, values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
     sections[Section.NAME_OFFSETS], sections[Section.NAMES] = variable_sections(names)
@@ -141,16 +139,18 @@ def _properties(sections: list[bytes], column: pa.Array) -> None:
     # Bytes first: never fewer than characters, and cheaper to count.
     if pc.max(_sums(offsets, pc.add(pc.binary_length(names), pc.binary_length(values)))).as_py() > MAX_METADATA:
         characters = _sums(offsets, pc.add(pc.utf8_length(names), pc.utf8_length(values)))
-        _limit("properties", characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))
+        _limit("properties", name, characters, lambda row: _text_of_properties(names, values, offsets[row : row + 2]))
 
 
-def _limit(column: Literal["tag", "keys", "properties"], characters: pa.Array, text_of: Callable[[int], str]) -> None:
+def _limit(
+    column: Literal["tag", "keys", "properties"], name: str, characters: pa.Array, text_of: Callable[[int], str]
+) -> None:
     longest = pc.max(characters)
     try:
         check_metadata(longest.as_py(), column)
     except MiniMQError as error:
         text = shown(text_of(characters.index(longest).as_py()))
-        raise refused(column, f"is {text} in a row and cannot be written: {error.message}") from None
+        raise refused(name, f"is {text} in a row and cannot be written: {error.message}") from None
 
 
 def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:

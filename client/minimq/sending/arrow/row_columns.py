@@ -7,7 +7,7 @@ are bytes, and a header may occur twice: `minimq.kafka` converts them to text.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, pairwise
 from typing import Final
 
@@ -120,6 +120,17 @@ def _entries(maps: pa.Array) -> pa.Array:
 
 
 # ---- Kafka's names ----------------------------------------------------------------------------------
+
+
+def given_name(rows: pa.RecordBatch, column: str) -> str:
+    """Return the name under which a column of `renamed` rows was given, for errors."""
+    name: bytes = (rows.schema.metadata or {}).get(column.encode(), column.encode())
+    return name.decode()
+
+
+def given_names(columns: Iterable[str]) -> dict[str, str]:
+    """Return the metadata of a batch of `renamed` columns, which `given_name` reads."""
+    return {name: alias for alias, name in _STANDS_FOR if alias in columns}
 
 
 def renamed(columns: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
