@@ -18,10 +18,10 @@ from processes import Workload, cpu_seconds
 from rich.console import Console
 from rich.table import Table
 from work_queue_peers import RabbitMQ, Redis
-from work_queue_workers import TOPIC
+from work_queue_workers import GROUP, TOPIC
 from workloads import Result
 
-from minimq import Admin, LocalCluster, Message, Producer
+from minimq import Admin, LocalCluster, Message, Producer, SimpleConsumer
 
 SCRIPT = "work_queue_workers.py"
 Row = tuple[str, ...]
@@ -68,6 +68,23 @@ def taken(name: str, count: int, most: int, processes: int, consumers: int = 1, 
         results = run(*workers)
         assert sum(result["count"] for result in results) >= count
         return row(name, results, cpu_seconds(broker_pid(cluster)) - before)
+
+
+def behind(waiting: int, count: int = 100_000) -> Row:
+    """Receive and acknowledge `count` messages of a queue in which `waiting` older ones wait between settled ones."""
+    with filled(1, 2 * waiting + count) as cluster:
+        with SimpleConsumer(cluster.nameserver, group=GROUP, prefetch_messages=0) as consumer:
+            consumer.subscribe(TOPIC)
+            left = 2 * waiting
+            while left and (messages := consumer.receive(min(left, 10_000), timeout=10)):
+                consumer.ack(messages[::2])
+                consumer.release(messages[1::2], delay_s=43_200)
+                left -= len(messages)
+        worker = Workload("minimq", SCRIPT, nameserver=cluster.nameserver, most=32, consumers=4)
+        before = cpu_seconds(broker_pid(cluster))
+        [result] = run(worker)
+        assert result["count"] >= count
+        return row(f"32 a take, {waiting:,} wait", [result], cpu_seconds(broker_pid(cluster)) - before)
 
 
 def delays(result: Result) -> str:
@@ -146,6 +163,8 @@ OURS: dict[str, Callable[[], Row]] = {
     "one-queue": lambda: taken("500 a take, 4 members on one queue", 2_000_000, 500, 4, queues=1),
     "single": lambda: taken("1 a take, 1 member", 10_000, 1, 1),
     "singles": lambda: taken("1 a take, 4 members", 20_000, 1, 2, consumers=2),
+    "waiting-0": lambda: behind(0),
+    "waiting-1m": lambda: behind(1_000_000),
     "delay": delay,
     "beside": lambda: beside(2),
     "alone": lambda: beside(0),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from minimq_broker.core.popping import pop_blocks
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import NEVER, Leave, PopKey, PopMoved, PopOutcome, Run, RunState, Settle, Take
 from minimq_broker.store.popping.pop_drafts import PopStep
-from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_common.errors import InvalidArgument
 
 
 class Told(NamedTuple):
@@ -35,10 +34,12 @@ class Told(NamedTuple):
 
 
 class PopLimits(NamedTuple):
-    """Messages of a queue that may be in hand, and pieces of it with which nothing new is handed out."""
+    """Messages of a queue that may be in flight, and bitmaps of it with which nothing new is delivered."""
 
     held: int
-    pieces: int
+    bitmaps: int
+    #: Offsets of one bitmap.
+    block: int = pop_blocks.BLOCK
 
 
 @dataclass(eq=False)
@@ -73,31 +74,23 @@ class PopModel:
         return len([told for told in self.messages.values() if told.state is RunState.OUT])
 
     @property
-    def pieces(self) -> int:
-        """Number of runs: neighbours of which the same is true make one."""
-        first = min(self.messages, default=self.next)
-        return sum(1 for _ in itertools.groupby(range(first, self.next), self._piece))
-
-    def _piece(self, at: int) -> tuple[Told, int] | None:
-        told = self.messages.get(at)
-        return None if told is None else (told, self._lane(at))
+    def bitmaps(self) -> int:
+        """Number of different states, counted in each block of offsets."""
+        return len({(at // pop_blocks.BLOCK, told) for at, told in self.messages.items()})
 
     @property
     def _due_ms(self) -> dict[int, int]:
         """When each lane may be handed out: its oldest message has waited, and nobody has any of it."""
         found: dict[int, int] = {}
         for at in sorted(self.messages):
-            lane, told = self.lanes[at], self.messages[at]
+            lane, told = self._lane(at) or -1 - at, self.messages[at]
             if lane not in found or (told.state is RunState.OUT and told.until_ms > found[lane]):
                 found[lane] = told.until_ms
         return found
 
     def is_full(self, limits: PopLimits) -> bool:
-        """Tell whether a take may bring nothing though messages are there."""
-        if self.held >= limits.held:
-            return True
-        most = limits.pieces - bool(self.lanes)  # what is passed over counts as one more, also if it joins the last
-        return self.next - min(self.messages, default=self.next) >= most <= self.pieces
+        """Return whether a take may bring nothing though messages are there."""
+        return self.held >= limits.held or self.bitmaps >= limits.bitmaps
 
     def check(self, queue: PopQueue | None, end: int, limits: PopLimits) -> None:
         """Compare the queue of a broker; `end` is where messages end."""
@@ -116,11 +109,11 @@ class PopModel:
         assert found == self.messages
         assert queue.done == min(self.messages, default=self.next)
         assert queue.held == self.held <= limits.held
-        assert len(queue) <= 2 * limits.pieces + 2
-        assert queue.due_ms <= queue.earliest_ms()
-        if self.lanes:
-            assert queue.due_ms == min(self._due_ms.values(), default=NEVER)
+        assert len(queue) == self.bitmaps <= limits.bitmaps + limits.held + pop_blocks.BLOCK
+        assert queue.due_ms == min(self._due_ms.values(), default=NEVER)
         assert queue.unsettled_before(end) == len(self.messages) + max(0, end - self.next)
+        middle = (queue.done + end) // 2
+        assert queue.unsettled_before(middle) == sum(at < middle for at in self.messages) + max(0, middle - self.next)
 
     # ---- what becomes of messages --------------------------------------------------------------------
 
@@ -245,23 +238,11 @@ class PopModel:
                     return True
         return False
 
-    def settle(self, step: PopStep, settle: Settle, limits: PopLimits) -> None:
+    def settle(self, step: PopStep, settle: Settle) -> None:
         """Learn what became of messages, and that only those have expired that others have got."""
         is_known = any(told.epoch == settle.epoch for told in self.messages.values())
         if is_known and settle.spans[-1][1] > self.next:  # cut off the log, or of before a reset
             assert isinstance(step.error, InvalidArgument)
-            return
-        if isinstance(step.error, SystemBusy):
-            [stop] = map(int, re.findall("from offset ([0-9]+) on", step.error.message))
-            before, trial, part = self.pieces, self.copy(), list[tuple[int, int]]()
-            for first, end in settle.spans:
-                trial._answer(first, end, settle)
-                if first < stop:
-                    part.append((first, min(end, stop)))
-                    self._answer(*part[-1], settle)
-            limit = 2 * limits.pieces if settle.may_divide else 0
-            assert trial.pieces > max(limit, before) >= self.pieces
-            self._give_up_following(part, settle)
             return
         assert step.error is None
         expired = {at for first, end in step.expired for at in range(first, end) if at >= self.start}

@@ -231,8 +231,11 @@ class PopWorld:
             self._checkpoint = 0, {}
         assert self._state.popped.keys() == before.popped.keys()
         for key, queue in before.popped.items():
-            assert self._state.popped[key].row() == queue.row()
-            assert self._state.popped[key].held == queue.held
+            restored = self._state.popped[key]
+            assert [restored.block_row(number) for number in restored.blocks()] == [
+                queue.block_row(number) for number in queue.blocks()
+            ]
+            assert (restored.next, restored.held, restored.due_ms) == (queue.next, queue.held, queue.due_ms)
         self._begin()
 
     def cut_log(self) -> None:
@@ -338,6 +341,7 @@ class PopWorld:
             if fact is not None:
                 recorded.append((encode_fact(fact), self._models.copy()))
             epochs.append(job.epoch)
+        drafts.end()
         if fails:
             self.trace.append(("failed",))
             self._models = before
@@ -379,7 +383,7 @@ class PopWorld:
         picked = [at for at in range(run.first, run.end) if chance.random() < share] or [run.first]
         epoch = run.epoch if chance.random() < 0.95 else run.epoch + 1
         outcome = chance.choice((PopOutcome.DONE, *PopOutcome))
-        return Settle(epoch, spans_of(picked), outcome, self.now_ms + chance.randint(0, 80), chance.random() < 0.95)
+        return Settle(epoch, spans_of(picked), outcome, self.now_ms + chance.randint(0, 80))
 
     def _judge(self, step: PopStep, job: PopJob, fact: PopMoved | None) -> None:
         """Learn from the answer to a step, after those before it."""
@@ -390,7 +394,7 @@ class PopWorld:
             case Take():
                 model.take(step, what, self.now_ms, job.epoch, fact, self._limits)
             case Settle():
-                model.settle(step, what, self._limits)
+                model.settle(step, what)
             case Leave():
                 model.free(what)
 

@@ -89,7 +89,7 @@ class Broker:
         settle = broker_pb2.PopSettle(
             id=1, topic="jobs", epoch=message.epoch, spans=[0, 1], outcome=outcome, duration_ms=duration_ms
         )
-        step = settle_step(self.state, KEY.group, settle, self._clock, may_divide=True)
+        step = settle_step(self.state, KEY.group, settle, self._clock)
         self._decide(step)
         if step.expired:
             raise HandleExpired("somebody else has got it", [])

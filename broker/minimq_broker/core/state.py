@@ -274,9 +274,9 @@ class State:
                 queue.drop_before(done)
             for run in runs:
                 queue.put(run)
-            if queue.has_lanes:
-                queue.refresh_due()
+            queue.refresh_due()
             self.changed.add(("popped", *key))
+            self.changed.update(("popped-block", *key, number) for number in queue.take_touched())
             # Operators settle dead letters under a group named like the topic: it has no offsets and no members.
             before = self.committed.get(key)
             if queue.done != before and not moved.group.startswith(DEAD_LETTER_PREFIX):
@@ -293,9 +293,13 @@ class State:
                 self._deliver(key, Deliveries(item.tries, item.epoch, item.in_hand_end) if item.tries else None)
             if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
-                if self.popped.pop(key, None) is not None:  # the group continues at the offset: handles are invalid
-                    self.changed.add(("popped", *key))
+                self._forget_popped(key)  # the group continues at the offset: handles are invalid
                 self.index.add(*key)
+
+    def _forget_popped(self, key: tuple[str, int, int]) -> None:
+        if (queue := self.popped.pop(key, None)) is not None:
+            self.changed.add(("popped", *key))
+            self.changed.update(("popped-block", *key, number) for number in queue.blocks())
 
     def _deliver(self, key: tuple[str, int, int], deliveries: Deliveries | None) -> None:
         if deliveries is not None:
@@ -324,16 +328,13 @@ class State:
                 self.changed.add((kind, group))
 
     def _forget_rows(self, group: str, topic_id: int) -> None:
-        tables: tuple[tuple[str, dict[Any, Any]], ...] = (
-            ("offset", self.committed),
-            ("deliveries", self.deliveries),
-            ("popped", self.popped),
-        )
+        tables: tuple[tuple[str, dict[Any, Any]], ...] = (("offset", self.committed), ("deliveries", self.deliveries))
         for queue_id in self.index.queue_ids(group, topic_id):
             key = (group, topic_id, queue_id)
             for kind, table in tables:
                 if table.pop(key, None) is not None:
                     self.changed.add((kind, *key))
+            self._forget_popped(key)
         if self.started.pop((group, topic_id), None) is not None:
             self.changed.add(("started", group, topic_id))
 
@@ -359,8 +360,7 @@ class State:
         for group in self.index.groups(topic.topic_id):
             self._forget_rows(group, topic.topic_id)
         for own in [key for key in self.popped if key[:2] == (name, topic.topic_id)]:
-            del self.popped[own]
-            self.changed.add(("popped", *own))
+            self._forget_popped(own)
         self.index.forget_topic(topic.topic_id)
         self.changed.update(("producer", *key) for key in self.producers.forget_topic(topic.topic_id))
         self.transactions.forget_topic(topic.topic_id, self.position)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -10,7 +10,8 @@ import msgspec
 from minimq_broker.core.facts import AccessSet, Deliveries, Topic
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.held.staging import StageKey, TransactionId
-from minimq_broker.core.popping.pop_queue import PopQueue, PopRow
+from minimq_broker.core.popping.pop_blocks import BlockRow
+from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.producers import ProducerKey, ProducerState
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.term_history import TermStart
@@ -76,20 +77,33 @@ def _load_producer(state: State, row: Any, *key: Any) -> None:
     state.producers.load(msgspec.convert(key, ProducerKey), row)
 
 
-def _popped_row(state: State, *key: Any) -> PopRow | None:
+def _popped_row(state: State, *key: Any) -> int | None:
     queue = state.popped.get(key)
-    return None if queue is None else queue.row()
+    return None if queue is None else queue.next
 
 
 def _load_popped(state: State, row: Any, *parts: Any) -> None:
-    saved = msgspec.convert(row, PopRow)
-    group, topic_id, queue_id = key = msgspec.convert(parts, tuple[str, int, int])
+    _popped(state, parts).load_next(msgspec.convert(row, int))
+
+
+def _popped_block_row(state: State, *parts: Any) -> BlockRow | None:
+    *key, number = parts
+    queue = state.popped.get((key[0], key[1], key[2]))
+    return None if queue is None else queue.block_row(number)
+
+
+def _load_popped_block(state: State, row: Any, *parts: Any) -> None:
+    *key, number = parts
     try:
-        state.popped[key] = PopQueue(saved.done, saved.runs)
+        _popped(state, key).load_block(msgspec.convert(number, int), msgspec.convert(row, BlockRow))
     except StoreError as error:
         raise error.with_message(
-            f"queue {queue_id} of topic id {topic_id} as group {group} pops it: {error.message}"
+            f"queue {key[2]} of topic id {key[1]} as group {key[0]} pops it: {error.message}"
         ) from None
+
+
+def _popped(state: State, parts: Sequence[Any]) -> PopQueue:
+    return state.popped.setdefault(msgspec.convert(tuple(parts), tuple[str, int, int]), PopQueue())
 
 
 #: Must have every kind of row that `State.apply` marks as changed.
@@ -104,6 +118,7 @@ _ROWS: dict[str, _Row] = {
     "topic": _row_of(lambda state: state.topics, str, Topic, lambda state, name: state.note_name(name)),
     "producer": _Row(_producer_row, _load_producer),
     "popped": _Row(_popped_row, _load_popped),
+    "popped-block": _Row(_popped_block_row, _load_popped_block),
     "staged": _Row(
         lambda state, *key: state.transactions.stage_row(*key),
         lambda state, row, *key: state.transactions.load_stage(row, *msgspec.convert(key, StageKey)),

@@ -86,7 +86,7 @@ class BrokerMetrics:
         self._most_series = options.metrics_series
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, options.metrics_series)
+        self._backlog = Backlog(lambda: engine.store, lambda: engine.tables.blocked, options.metrics_series)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
@@ -284,6 +284,12 @@ class BrokerMetrics:
             "Messages of a topic, taken one by one, that consumers of a group have.",
             ("group", "topic"),
             (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
+        )
+        yield gauges(
+            f"{PREFIX}_group_blocking_offset",
+            "Offset of the message that must be settled before a work queue delivers new ones.",
+            ("group", "topic", "queue"),
+            self._backlog.blocked().items(),
         )
 
 

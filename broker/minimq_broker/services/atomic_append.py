@@ -160,8 +160,7 @@ class AtomicAppendService:
         for settle in progress.settles:
             if settle.outcome != broker_pb2.POP_OUTCOME_DONE:
                 raise InvalidArgument("an atomic append settles messages as done only")
-            may_divide = popping.may_begin()
-            steps.append(settle_step(self._engine.state, group, settle, popping.clock, may_divide))
+            steps.append(settle_step(self._engine.state, group, settle, popping.clock))
         return PopJob(group, steps, popping.clock.now_ms())
 
     def _letter_step(self, group: str, settle: broker_pb2.PopSettle) -> PopStep:
@@ -179,7 +178,7 @@ class AtomicAppendService:
             raise InvalidArgument(f"messages of the FIFO topic {settle.topic!r} are not delivered out of their order")
         if (group, *queue) not in self._engine.state.popped or self._engine.groups.members(group).client_ids:
             raise GroupConflict(f"group {group!r} does not receive messages of {settle.topic!r} one by one now")
-        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans, self._popping().may_begin()), stored)
+        return PopStep(settle.id, PopKey(group, *queue), Reopen(spans), stored)
 
 
 def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:

@@ -11,7 +11,8 @@ from typing import Any, Protocol
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseTable
-from minimq_broker.core.popping.poppers import Poppers
+from minimq_broker.core.popping.pop_runs import PopKey
+from minimq_broker.core.popping.poppers import Blocking, Poppers
 from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
@@ -187,6 +188,8 @@ class RoleTables:
         self.groups: GroupTable
         self.leases: LeaseTable
         self.poppers: Poppers
+        #: Replaced as a whole: other threads read it.
+        self.blocked: dict[PopKey, Blocking]
         self._set()
 
     # A later run has larger versions, so a name server replaces the registration of an earlier run.
@@ -220,6 +223,7 @@ class RoleTables:
         until = self._loop.time() + self._recovery_s
         self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
         self.poppers = Poppers()
+        self.blocked = {}
         self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))
 
 

@@ -11,7 +11,8 @@ from minimq_broker.core.facts import CommittedOffset, Fact, OffsetsCommitted, To
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import RunState
+from minimq_broker.core.popping.pop_runs import PopKey, RunState
+from minimq_broker.core.popping.poppers import Blocking
 from minimq_broker.core.state import QueueKey, State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
@@ -79,7 +80,7 @@ class GroupService:
                 described.queues[-1].sparse = (
                     bool(topic.key_queues) or described.published or filters.get(topic.name, "*") != "*"
                 )
-                # A popped queue may consist of thousands of runs.
+                # A popped queue may have many thousand bitmaps.
                 if described.queues[-1].HasField("popped") or len(described.queues) % _DESCRIBED_AT_ONCE == 0:
                     await asyncio.sleep(0)
         return described
@@ -118,7 +119,8 @@ class GroupService:
         )
         popped = self._engine.state.popped.get((group, *queue))
         if popped is not None:
-            described.popped.CopyFrom(_popped_to_wire(popped, first))
+            blocking = self._engine.tables.blocked.get(PopKey(group, *queue))
+            described.popped.CopyFrom(_popped_to_wire(popped, first, blocking))
         return described
 
     # ---- reset ----------------------------------------------------------------------------------
@@ -185,30 +187,26 @@ class GroupService:
         return checked
 
 
-def _popped_to_wire(queue: PopQueue, first: int) -> broker_pb2.PoppedQueue:
+def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> broker_pb2.PoppedQueue:
     holders: Counter[str] = Counter()
-    returned = settled_ahead = most_tries = 0
-    for run in queue.runs:
-        count = run.end - max(run.first, first)
-        if count <= 0:
-            continue
-        if run.state is RunState.DONE:
-            settled_ahead += count
-            continue
-        most_tries = max(most_tries, run.tries)
-        if run.state is RunState.OUT:
-            holders[run.client] += count
+    returned = most_tries = 0
+    begin, following = max(queue.done, first), queue.next
+    for status, count in queue.statuses(first):
+        most_tries = max(most_tries, status.tries)
+        if status.state is RunState.OUT:
+            holders[status.client] += count
         else:
             returned += count
     return broker_pb2.PoppedQueue(
         missed=queue.unsettled_before(first),
         in_flight=holders.total(),
         returned=returned,
-        settled_ahead=settled_ahead,
+        settled_ahead=max(0, following - begin - holders.total() - returned),
         most_tries=most_tries,
         holders=[
             broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
         ],
+        blocking=None if blocking is None else broker_pb2.BlockingMessage(**blocking._asdict()),
     )
 
 

@@ -6,7 +6,7 @@ is written without sync.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,7 +14,6 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.held.delays import NO_KEY, DueKey
-from minimq_broker.core.popping.pop_queue import PopRow
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
@@ -97,14 +96,6 @@ class Checkpoint:
             ) from None
         self.position = state.position
         return state
-
-    def popped(self) -> Iterator[tuple[tuple[str, int, int], PopRow]]:
-        """Yield the saved popped queues by (group, topic id, queue id). The file must have been loaded."""
-        with self._env.begin() as txn, txn.cursor() as cursor:
-            for key, value in unsealed(cursor):
-                row = () if key == POSITION_KEY else msgspec.msgpack.decode(key)
-                if row and row[0] == "popped":
-                    yield tuple(row[1:]), msgspec.msgpack.decode(value, type=PopRow)
 
     def save(self, changes: ChangedRows) -> None:
         """Save the changes since the last save, and sync. After a failure, call it again with the same changes."""

@@ -114,6 +114,11 @@ class CommitGroup:
         """The decisions of the group on popped queues."""
         return PopDrafts(self.state, self.ends)
 
+    def decided(self) -> None:
+        """Note that all jobs are decided: the state is as before, until the effects are applied."""
+        if "pops" in self.__dict__:
+            self.pops.end()
+
     @cached_property
     def halves(self) -> HalfDrafts:
         """The decisions of the group on half messages."""

@@ -259,6 +259,7 @@ class Writer:
         with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
             for job in jobs:
                 self._decide(group, job)
+            group.decided()
             if group.entries:  # a group without entries can be answered even without disk space for a segment
                 self._log.roll_if_full(start)
             if group.early:

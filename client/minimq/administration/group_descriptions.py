@@ -15,6 +15,15 @@ from minimq_proto.v1 import broker_pb2
 
 
 @dataclass(frozen=True, slots=True)
+class BlockingMessageDescription:
+    """The oldest unsettled message of a queue that delivers no new ones, because too many wait behind it."""
+
+    offset: int
+    #: "" if the topic is not FIFO.
+    message_group: str
+
+
+@dataclass(frozen=True, slots=True)
 class PoppedQueueDescription:
     """A queue whose messages are delivered one by one."""
 
@@ -31,6 +40,8 @@ class PoppedQueueDescription:
     holders: Mapping[str, int]
     #: Messages deleted before they were settled; reset when the group receives messages of the queue again.
     missed: int = 0
+    #: The message that has to be settled before new ones are delivered; None while they are.
+    blocking: BlockingMessageDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,9 +253,14 @@ def _members(
     )
 
 
+def _popped_from_wire(popped: broker_pb2.PoppedQueue) -> PoppedQueueDescription:
+    holders = {holder.client_id: holder.messages for holder in popped.holders}
+    blocking = from_wire(BlockingMessageDescription, popped.blocking) if popped.HasField("blocking") else None
+    return from_wire(PoppedQueueDescription, popped, holders=holders, blocking=blocking)
+
+
 def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:
     oldest = moment(item.oldest_unread_ms) if item.oldest_unread_ms else None
-    holders = {holder.client_id: holder.messages for holder in item.popped.holders}
     return from_wire(
         GroupQueueDescription,
         item,
@@ -252,6 +268,6 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
         held_for_s=item.held_ms / 1000,
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
-        popped=from_wire(PoppedQueueDescription, item.popped, holders=holders) if item.HasField("popped") else None,
+        popped=_popped_from_wire(item.popped) if item.HasField("popped") else None,
         is_sparse=item.sparse,
     )

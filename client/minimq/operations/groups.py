@@ -152,6 +152,9 @@ def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
         parts.append(f"{popped.returned} waiting for a retry")
     if popped.most_tries > 1:
         parts.append(f"up to {popped.most_tries} tries")
+    if popped.blocking is not None:
+        group = popped.blocking.message_group and f" of message group {popped.blocking.message_group!r}"
+        parts.append(f"no new messages until offset {popped.blocking.offset}{group} is settled")
     if popped.missed:
         parts.append(f"{popped.missed} deleted before they were settled")
     return ", ".join(parts) or "none in flight"

@@ -2204,6 +2204,7 @@ class PoppedQueue(google.protobuf.message.Message):
     MOST_TRIES_FIELD_NUMBER: builtins.int
     HOLDERS_FIELD_NUMBER: builtins.int
     MISSED_FIELD_NUMBER: builtins.int
+    BLOCKING_FIELD_NUMBER: builtins.int
     in_flight: builtins.int
     """Messages in flight."""
     returned: builtins.int
@@ -2218,6 +2219,10 @@ class PoppedQueue(google.protobuf.message.Message):
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
         """The consumers with most messages."""
 
+    @property
+    def blocking(self) -> global___BlockingMessage:
+        """Set if no new messages are delivered, because too many wait behind this one."""
+
     def __init__(
         self,
         *,
@@ -2227,10 +2232,34 @@ class PoppedQueue(google.protobuf.message.Message):
         most_tries: builtins.int = ...,
         holders: collections.abc.Iterable[global___PopHolder] | None = ...,
         missed: builtins.int = ...,
+        blocking: global___BlockingMessage | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["holders", b"holders", "in_flight", b"in_flight", "missed", b"missed", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking", "holders", b"holders", "in_flight", b"in_flight", "missed", b"missed", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_blocking", b"_blocking"]) -> typing.Literal["blocking"] | None: ...
 
 global___PoppedQueue = PoppedQueue
+
+@typing.final
+class BlockingMessage(google.protobuf.message.Message):
+    """The oldest unsettled message of a work queue."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: builtins.int
+    MESSAGE_GROUP_FIELD_NUMBER: builtins.int
+    offset: builtins.int
+    message_group: builtins.str
+    """Empty if the topic is not FIFO."""
+    def __init__(
+        self,
+        *,
+        offset: builtins.int = ...,
+        message_group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["message_group", b"message_group", "offset", b"offset"]) -> None: ...
+
+global___BlockingMessage = BlockingMessage
 
 @typing.final
 class PopHolder(google.protobuf.message.Message):

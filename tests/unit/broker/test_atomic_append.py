@@ -186,11 +186,11 @@ def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stor
     atomic(store, 2, [], settles=claim(store, (0, 4), (6, 7)))
     assert (store.bodies("a", 0), settled(store)) == ([b"7/1"], [(0, 5), (6, 9)])
     assert not store.state.groups()  # it is no group
-    expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].row()
+    expected, popped = rows(store.state), store.state.popped[DEAD, *store.key(DEAD, 0)].runs
     store.close()
     assert rows_from_scratch(store.path, tmp_path / "scratch")["position"] == expected["position"]
     again = opened(stores)
-    assert again.state.popped[DEAD, *again.key(DEAD, 0)].row() == popped
+    assert again.state.popped[DEAD, *again.key(DEAD, 0)].runs == popped
     again.delete_topic(DEAD)
     assert not again.state.popped
 

@@ -6,14 +6,14 @@ import tracemalloc
 from collections.abc import Callable
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from minimq_broker.core.facts import decode_fact, encode_fact
-from minimq_broker.core.popping import pop_queue
+from minimq_broker.core.popping import pop_blocks, pop_queue
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import (
     MAX_HELD,
-    MAX_RUNS,
     Claim,
     Leave,
     PopKey,
@@ -27,7 +27,6 @@ from minimq_broker.core.popping.pop_runs import (
     Take,
     handle_epoch,
 )
-from minimq_broker.services.popping.popping import MAX_RUNS_IN_ALL
 from minimq_broker.store.popping.pop_drafts import PopDraft
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 from support.cases import for_each
@@ -39,14 +38,15 @@ KEY = PopKey("workers", TOPIC, 0)
 
 
 @pytest.fixture
-def few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pop_queue, "MAX_RUNS", 8)
+def few_bitmaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pop_queue, "MAX_BITMAPS", 8)
 
 
 def taken(queue: PopQueue, most: int, *, now_ms: int = 0, end: int = 1_000_000, epoch: int = 1) -> list[Run]:
     runs = queue.take(Take("a", most, now_ms + 10, present=frozenset("a")), now_ms, end, epoch)
     for run in runs:
         queue.put(run)
+    queue.refresh_due()
     return runs
 
 
@@ -57,54 +57,38 @@ def test_a_consumer_that_takes_without_end_gets_no_more_than_the_limit() -> None
     assert queue.held == MAX_HELD
 
 
-def put(queue: PopQueue, settle: Settle) -> SystemBusy | None:
-    """Settle, and return why a part was refused."""
-    runs, _, busy = queue.settle(settle)
-    for run in runs:
+def put(queue: PopQueue, settle: Settle) -> None:
+    for run in queue.settle(settle)[0]:
         queue.put(run)
-    return busy
+    queue.refresh_due()
 
 
-def test_many_pieces_stop_new_messages_and_no_answers_that_mend_it(few_pieces: None) -> None:
+def test_a_full_queue_delivers_no_new_messages_until_some_are_settled(few_bitmaps: None) -> None:
     queue = PopQueue()
     taken(queue, 100)
-    busy = put(queue, Settle(1, [(at, at + 1) for at in range(1, 40, 2)], PopOutcome.DONE))
-    assert busy is not None
-    assert "13 messages from offset 15 on are not settled" in busy.message
-    assert [run.first for run in queue.runs if run.state is RunState.DONE] == [1, 3, 5, 7, 9, 11, 13]
-    assert taken(queue, 100) == []
-    assert put(queue, Settle(1, [(15, 16)], PopOutcome.DONE)) is not None
-    assert put(queue, Settle(1, [(at, at + 1) for at in range(15, 40, 2)] + [(99, 100)], PopOutcome.DONE)) is not None
-    assert put(queue, Settle(1, [(0, 3), (4, 5), (15, 16)], PopOutcome.DONE)) is None  # there are fewer in the end
-    assert put(queue, Settle(1, [(0, 100)], PopOutcome.DONE)) is None
-    assert (queue.done, len(queue), queue.held) == (100, 0, 0)
-    assert taken(queue, 5)
+    for at in range(1, 20, 2):
+        put(queue, Settle(1, [(at, at + 1)], PopOutcome.FREE, 1_000 + at))
+    assert queue.is_full
+    assert taken(queue, 1, now_ms=5) == []
+    for at in range(20):
+        put(queue, Settle(1, [(at, at + 1)], PopOutcome.DONE))
+    assert taken(queue, 1, now_ms=5, epoch=2) == [Run(100, 101, RunState.OUT, 1, 15, 2, "a")]
 
 
-def test_an_answer_that_may_not_divide_settles_the_oldest_messages() -> None:
-    queue = PopQueue()
-    taken(queue, 10)
-    assert put(queue, Settle(1, [(0, 2), (5, 6)], PopOutcome.DONE, may_divide=False)) is not None
-    assert (queue.done, len(queue)) == (2, 1)
-
-
-def test_failures_one_by_one_make_no_more_pieces_than_the_limit(few_pieces: None) -> None:
+def test_redeliveries_of_a_full_queue_add_few_bitmaps(few_bitmaps: None) -> None:
     queue = PopQueue()
     taken(queue, 1_000)
     put(queue, Settle(1, [(0, 1_000)], PopOutcome.FREE))
-    count = 0
-    for now in range(1, 200):  # each is to wait until another time
+    for now in range(1, 600):  # each waits until another time
         for run in taken(queue, 1, now_ms=now, end=1_000, epoch=now + 1):
-            count += 1
             put(queue, Settle(run.epoch, [(run.first, run.end)], PopOutcome.FREE, 10_000 + now))
-    assert count == len(queue) - 1 == 15
-    now, worked = 20_000, 0
-    while runs := taken(queue, 1, now_ms=now, end=1_000, epoch=now):  # time is over: all of it can be done
+    assert len(queue) <= pop_blocks.BLOCK + 8
+    worked = 0
+    while runs := taken(queue, 1, now_ms=20_000 + worked, end=1_000, epoch=20_000 + worked):
         worked += 1
         for run in runs:
             put(queue, Settle(run.epoch, [(run.first, run.end)], PopOutcome.DONE))
-        now += 1
-    assert (worked, queue.done) == (1_000, 1_000)
+    assert (worked, queue.done, len(queue)) == (1_000, 1_000, 0)
 
 
 def test_a_message_that_kills_its_consumers_comes_alone_in_the_end() -> None:
@@ -118,8 +102,7 @@ def test_a_message_that_kills_its_consumers_comes_alone_in_the_end() -> None:
         if any(run.first <= 300 < run.end for run in runs):
             continue  # it dies with all that it has
         for run in runs:
-            for after in queue.settle(Settle(run.epoch, [(run.first, run.end)], PopOutcome.DONE))[0]:
-                queue.put(after)
+            put(queue, Settle(run.epoch, [(run.first, run.end)], PopOutcome.DONE))
     assert sizes[0] == 512
     assert sizes[-1] == 1
     assert [(run.first, run.end) for run in queue.runs if run.state is not RunState.DONE] == [(300, 301)]
@@ -146,10 +129,10 @@ def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_
 def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[int, int]]) -> None:
     queue = PopQueue()
     taken(queue, 10)
-    before = queue.row()
+    before = queue.runs
     with pytest.raises(InvalidArgument, match="delivered end at 9"):
         queue.settle(Settle(1, spans, PopOutcome.DONE))
-    assert queue.row() == before
+    assert queue.runs == before
 
 
 def test_messages_without_a_lane_in_a_fifo_topic_do_not_wait_for_each_other() -> None:
@@ -164,22 +147,24 @@ def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
     taken(queue, 10)
     unknown = 99
     spans = [(0, 2), (5, 40), (40, 50)]
-    assert queue.settle(Settle(unknown, spans, PopOutcome.DONE)) == ([], spans, None)
+    assert queue.settle(Settle(unknown, spans, PopOutcome.DONE)) == ([], spans)
 
 
 def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
     queue = PopQueue()
     taken(queue, 40)
-    draft = PopDraft(queue)
+    before, draft = queue.runs, PopDraft(queue)
     draft.put(draft.queue.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))[0])
     assert draft.drop_before(14) == 14 - 4 - 2
     draft.put(draft.queue.take(Take("b", 10, 50), 0, 60, 2))
-    moved = draft.changes(KEY)
+    moved, expected = draft.changes(KEY), draft.queue.runs
     assert moved is not None
+    draft.end()
+    assert queue.runs == before
     queue.drop_before(moved.done)
     for run in moved.runs:
         queue.put(run)
-    assert queue.row() == draft.queue.row()
+    assert queue.runs == expected
 
 
 def test_a_fact_out_of_its_bounds_is_refused() -> None:
@@ -224,26 +209,39 @@ def test_a_million_messages_without_an_answer_take_little_memory() -> None:
 
     queues, size = traced_bytes(make)
     assert sum(queue.held for queue in queues) == 1_000_000
-    assert sum(map(len, queues)) == 10 * MAX_HELD // 50
-    assert size < 10 << 20  # a run for each take, as each has a handle of its own
+    assert sum(map(len, queues)) < 24_000  # one or two bitmaps for each take, as each has a handle of its own
+    assert size < 10 << 20
     for queue in queues:
         assert queue.take(Take("b", 1, 10), 5, 1 << 40, 7) == []
-        before = queue.row()
+        before = queue.runs
         assert queue.freed(Leave("b")) == []
-        assert queue.row() == before
+        assert queue.runs == before
 
 
-def test_half_a_million_runs_take_as_much_memory_as_is_written() -> None:
-    def make() -> PopQueue:
-        queue = PopQueue()
-        taken(queue, 2 * MAX_RUNS, epoch=1 << 40)
-        for at in range(1, 2 * MAX_RUNS, 2):
-            assert put(queue, Settle(1 << 40, [(at, at + 1)], PopOutcome.FREE, (1 << 40) + at)) is None
-        return queue
+#: A sixteenth of four million messages.
+SPAN = 250_000
 
-    queue, size = traced_bytes(make)
-    assert len(queue) == 2 * MAX_RUNS
-    assert size / len(queue) * MAX_RUNS_IN_ALL < 120_000_000
+
+def waiting(span: int, *, fifo: bool) -> PopQueue:
+    """Return a queue with repetitions of a settled, a waiting, a released and a settled message, after a failed one."""
+    queue, status = PopQueue(), (RunState.DONE, RunState.FREE, RunState.FREE, RunState.DONE)
+    queue.put(Run(0, 4, RunState.FREE, 3, 1 << 40, 5, lane=int(fifo)))
+    for at in range(4, span, 4):
+        for number, state in enumerate(status):
+            released = (2, (1 << 40) + at // 1_000, 5) if number == 2 else (0, 0, 0)
+            queue.put(Run(at + number, at + number + 1, state, *released, lane=fifo * (1 + at // 4 % 50)))
+    queue.refresh_due()
+    return queue
+
+
+@for_each("fifo", [False, True])
+def test_a_span_of_four_million_messages_takes_little_memory_and_disk(fifo: bool) -> None:
+    queue, size = traced_bytes(lambda: waiting(SPAN, fifo=fifo))
+    assert (queue.done, queue.next, queue.unsettled_before(SPAN)) == (0, SPAN, SPAN // 2 + 2)
+    assert not queue.is_full
+    assert 16 * size < (80 if fifo else 40) << 20
+    rows = [msgspec.msgpack.encode(queue.block_row(number)) for number in queue.blocks()]
+    assert 16 * sum(map(len, rows)) < (16 if fifo else 4) << 20
 
 
 def test_settled_messages_are_delivered_again_with_all_tries() -> None:
@@ -271,16 +269,13 @@ def test_spans_that_do_not_ascend_are_refused(spans: list[tuple[int, int]]) -> N
         PopQueue().claim(Claim(spans, 10))
 
 
-def test_messages_are_delivered_again_until_the_queue_has_too_many_pieces(few_pieces: None) -> None:
-    queue = PopQueue(1_000)
-    spans = [(at, at + 1) for at in range(0, 1_000, 2)]
+def test_messages_are_delivered_again_until_the_queue_is_full(few_bitmaps: None) -> None:
+    queue = PopQueue(10_000)
+    with pytest.raises(SystemBusy, match="from offset 10000 on"):
+        queue.reopen(Reopen([(0, 10_000)]), (0, 10_000))
     with pytest.raises(SystemBusy):
-        queue.reopen(Reopen(spans), (0, 1_000))
-    with pytest.raises(SystemBusy):
-        queue.reopen(Reopen(spans[:1], may_divide=False), (0, 1_000))
-    for run in queue.reopen(Reopen(spans[:8]), (0, 1_000)):
+        queue.claim(Claim([(20_000, 20_001)], 30_000))
+    for run in queue.reopen(Reopen([(0, 1), (9, 10)]), (0, 10_000)):
         queue.put(run)
-    assert len(queue) == 16
-    with pytest.raises(SystemBusy):
-        queue.reopen(Reopen(spans[8:9]), (0, 1_000))
-    assert queue.reopen(Reopen(spans[:8]), (0, 1_000)) == []
+    assert (queue.done, len(queue)) == (0, 1)
+    assert queue.reopen(Reopen([(0, 1), (9, 10)]), (0, 10_000)) == []

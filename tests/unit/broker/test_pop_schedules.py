@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from minimq_broker.core.popping import pop_queue
+from minimq_broker.core.popping import pop_blocks, pop_queue
 from minimq_broker.services import clock as pop_clock
 from minimq_broker.services.clock import PopClock
 from support.chance import SEED
@@ -24,13 +24,15 @@ CHUNK = 250
 
 @pytest.mark.rounds
 @pytest.mark.parametrize("first", range(FIRST, FIRST + SCHEDULES, CHUNK))
-@pytest.mark.parametrize("limits", [PopLimits(100_000, 4_096), PopLimits(60, 6)], ids=["wide", "narrow"])
+@pytest.mark.parametrize("limits", [PopLimits(100_000, 1 << 18), PopLimits(60, 30, 8)], ids=["wide", "narrow"])
 @pytest.mark.parametrize("fifo", [False, True], ids=["plain", "fifo"])
 def test_a_message_is_in_one_hand_until_it_is_settled(
     fifo: bool, limits: PopLimits, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pop_queue, "MAX_HELD", limits.held)
-    monkeypatch.setattr(pop_queue, "MAX_RUNS", limits.pieces)
+    monkeypatch.setattr(pop_queue, "MAX_BITMAPS", limits.bitmaps)
+    monkeypatch.setattr(pop_queue, "BLOCK", limits.block)
+    monkeypatch.setattr(pop_blocks, "BLOCK", limits.block)
     times = Times()
     monkeypatch.setattr(pop_clock, "time", times)
     for number in range(first, min(first + CHUNK, FIRST + SCHEDULES)):

@@ -11,17 +11,24 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
+from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import Run, RunState
+from minimq_broker.core.popping.pop_runs import PopKey, Run, RunState
+from minimq_broker.core.popping.poppers import Blocking
 from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
+from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
 from minimq_broker.services.popping.popping import PopService
+from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.header import read_header
 from minimq_common.errors import SystemBusy
+from minimq_common.model import Message
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2
@@ -101,45 +108,52 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, PopService], Awai
     assert check_directory(tmp_path).findings == []
 
 
-def test_with_too_many_runs_in_all_nothing_new_is_handed_out_and_what_was_can_be_settled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
+    monkeypatch.setattr(popping, "MAX_BITMAPS_IN_ALL", 5)
     monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
 
     async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
         await make_topic(engine, 100)
-        assert await consumer.take(43) == [(0, 43, 1)]
-        assert not await consumer.settle(*((at, 1) for at in range(1, 39, 2)))  # it was one run before
-        [popped] = engine.state.popped.values()
-        assert len(popped) == 39
-        before = popped.row()
+        [queue] = engine.state.ends
+        for at in range(5):
+            assert await consumer.take(1) == [(at, 1, 1)]
+        assert not await consumer.settle((4, 1), outcome=FREE)
+        assert await consumer.take(10) == [(4, 1, 2)]  # a failed message is redelivered
         assert await consumer.take(10) == []
-        assert "1 messages from offset 40 on are not settled" in await consumer.settle((40, 1))
-        assert popped.row() == before
-        assert not await consumer.settle((20, 1), outcome=FREE)
-        assert len(popped) == 39
-        first = consumer.epoch
-        assert await consumer.take(10) == [(20, 1, 2)]  # what failed is redelivered
-        assert not await consumer.settle((20, 1))
-        consumer.epoch = first
-        assert not await consumer.settle((0, 20))
-        assert not await consumer.settle((22, 21))
-        assert (popped.done, len(popped)) == (43, 0)
-        assert await consumer.take(100) == [(43, 57, 1)]
+        assert engine.tables.blocked == {("g", *queue): (0, "")}
+        assert "group=g queue=0 of topic t offset=0 message_group=" in caplog.text
+        assert not await consumer.settle((4, 1))
+        assert await consumer.take(100) == [(5, 95, 1)]
+        assert engine.tables.blocked == {}
 
     run_with(tmp_path, test)
 
 
-def test_settled_dead_letters_leave_the_runs_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(popping, "MAX_RUNS_IN_ALL", 20)
+def test_the_message_group_that_blocks_is_named(tmp_path: Path) -> None:
+    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
+        await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1, is_fifo=True)))
+        builder = BatchBuilder(1_000, message_group="account-7")
+        builder.add([Message("t", b"x")])
+        data = builder.build(0, 1, 1)
+        await engine.writes.append(AppendJob("t", 0, data, read_header(data)))
+        assert await consumer.take(1) == [(0, 1, 1)]
+        key = PopKey("g", *engine.state.queue("t", 0))
+        assert blocking(engine, key, 0) == Blocking(0, "account-7")
+        assert blocking(engine, key, 7) == Blocking(7, "")
+
+    run_with(tmp_path, test)
+
+
+def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(popping, "MAX_BITMAPS_IN_ALL", 20)
     monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
 
     async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
         await make_topic(engine, 1)
         letters = "%DLQ%g", 9, 0
-        states = RunState.FREE, RunState.DONE
-        engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, states[at % 2]) for at in range(50)])
+        engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)])
         assert await consumer.take(1) == [(0, 1, 1)]
         del engine.state.popped[letters]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from minimq_broker.core.popping.pop_queue import PopRow
-from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState
+from minimq_broker.core.popping.pop_blocks import BlockRow
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import PopMoved, QueueMoved, Run, RunState, Status
 from minimq_broker.store.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
@@ -41,66 +43,85 @@ def test_popped_queues_are_listed_one_a_line(path: Path) -> None:
         "queue": 0,
         "settled_to": 2,
         "handed_out_to": 8,
-        "pieces": 3,
+        "bitmaps": 2,
         "unsettled": 5,
         "in_flight": 3,
         "most_tries": 3,
         "next_deadline": "2027-01-15T08:00:00.000+00:00",
     }
     [line] = [line for line in inspect_directory(path, entries=False) if line.startswith("popped: ")]
-    assert "group=workers topic=t queue=0 settled_to=2 handed_out_to=8 pieces=3 unsettled=5 in_flight=3" in line
+    assert "group=workers topic=t queue=0 settled_to=2 handed_out_to=8 bitmaps=2 unsettled=5 in_flight=3" in line
+
+
+def row(*runs: Run, **changes: Any) -> BlockRow:
+    """Return the row of the first block with these runs."""
+    queue = PopQueue(0, [Run(0, runs[0].first, DONE), *runs])
+    found = queue.block_row(0)
+    assert found is not None
+    return msgspec.structs.replace(found, **changes)
+
+
+SOUND_ROW = row(*SOUND)
+OVERLAP = [*SOUND_ROW.states, (Status(FREE, 1, 0, 8), SOUND_ROW.states[0][1])]
 
 
 @pytest.mark.parametrize(
-    ("done", "runs", "finding"),
+    ("following", "block", "finding"),
     [
-        (2, SOUND, ""),
-        (1, (Run(1, 2, FREE), *SOUND), "it is settled to 1, but the offset of the group is 2"),
-        (2, SOUND[1:], "messages 5 to 6 were popped, but the queue has 2 to 2"),
-        (2, (SOUND[0], Run(4, 6, DONE)), "messages 4 to 6 stand where those from 5 on should"),
-        (2, (Run(2, 6, DONE), SOUND[2]), "messages 2 to 6 are done"),
-        (2, (Run(2, 5, OUT),), "messages 2 to 5 are in flight, but were never handed out"),
-        (2, (*SOUND, Run(8, 11, FREE, 1, 0, 8)), "it was handed out to 11, but ends at 10"),
+        (8, SOUND_ROW, ""),
+        (8, row(Run(1, 2, FREE), *SOUND), "it is settled to 1, but the offset of the group is 2"),
+        (8, row(SOUND[1], SOUND[2]), "it is settled to 6, but the offset of the group is 2"),
+        (8, row(*SOUND, states=OVERLAP), "messages 0 to 256 have two states, or none"),
+        (8, row(*SOUND, lanes=b"abc"), "messages 0 to 256 have 3 bytes of lanes"),
+        (8, row(Run(2, 5, OUT), *SOUND[1:]), "3 messages are in flight, but were never delivered"),
+        (7, SOUND_ROW, "message 7 was delivered, but the next new one is 7"),
+        (11, SOUND_ROW, "it was delivered to 11, but ends at 10"),
     ],
 )
-def test_a_row_that_no_decision_leads_to_is_named(
-    stores: Stores, path: Path, done: int, runs: tuple[Run, ...], finding: str
+def test_rows_that_no_decision_leads_to_are_named(
+    stores: Stores, path: Path, following: int, block: BlockRow, finding: str
 ) -> None:
-    save(stores, path, PopRow(done, list(runs)))
+    save(stores, path, {"popped": following, "popped-block": block})
     findings = check_directory(path).findings
-    assert len(findings) == bool(finding)
-    assert all("queue 0 of topic " in found and f" as group workers pops it: {finding}" in found for found in findings)
+    assert bool(findings) == bool(finding)
+    assert not finding or any(f" as group workers pops it: {finding}" in found for found in findings)
 
 
-def save(stores: Stores, path: Path, popped: PopRow | None) -> None:
-    """Save the one popped queue of a checkpoint as it is not, or not at all."""
+def save(stores: Stores, path: Path, values: dict[str, object]) -> None:
+    """Replace rows of the only popped queue in a checkpoint; None deletes one."""
     with closing(Checkpoint(path / "state.mdb")) as checkpoint:
         state = checkpoint.load()
-        [(key, _)] = checkpoint.popped()
-        row = msgspec.msgpack.encode(("popped", *key))
-        value = None if popped is None else seal(row, msgspec.msgpack.encode(popped))
-        checkpoint.save(ChangedRows(state.position, [(row, value)]))
+        [key] = state.popped
+        rows = []
+        for kind, value in values.items():
+            name = msgspec.msgpack.encode((kind, *key, *([0] if kind == "popped-block" else [])))
+            rows.append((name, None if value is None else seal(name, msgspec.msgpack.encode(value))))
+        checkpoint.save(ChangedRows(state.position, rows))
     stores.damaged.add(path)
 
 
 @pytest.mark.parametrize(
-    ("popped", "finding"),
+    ("block", "finding"),
     [
-        (PopRow(2, [*SOUND]), ""),
-        (PopRow(2, [Run(2, 5, OUT, 3, DUE_MS, 8, "a"), *SOUND[1:]]), "is not as the log has it"),
-        (PopRow(2, [SOUND[0], Run(5, 6, FREE, 1, 0, 7), SOUND[2]]), "is not as the log has it"),
-        (PopRow(2, [*SOUND[:2]]), "is not as the log has it"),
-        (PopRow(2, [*SOUND, Run(8, 9, FREE)]), "is not as the log has it"),
-        (None, "is missing, but the log has it"),
+        (SOUND_ROW, ""),
+        (row(Run(2, 5, OUT, 3, DUE_MS, 8, "a"), *SOUND[1:]), "is not as the log has it"),
+        (row(SOUND[0], Run(5, 6, FREE, 1, 0, 7), SOUND[2]), "is not as the log has it"),
+        (row(SOUND[0]), "is not as the log has it"),
     ],
 )
 def test_a_row_that_does_not_follow_from_the_log_is_named(
-    stores: Stores, path: Path, popped: PopRow | None, finding: str
+    stores: Stores, path: Path, block: BlockRow, finding: str
 ) -> None:
-    save(stores, path, popped)
+    save(stores, path, {"popped-block": block})
     findings = check_directory(path).findings
     assert len(findings) == bool(finding)
-    assert all("the row ['popped', 'workers', " in found and found.endswith(finding) for found in findings)
+    assert all("the row ['popped-block', 'workers', " in found and found.endswith(finding) for found in findings)
+
+
+def test_missing_rows_are_named(stores: Stores, path: Path) -> None:
+    save(stores, path, {"popped": None, "popped-block": None})
+    found = check_directory(path).findings
+    assert [text.endswith("is missing, but the log has it") for text in found] == [True, True]
 
 
 def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) -> None:
@@ -116,5 +137,5 @@ def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) ->
     assert store.store.old.remove_first(1 << 60)
     store.close()
     assert check_directory(store.path).findings == []
-    save(stores, store.path, PopRow(2, [SOUND[0]]))
+    save(stores, store.path, {"popped-block": row(SOUND[0])})
     assert check_directory(store.path).findings == []

@@ -6,37 +6,11 @@ share a lane and wait for each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from minimq_broker.core.popping.pop_runs import NEVER, Run, RunState, Stretch, merged_runs
+from minimq_broker.core.popping.pop_runs import Run, RunState, Stretch, merged_runs
 
-FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-
-
-def earliest_ms(runs: Iterable[Run]) -> int:
-    """Return when the first lane is due, in ms: no consumer has messages of it, and its oldest message is due."""
-    free_ms: dict[int, int] = {}
-    for run in runs:
-        if run.state is not DONE:
-            lane = run.lane or -1 - run.first  # a lane of its own: messages without a lane wait only for their own time
-            known = free_ms.get(lane)
-            if known is None or (run.state is OUT and run.until_ms > known):
-                free_ms[lane] = run.until_ms
-    return min(free_ms.values(), default=NEVER)
-
-
-def due_runs(runs: Sequence[Run], now_ms: int) -> list[Run]:
-    """Return the runs that are due: of each lane that no consumer has, those before the first that has to wait."""
-    shut = {run.lane for run in runs if run.state is OUT and run.until_ms > now_ms and run.lane}
-    found = []
-    for run in runs:
-        if run.state is DONE or run.lane in shut:
-            continue
-        if run.until_ms <= now_ms:
-            found.append(run)
-        elif run.lane:
-            shut.add(run.lane)
-    return found
+FREE, OUT = RunState.FREE, RunState.OUT
 
 
 def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
@@ -62,17 +36,17 @@ def heads(due: Iterable[Run]) -> Iterator[Run]:
 
 
 def fresh_runs(
-    ahead: Iterable[Stretch], busy: Collection[int], first: int, end: int, most: int, pieces: int, out: Run
+    ahead: Iterable[Stretch], is_busy: Callable[[int], bool], first: int, end: int, most: int, out: Run
 ) -> list[Run]:
     """Return the runs of a first delivery. Messages of busy lanes are skipped: they become free runs that wait."""
     found: list[Run] = []
     for stretch in ahead:
         if stretch.end <= first:
             continue
-        if stretch.first > first or first >= end or most <= 0 or len(found) >= pieces:
+        if stretch.first > first or first >= end or most <= 0:
             break
         behind = min(stretch.end, end)
-        if stretch.lane in busy:
+        if is_busy(stretch.lane):
             run = Run(first, behind, FREE, lane=stretch.lane)
         else:
             behind = min(behind, first + most)
@@ -83,32 +57,27 @@ def fresh_runs(
     return found
 
 
-def busy_lanes(runs: Iterable[Run], found: Iterable[Run]) -> set[int]:
-    """Return the lanes of unsettled messages, ignoring whole runs in `found`, which are delivered now."""
-    ends = {run.first: run.end for run in found}
-    return {run.lane for run in runs if run.state is not DONE and run.lane and ends.get(run.first) != run.end}
+def voided(delivered: Iterable[Run], ends: Mapping[int, int], losses: Callable[[Run], int]) -> list[Run]:
+    """Return the other messages of the lanes that are delivered now, released from consumers, with their losses.
 
-
-def voided(runs: Iterable[Run], found: Sequence[Run], losses: Callable[[Run], int]) -> list[Run]:
-    """Return the other messages of the lanes that are delivered now, released from consumers, with their losses."""
-    lanes = {run.lane for run in found if run.state is OUT and run.lane}
-    taken = {run.first: run.end for run in found}
+    `delivered` are the messages of these lanes that were delivered before, and `ends` where those of now end.
+    """
     return [
-        Run(first, run.end, FREE, run.tries, run.until_ms, lane=run.lane, lost=losses(run))
-        for run in runs
-        if run.lane in lanes and run.epoch and (first := taken.get(run.first, run.first)) < run.end
+        Run(max(run.first, ends[run.lane]), run.end, FREE, run.tries, run.until_ms, lane=run.lane, lost=losses(run))
+        for run in delivered
+        if run.end > ends[run.lane]
     ]
 
 
-def following(runs: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
+def following(delivered: Iterable[Run], settled: Sequence[Run], epoch: int) -> list[Run]:
     """Return the messages that follow in the lanes of those that a consumer gives up: they are released too."""
     since: dict[int, int] = {}
     for run in settled:
         if run.lane:
             since.setdefault(run.lane, run.first)
     found: list[Run] = []
-    for run in runs:
-        if run.state is OUT and run.epoch == epoch and run.lane in since and run.end > since[run.lane]:
+    for run in delivered:
+        if run.state is OUT and run.epoch == epoch and run.end > since[run.lane]:
             first = max(run.first, since[run.lane])
             for part in settled:
                 if first < part.first < run.end:

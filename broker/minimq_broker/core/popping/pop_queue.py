@@ -1,24 +1,24 @@
 """A queue popped by a group: which consumer has which message, until when, and how often it was delivered.
 
-It is a list of runs between the settled messages and those that were never delivered, so its size depends on the number
-of deliveries, not of messages. Every decision is a list of runs to `put`. The fact in the log is the same list, so each
-replica that applies it gets the same queue.
+Every decision is a list of runs to `put`. The fact in the log is the same list, so each replica that applies it gets
+the same queue. `PopBlocks` holds the unsettled messages.
+
+A commit decides several requests before it applies their facts: it puts the runs of one to decide the next, and
+undoes that. So the cost of a decision does not depend on how many messages wait.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-import msgspec
-
 from minimq_broker.core.popping import pop_lanes
+from minimq_broker.core.popping.due_times import DueTimes
+from minimq_broker.core.popping.pop_blocks import BLOCK, Block, BlockRow, PopBlocks, masks, spans_in
 from minimq_broker.core.popping.pop_runs import (
-    MAX_CLAIMED_RUNS,
+    MAX_BITMAPS,
     MAX_HELD,
     MAX_LOST,
-    MAX_RUNS,
     MAX_TRIES,
     NEVER,
     Claim,
@@ -28,6 +28,7 @@ from minimq_broker.core.popping.pop_runs import (
     Run,
     RunState,
     Settle,
+    Status,
     Take,
     merged_runs,
 )
@@ -38,199 +39,212 @@ FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
 _ALONE_FROM_TRIES = 2
 #: Before that, failed messages are redelivered in smaller batches: of `most` divided by this.
 _RETRY_DIVISOR = 8
-_end_of, _tries_of = attrgetter("end"), attrgetter("tries")
-
-
-class PopRow(msgspec.Struct, frozen=True, array_like=True):
-    """A popped queue in the checkpoint."""
-
-    done: int
-    runs: list[Run]
+#: A take chooses from at least this many runs that are due, the longest due first.
+_MIN_CHOICE = 64
+_first_of, _tries_of = attrgetter("first"), attrgetter("tries")
 
 
 class PopQueue:
-    """One queue popped by one group. Only `put` and `drop_before` change it; all other methods only decide."""
+    """One queue popped by one group. The writer's thread changes it and decides; others may look up.
 
-    __slots__ = ("_runs", "done", "due_ms", "has_lanes", "has_lost", "held")
+    Args:
+        start: the first message that the group gets.
+        runs: the states of the messages from there on.
+    """
 
-    def __init__(self, done: int = 0, runs: Iterable[Run] = ()) -> None:
-        self.done = done
-        self._runs: list[Run] = []
-        self.held = 0
+    __slots__ = ("_blocks", "_due", "_former", "done", "due_ms", "next")
+
+    def __init__(self, start: int = 0, runs: Iterable[Run] = ()) -> None:
+        #: All messages before this one are settled.
+        self.done = start
+        #: The first message that was never delivered.
+        self.next = start
+        #: When the next redelivery is due, in ms since 1970, or `NEVER`; as of the latest `refresh_due`.
         self.due_ms = NEVER
-        self.has_lanes = self.has_lost = False
+        self._blocks = PopBlocks()
+        self._due = DueTimes()
+        #: What undoes the changes since `begin`: former runs, and the former `next`.
+        self._former: list[tuple[int, int, list[Run], int]] | None = None
         for run in runs:
             self.put(run)
-        if self.has_lanes:
-            self.refresh_due()
-
-    @property
-    def next(self) -> int:
-        """The first offset that was never delivered."""
-        return self._runs[-1].end if self._runs else self.done
-
-    @property
-    def runs(self) -> list[Run]:
-        """A copy of the runs between `done` and `next`, ascending. Any thread may read this."""
-        return self._runs.copy()
+        self.refresh_due()
 
     def __len__(self) -> int:
-        return len(self._runs)
+        """Return the number of bitmaps, to which its memory is proportional."""
+        return self._blocks.bitmaps
 
-    def copy(self) -> PopQueue:
-        """Return an independent copy, to try changes on."""
-        twin = PopQueue(self.done)
-        twin._runs, twin.held, twin.due_ms = self._runs.copy(), self.held, self.due_ms
-        twin.has_lanes, twin.has_lost = self.has_lanes, self.has_lost
-        return twin
+    @property
+    def held(self) -> int:
+        """The number of messages in flight."""
+        return self._blocks.held
 
-    def row(self) -> PopRow:
-        """Return its row in the checkpoint."""
-        return PopRow(self.done, self._runs.copy())
+    @property
+    def is_full(self) -> bool:
+        """True if no new messages are delivered until some are settled. Any thread may read this."""
+        return self._blocks.bitmaps >= MAX_BITMAPS
+
+    @property
+    def takes_new(self) -> bool:
+        """True if new messages may be delivered. Any thread may read this."""
+        return not self.is_full and self.held < MAX_HELD
 
     # ---- changes -----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
         """Set the state of the messages of a run."""
-        runs, first, end = self._runs, run.first, run.end
-        following = runs[-1].end if runs else self.done
-        if not (first < end and self.done <= first <= following):
-            self._go_back(run)
-            return
-        self.has_lost |= run.lost > 0
-        if run.lane:
-            self.has_lanes = True
-        elif run.state is not DONE and run.until_ms < self.due_ms:
-            self.due_ms = run.until_ms
-        if run.state is OUT:
-            self.held += end - first
-        if first == following:
-            self._extend(run)
-            return
-        i = bisect_right(runs, first, key=_end_of)
-        if self._replace(i, run):
-            return
-        j, rest = self._cut(i, first, end)
-        new = [*rest[:1], run, *rest[1:]] if rest and rest[0].first < first else [run, *rest]
-        if i:
-            i -= 1
-            new.insert(0, runs[i])
-        if j < len(runs):
-            new.append(runs[j])
-            j += 1
-        runs[i:j] = merged_runs(new)
-        if runs[0].state is DONE:
-            self.done = runs[0].end
-            del runs[0]
-
-    def _go_back(self, run: Run) -> None:
         first, end = run.first, run.end
-        if not (run.state is FREE and first < end <= self.done):
+        if not first < end or first > self.next or (first < self.done and run.state is not FREE):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
-        rest = [Run(end, self.done, DONE)] if end < self.done else []
-        self._runs[:1] = merged_runs([run, *rest, *self._runs[:1]])
-        self.done = first  # after the runs: other threads read both without a lock
-        self.due_ms = min(self.due_ms, run.until_ms)
-
-    def _extend(self, run: Run) -> None:
-        runs = self._runs
-        if not runs and run.state is DONE:
-            self.done = run.end
-        elif runs and run.continues(runs[-1]):
-            runs[-1:] = merged_runs([runs[-1], run])
-        else:
-            runs.append(run)
-
-    def _replace(self, i: int, run: Run) -> bool:
-        runs, old = self._runs, self._runs[i]
-        if old.first != run.first:
-            return False
-        if not i and run.state is DONE and run.end < old.end:  # the common case: the oldest are settled
-            self.held -= run.count if old.state is OUT else 0
-            self.done = run.end  # before the runs: other threads read both without a lock
-            runs[0] = old.part(run.end, old.end)
-            return True
-        if old.end != run.end:
-            return False
-        if (i and run.continues(runs[i - 1])) or (i + 1 < len(runs) and runs[i + 1].continues(run)):
-            return False
-        self.held -= run.count if old.state is OUT else 0
-        if i or run.state is not DONE:
-            runs[i] = run
-        else:
-            self.done = run.end  # before the runs, as above
-            del runs[0]
-        return True
-
-    def _cut(self, i: int, first: int, end: int) -> tuple[int, list[Run]]:
-        runs, rest = self._runs, list[Run]()
-        while i < len(runs) and runs[i].first < end:
-            old = runs[i]
-            if old.state is OUT:
-                self.held -= min(old.end, end) - max(old.first, first)
-            if old.first < first:
-                rest.append(old.part(old.first, first))
-            if old.end > end:
-                rest.append(old.part(end, old.end))
-            i += 1
-        return i, rest
+        self._note(first, end)
+        self._blocks.put(first, end, None if run.state is DONE else run.status, run.lane)
+        self._move(max(self.next, end))
 
     def drop_before(self, offset: int) -> None:
         """Drop the messages before an offset, which were deleted from the log. Idempotent."""
-        if offset <= self.done:
-            return
-        runs = self._runs
-        while runs and runs[0].first < offset:
-            old = runs.pop(0)
-            if old.state is OUT:
-                self.held -= min(old.end, offset) - old.first
-            if old.end > offset:
-                runs.insert(0, old.part(offset, old.end))
-                break
-        self.done = offset
-        while runs and runs[0].state is DONE:
-            self.done = runs.pop(0).end
+        if offset > self.done:
+            self._note(self.done, offset)
+            self._blocks.put(self.done, offset, None)
+            self._move(max(self.next, offset))
 
-    def earliest_ms(self) -> int:
-        """Return when the next redelivery is due, in ms since 1970, or `NEVER`. Any thread may call this."""
-        runs = self._runs.copy()
-        if self.has_lanes:
-            return pop_lanes.earliest_ms(runs)
-        return min((run.until_ms for run in runs if run.state is not DONE), default=NEVER)
+    def _move(self, following: int) -> None:
+        self.next = following
+        self.done = min(self._blocks.first, following)
 
     def refresh_due(self) -> None:
-        """Recompute `due_ms` from all runs: after each change of a queue with lanes, else once that time has passed.
+        """Update `due_ms` after changes."""
+        blocks, due = self._blocks, self._due
+        for unit in blocks.dirty:
+            due.set(unit, blocks.due_ms(unit))
+        blocks.dirty.clear()
+        self.due_ms = due.first_ms
 
-        Without lanes, `put` only lowers `due_ms`, so the message that was due then may have been delivered meanwhile.
-        """
-        self.due_ms = self.earliest_ms()
+    def begin(self) -> None:
+        """Record from now on how to undo changes."""
+        if self._former is None:
+            self._former = []
 
-    # ---- decisions ---------------------------------------------------------------------------------
+    def mark(self) -> int:
+        """Return a mark for `undo`."""
+        return len(self._former or ())
+
+    def undo(self, mark: int) -> None:
+        """Undo the changes since a mark."""
+        former, self._former = self._former or [], None
+        while len(former) > mark:
+            first, end, runs, following = former.pop()
+            self._blocks.put(first, end, None)
+            for run in runs:
+                self._blocks.put(run.first, run.end, run.status, run.lane)
+            self._move(following)
+        self._former = former
+        self.refresh_due()
+
+    def end(self) -> None:
+        """Undo all changes since `begin`."""
+        if self._former is not None:
+            self.undo(0)
+            self._former = None
+
+    def _note(self, first: int, end: int) -> None:
+        if self._former is not None:
+            self._former.append((first, end, [*self._blocks.runs(first, end)], self.next))
+
+    # ---- the checkpoint ------------------------------------------------------------------------------
+
+    def take_touched(self) -> list[int]:
+        """Return the numbers of the blocks changed since the last call."""
+        touched, self._blocks.touched = self._blocks.touched, set()
+        return [*touched]
+
+    def blocks(self) -> list[int]:
+        """Return the numbers of all blocks that have rows."""
+        return self._blocks.numbers()
+
+    def block_row(self, number: int) -> BlockRow | None:
+        """Return the row of a block, None if all of its messages are settled."""
+        block = self._blocks.block(number)
+        return None if block is None else block.row()
+
+    def load_next(self, following: int) -> None:
+        """Set `next` from the checkpoint."""
+        self._move(following)
+
+    def load_block(self, number: int, row: BlockRow) -> None:
+        """Load a block from the checkpoint. Raises `StoreError`."""
+        self._blocks.load(number, row)
+        self._blocks.touched.clear()
+        self._move(self.next)
+        self.refresh_due()
+
+    # ---- lookups; any thread may call these ------------------------------------------------------------
+
+    @property
+    def runs(self) -> list[Run]:
+        """The states of all messages between `done` and `next`, ascending."""
+        following = self.next
+        return merged_runs(self._with_settled(self.done, following))
+
+    def _with_settled(self, at: int, end: int) -> Iterator[Run]:
+        for run in self._blocks.runs(at, end):
+            if run.first > at:
+                yield Run(at, run.first, DONE)
+            yield run
+            at = run.end
+        if at < end:
+            yield Run(at, end, DONE)
+
+    def run_at(self, offset: int) -> Run | None:
+        """Return the state of a message, None if it was never delivered."""
+        if offset >= self.next:
+            return None
+        return next(self._with_settled(offset, offset + 1))
+
+    @property
+    def last(self) -> int:
+        """The offset behind the last unsettled message; 0 if there is none."""
+        return self._blocks.last
+
+    def statuses(self, first: int) -> Iterator[tuple[Status, int]]:
+        """Yield the statuses of the unsettled messages from an offset on, with numbers of messages."""
+        return self._blocks.statuses(first)
 
     def unsettled_before(self, offset: int) -> int:
-        """Return how many messages before an offset are not settled. Any thread may call this."""
-        done, every = self.done, self._runs.copy()
-        runs = [run for run in every if run.first < offset and run.state is not DONE]
-        following = every[-1].end if every else done
-        return sum(min(run.end, offset) - run.first for run in runs) + max(0, offset - following)
+        """Return how many messages before an offset are not settled."""
+        following = self.next
+        if offset >= following:
+            return self._blocks.count + offset - following
+        return self._blocks.count_before(offset) if offset > self.done else 0
+
+    def settled_spans(self) -> list[tuple[int, int]]:
+        """Return first and end offset of each span of settled messages."""
+        return [(0, self.done)] * bool(self.done) + [(run.first, run.end) for run in self.runs if run.state is DONE]
+
+    def clients(self, now_ms: int) -> set[str]:
+        """Return the consumers that have messages."""
+        return {status.client for status in self._blocks.flights() if status.client and status.until_ms > now_ms}
+
+    # ---- takes -------------------------------------------------------------------------------------
 
     def take(self, wanted: Take, now_ms: int, readable_end: int, epoch: int) -> list[Run]:
         """Return the runs to deliver, failed messages first and alone; none if too many are in flight."""
         most = min(wanted.most, MAX_HELD - self.held)
         found: list[Run] = []
-        if due := self._due(now_ms):
+        if now_ms >= self.due_ms:
+            due = self._due_runs(now_ms, max(_MIN_CHOICE, wanted.most))
             if wanted.ahead and any(run.tries for run in due):
                 return []
             found = self._again(due, wanted, most, epoch)
             most -= sum(run.count for run in found)
         if not found or not any(run.tries > 1 for run in found):
             self._begin(wanted, most, readable_end, epoch, found)
-        return found + pop_lanes.voided(self._runs, found, wanted.losses) if self.has_lanes else found
+        ends = {run.lane: run.end for run in found if run.state is OUT and run.lane}  # of each lane the last one
+        return found + pop_lanes.voided(self._blocks.delivered_runs(ends), ends, wanted.losses) if ends else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
-        if wanted.redeliver_only or len(self._runs) + len(found) >= MAX_RUNS:
+        if wanted.redeliver_only or self.is_full:
             return
-        again, first = len(found), self.next
+        ends = {run.lane: run.end for run in found}  # of each lane the last one
+        first = self.next
         if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
             found.append(Run(first, wanted.unwanted[1], DONE))
             first = wanted.unwanted[1]
@@ -241,15 +255,21 @@ class PopQueue:
         if wanted.lanes is None:
             found.append(run)
             return
-        busy, pieces = pop_lanes.busy_lanes(self._runs, found[:again]), MAX_RUNS - len(self._runs) - len(found)
-        found += pop_lanes.fresh_runs(wanted.lanes, busy, first, end, most, pieces, run)
+        # The oldest messages of a lane are delivered first, so a lane is free if none are behind those.
+        found += pop_lanes.fresh_runs(
+            wanted.lanes, lambda lane: self._blocks.has_lane(lane, ends.get(lane, 0)), first, end, most, run
+        )
 
-    def _due(self, now_ms: int) -> list[Run]:
-        if self.has_lanes:
-            return pop_lanes.due_runs(self._runs, now_ms)
-        if now_ms < self.due_ms:
-            return []
-        return [run for run in self._runs if run.state is not DONE and run.until_ms <= now_ms]
+    def _due_runs(self, now_ms: int, most: int) -> list[Run]:
+        found: list[Run] = []
+        for unit in self._due.due(now_ms):
+            for run in self._blocks.due_runs(unit, now_ms):
+                found.append(run)
+                if len(found) >= most:
+                    break
+            if len(found) >= most:
+                break
+        return merged_runs(sorted(found, key=_first_of))
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
         failed = pop_lanes.leading(due, 1, _ALONE_FROM_TRIES - 1, wanted.losses)
@@ -265,14 +285,15 @@ class PopQueue:
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
         found: list[Run] = []
         shut = set[int]()  # lanes with messages that are not delivered now
+        may_divide = not (wanted.redeliver_only or self.is_full)
         for run in runs:
             if run.lane in shut:
                 continue
             # Expired deliveries already count as held, so `most` does not limit them.
             count = min(run.count, room, run.count if run.state is OUT else most)
-            if count < run.count and (wanted.redeliver_only or len(self._runs) >= 2 * MAX_RUNS):
-                # Deliver only whole runs, which adds none; but one message of the first run, or nothing might move.
-                count = min(count, 1) if run is self._runs[0] else 0
+            if not may_divide and not self._blocks.is_bitmap(run.part(run.first, run.first + count)):
+                # Deliver only whole bitmaps, which adds none; but one message of the first block, for progress.
+                count = min(count, 1) if run.first // BLOCK == self.done // BLOCK else 0
             if count > 0:
                 tries = min(run.tries + 1, MAX_TRIES)
                 end = run.first + count
@@ -288,27 +309,23 @@ class PopQueue:
 
     def is_with(self, client: str, now_ms: int, *, lost_only: bool) -> bool:
         """Return whether a consumer has messages; with `lost_only`, messages with which another consumer died."""
-        self.has_lost = any(run.lost for run in self._runs)
+        if not (self._blocks.lost if lost_only else self.held):
+            return False
         return any(
-            run.client == client and run.state is OUT and run.until_ms > now_ms and (run.lost or not lost_only)
-            for run in self._runs
+            status.client == client and status.until_ms > now_ms and (status.lost or not lost_only)
+            for status in self._blocks.flights()
         )
 
     def has_expired_since(self, asked_ms: int, now_ms: int) -> bool:
         """Return whether the delivery of some message expired between `asked_ms` and now."""
-        if asked_ms >= now_ms or (now_ms < self.due_ms and not self.has_lanes):
+        if asked_ms >= now_ms or now_ms < self.due_ms:
             return False
-        return any(run.state is OUT and asked_ms < run.until_ms <= now_ms for run in self._runs)
+        return any(asked_ms < status.until_ms <= now_ms for status in self._blocks.flights())
 
-    @property
-    def takes_new(self) -> bool:
-        """True if new messages may be delivered. Any thread may read this."""
-        return len(self._runs) < MAX_RUNS and self.held < MAX_HELD
+    # ---- settles -----------------------------------------------------------------------------------
 
-    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]], SystemBusy | None]:
-        """Return the runs that result from a settle, the messages that were redelivered meanwhile, and a refusal.
-
-        The first messages that would add too many runs are refused, and all after them.
+    def settle(self, settled: Settle) -> tuple[list[Run], list[tuple[int, int]]]:
+        """Return the runs that result from a settle, and the messages that were redelivered before it.
 
         A late settle counts unless the messages were redelivered; a repeated one changes nothing. Extending settled
         messages counts as redelivered, so that a consumer that still works on them learns of it.
@@ -317,7 +334,7 @@ class PopQueue:
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
-        before, following = 0, self._runs[-1].end if self._runs else self.done
+        before, following = 0, self.next
         for first, end in settled.spans:
             is_past = end > following
             if is_past and before <= first < end and not self._has_epoch(settled.epoch):
@@ -332,19 +349,50 @@ class PopQueue:
             before = end
             if first < self.done and settled.outcome is PopOutcome.EXTEND:
                 expired.append((first, min(end, self.done)))
-            self._settle_span(settled, max(first, self.done), end, found, expired)
-        most, busy = 2 * MAX_RUNS if settled.may_divide else 0, None
-        if len(self._runs) + 2 * len(found) > most and (count := self._fitting(found, most)) < len(found):
-            left = sum(run.count for run in found[count:])
-            busy = SystemBusy(
-                f"{left:,} messages from offset {found[count].first} on are not settled: the queue, or all queues of "
-                "the broker, would have too many ranges of settled and unsettled messages: settle older messages first",
-                limit="pop-runs",
-            )
-            found = found[:count]
-        if self.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
-            found += pop_lanes.following(self._runs, found, settled.epoch)
-        return found, expired, busy
+            if end > self.done:
+                self._settle_span(settled, max(first, self.done), end, found, expired)
+        found = merged_runs(found)
+        if self._blocks.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
+            lanes = {run.lane for run in found if run.lane}
+            found += pop_lanes.following(self._blocks.delivered_runs(lanes), found, settled.epoch)
+        return found, expired
+
+    def _has_epoch(self, epoch: int) -> bool:
+        return any(status.epoch == epoch for status, _ in self._blocks.statuses())
+
+    def _settle_span(
+        self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]
+    ) -> None:
+        for number, wanted in masks(first, end):
+            block, base = self._blocks.block(number), number * BLOCK
+            late = wanted if settled.outcome is PopOutcome.EXTEND else 0
+            if block is not None:
+                late |= block.used & wanted
+                taken = _with_epoch(block, settled) & wanted
+                late &= ~taken
+                if settled.outcome is PopOutcome.DONE:
+                    found += [Run(base + low, base + high, DONE) for low, high in spans_in(taken)]
+                elif taken:
+                    found += [_after(run, settled) for run in block.runs(taken)]
+            expired += [(base + low, base + high) for low, high in spans_in(late)]
+
+    def has_all(self, settled: Settle) -> bool:
+        """Return whether all messages of a settle are unsettled and were not redelivered since."""
+        for first, end in settled.spans:
+            runs = [*self._blocks.runs(first, end)]
+            if sum(run.count for run in runs) < end - first or any(run.epoch != settled.epoch for run in runs):
+                return False
+        return True
+
+    def freed(self, gone: Leave) -> list[Run]:
+        """Return runs that release the messages of a consumer that is gone."""
+        client, died = gone
+        return [
+            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))
+            for run in merged_runs(self._blocks.runs_in_flight(client))
+        ]
+
+    # ---- dead letters --------------------------------------------------------------------------------
 
     def claim(self, claim: Claim) -> list[Run]:
         """Return the runs that result from a claim. Raises `Fenced` if one of its messages is settled or delivered."""
@@ -360,26 +408,17 @@ class PopQueue:
                 found.append(Run(following, first, FREE))
             found.append(Run(first, end, DONE))
             following = max(following, end)
-        if len(self._runs) + 2 * len(found) > MAX_CLAIMED_RUNS:
-            raise SystemBusy(
-                f"settled and open messages of the queue would form more than {MAX_CLAIMED_RUNS:,} ranges: settle "
-                "older ones first",
-                limit="pop-runs",
-            )
+        self._check_room(following - self.next)
         return found
 
     def _is_free(self, first: int, end: int) -> bool:
-        i = bisect_right(self._runs, first, key=_end_of)
-        while i < len(self._runs) and self._runs[i].first < end:
-            if self._runs[i].state is not FREE:
-                return False
-            i += 1
-        return True
+        known = max(0, min(end, self.next) - first)
+        return sum(run.count for run in self._blocks.runs(first, end) if run.state is FREE) == known
 
     def reopen(self, wanted: Reopen, stored: tuple[int, int]) -> list[Run]:
         """Return the runs that make settled messages deliverable again; `stored` is first and end offset of the queue.
 
-        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get more runs than a settle may make.
+        Raises `OffsetOutOfRange`, and `SystemBusy` if the queue would get too many bitmaps.
         """
         _check_ascending(wanted.spans)
         found: list[Run] = []
@@ -389,77 +428,17 @@ class PopQueue:
                     f"messages {first} to {end - 1} cannot be delivered again: those from {stored[0]} to "
                     f"{stored[1] - 1} are stored"
                 )
-            if first < self.done:
-                found.append(Run(first, min(end, self.done), FREE))
-            i = bisect_right(self._runs, first, key=_end_of)
-            while i < len(self._runs) and (run := self._runs[i]).first < end:
-                if run.state is DONE:
-                    found.append(Run(max(run.first, first), min(run.end, end), FREE))
-                i += 1
-        if found and len(self._runs) + 2 * len(found) > (2 * MAX_RUNS if wanted.may_divide else 0):
-            raise SystemBusy(
-                "the queue, or all queues of the broker, would have too many ranges of settled and unsettled messages: "
-                "first consume those that already wait for redelivery",
-                limit="pop-runs",
-            )
+            states = self._with_settled(first, min(end, self.next))
+            found += [Run(run.first, run.end, FREE) for run in states if run.state is DONE]
+        self._check_room(sum(run.count + BLOCK for run in found))
         return found
 
-    def settled_spans(self) -> list[tuple[int, int]]:
-        """Return first and end offset of each span of settled messages. Any thread may call this."""
-        done, runs = self.done, self.runs
-        return [(0, done)] * bool(done) + [(run.first, run.end) for run in runs if run.state is DONE]
-
-    def has_all(self, settled: Settle) -> bool:
-        """Return whether all messages of a settle are unsettled and were not redelivered since."""
-        return all(self._has_span(first, end, settled.epoch) for first, end in settled.spans)
-
-    def _has_span(self, first: int, end: int, epoch: int) -> bool:
-        if first < self.done or end > self.next:
-            return False
-        i = bisect_right(self._runs, first, key=_end_of)
-        while first < end:
-            run = self._runs[i]
-            if run.state is DONE or run.epoch != epoch:
-                return False
-            first, i = run.end, i + 1
-        return True
-
-    def _has_epoch(self, epoch: int) -> bool:
-        return any(run.epoch == epoch for run in self._runs)
-
-    def _fitting(self, found: list[Run], limit: int) -> int:
-        before = len(self._runs)
-        trial, fitting = self.copy(), 0
-        for number, run in enumerate(found, 1):
-            trial.put(run)
-            if len(trial) <= max(limit, before):
-                fitting = number
-        return fitting
-
-    def _settle_span(
-        self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]
-    ) -> None:
-        runs = self._runs
-        i = bisect_right(runs, first, key=_end_of)
-        while first < end:
-            run = runs[i]
-            stop = min(run.end, end)
-            after = _after(run, settled, first, stop) if run.state is not DONE else None
-            if after is not None:
-                found.append(after)
-            elif run.state is not DONE or settled.outcome is PopOutcome.EXTEND:
-                expired.append((first, stop))
-            first = stop
-            i += 1
-
-    def freed(self, gone: Leave) -> list[Run]:
-        """Return runs that release the messages of a consumer that is gone."""
-        client, died = gone
-        return [
-            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))
-            for run in self._runs
-            if run.client == client and run.state is OUT
-        ]
+    def _check_room(self, messages: int) -> None:
+        if messages and len(self) + messages // BLOCK > MAX_BITMAPS:
+            raise SystemBusy(
+                f"the queue holds too many unsettled messages: settle older ones first, from offset {self.done} on",
+                limit="pop-unsettled",
+            )
 
 
 def _check_ascending(spans: Iterable[tuple[int, int]]) -> None:
@@ -470,16 +449,21 @@ def _check_ascending(spans: Iterable[tuple[int, int]]) -> None:
         before = end
 
 
-def _after(run: Run, settled: Settle, first: int, end: int) -> Run | None:
-    if run.epoch != settled.epoch:
-        return None
+def _with_epoch(block: Block, settled: Settle) -> int:
+    """Return the bitmap of the messages of a block that a settle can change."""
+    out_only = settled.outcome in (PopOutcome.RETURN, PopOutcome.EXTEND)
+    bits = 0
+    for status, each in block.states.items():
+        if status.epoch == settled.epoch and (status.state is OUT or not out_only):
+            bits |= each
+    return bits
+
+
+def _after(run: Run, settled: Settle) -> Run:
+    first, end = run.first, run.end
     match settled.outcome:
-        case PopOutcome.DONE:
-            return Run(first, end, DONE)
         case PopOutcome.FREE:
             return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch, lane=run.lane)
-        case PopOutcome.RETURN if run.state is OUT:
+        case PopOutcome.RETURN:
             return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
-        case PopOutcome.EXTEND if run.state is OUT:
-            return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane, run.lost)
-    return None
+    return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane, run.lost)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Annotated, NamedTuple
@@ -11,18 +11,15 @@ import msgspec
 
 from minimq_common.names import MAX_CLIENT_ID
 
-#: A queue with this many runs delivers no new messages. With twice as many, settles that add runs are refused, and
-#: redeliveries no longer divide runs.
-MAX_RUNS = 4_096
-#: Runs of the dead letters of one queue, alternately settled and open.
-MAX_CLAIMED_RUNS = 65_536
+#: A queue with this many bitmaps, about 300 bytes each, delivers no new messages.
+MAX_BITMAPS = 1 << 18
 #: Delivered and unsettled messages of one queue and group.
 MAX_HELD = 100_000
 #: Counting of `Run.tries` stops here.
 MAX_TRIES = (1 << 31) - 1
 #: Counting of `Run.lost` stops here.
 MAX_LOST = 2
-#: Runs in one fact or one checkpoint row: enough for many consumers that settle at once.
+#: Runs in one fact: enough for many consumers that settle at once.
 _MAX_CHANGED = 1 << 20
 NEVER = (1 << 63) - 1
 _POSITION_BITS = 48
@@ -43,6 +40,21 @@ class RunState(IntEnum):
     #: Delivered; a consumer has them until `until_ms`.
     OUT = 1
     DONE = 2
+
+
+class Status(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The state of an unsettled message, without its lane: see `Run`."""
+
+    state: RunState
+    tries: _Tries = 0
+    until_ms: _Offset = 0
+    epoch: _Offset = 0
+    client: _Client = ""
+    lost: _Lost = 0
+
+    def run(self, first: int, end: int, lane: int = 0) -> Run:
+        """Return the run of some messages with this status."""
+        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, lane, self.lost)
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -75,26 +87,22 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
             return self
         return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane, self.lost)
 
+    @property
+    def status(self) -> Status:
+        """Its status in a bitmap."""
+        return Status(self.state, self.tries, self.until_ms, self.epoch, self.client, self.lost)
+
     def continues(self, before: Run) -> bool:
-        """Return whether it can be merged with `before`, which ends where this run begins."""
-        return (
-            self.state == before.state
-            and self.epoch == before.epoch
-            and self.tries == before.tries
-            and self.until_ms == before.until_ms
-            and self.client == before.client
-            and self.lane == before.lane
-            and self.lost == before.lost
-        )
+        """Return whether it can be merged with `before`: it is the next one, and everything else is the same."""
+        return before.end == self.first and before.lane == self.lane and before.status == self.status
 
 
-def merged_runs(runs: list[Run]) -> list[Run]:
+def merged_runs(runs: Iterable[Run]) -> list[Run]:
     """Merge adjacent runs that have the same state."""
-    found = [runs[0]]
-    for run in runs[1:]:
-        last = found[-1]
-        if run.continues(last):
-            found[-1] = run.part(last.first, run.end)
+    found: list[Run] = []
+    for run in runs:
+        if found and run.continues(found[-1]):
+            found[-1] = run.part(found[-1].first, run.end)
         else:
             found.append(run)
     return found
@@ -174,7 +182,7 @@ class Take(NamedTuple):
     until_ms: int
     #: First and end offset of new messages that do not match the filter of the group: skipped.
     unwanted: tuple[int, int] = (0, 0)
-    #: Deliver no new messages, because the broker has too many runs.
+    #: Deliver no new messages, because the broker has too many bitmaps.
     redeliver_only: bool = False
     #: A prefetch: deliver nothing while messages wait that have failed before.
     ahead: bool = False
@@ -202,8 +210,6 @@ class Settle(NamedTuple):
     outcome: PopOutcome
     #: New end of the invisible duration, or time of the redelivery.
     until_ms: int = 0
-    #: The number of runs may grow.
-    may_divide: bool = True
 
 
 class Claim(NamedTuple):
@@ -218,7 +224,6 @@ class Reopen(NamedTuple):
     """Settled messages are to be delivered again, with all tries left."""
 
     spans: Sequence[tuple[int, int]]
-    may_divide: bool = True
 
 
 class Leave(NamedTuple):

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from minimq_common.errors import GroupConflict
 
 #: Refused members that are remembered and notified; others have to retry.
 _MOST_REFUSED = 1_000
+
+
+class Blocking(NamedTuple):
+    """The oldest unsettled message of a queue that delivers no new ones, because too many wait behind it."""
+
+    offset: int
+    message_group: str
 
 
 @dataclass(slots=True)

@@ -57,12 +57,7 @@ class PopClients:
     def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
         """Count consumers that have messages as present for the grace period, so that no group member can join yet."""
         popped = self._engine.handle.any_store.state.popped.copy()
-        holders = {
-            (group, run.client)
-            for (group, _, _), queue in popped.items()
-            for run in queue.runs
-            if run.client and run.until_ms > now_ms
-        }
+        holders = {(group, client_id) for (group, _, _), queue in popped.items() for client_id in queue.clients(now_ms)}
         for group, client_id in holders:
             self._poppers.expect(group, client_id)
 
@@ -134,8 +129,8 @@ def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
     return [*zip(firsts, map(add, firsts, settle.spans[1::2]), strict=True)]
 
 
-def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock, may_divide: bool) -> PopStep:
-    """Return the step of a settle of the current caller. `may_divide` allows it to divide the queue into more runs."""
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock) -> PopStep:
+    """Return the step of a settle of the current caller."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:
@@ -147,4 +142,4 @@ def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: P
     if outcome is PopOutcome.EXTEND or settle.duration_ms:
         until_ms = clock.after_ms(settle.duration_ms)
     epoch = epoch_of_user(settle.epoch, current_caller().tag)
-    return PopStep(settle.id, PopKey(group, *queue), Settle(epoch, spans, outcome, until_ms, may_divide))
+    return PopStep(settle.id, PopKey(group, *queue), Settle(epoch, spans, outcome, until_ms))

@@ -160,8 +160,8 @@ class PopLine:
             take.answers.add(broker_pb2.PopResult(id=take.id, popped=popped))
         elif self._is_over or take.answers.is_closed or take.ahead:
             take.answers.add(broker_pb2.PopResult(id=take.id))
-        else:  # another take was faster
-            if self._has(queue_id):
+        else:  # another take was faster, or all new messages wait for older ones of their lanes
+            if not step.passed_over and self._has(queue_id):
                 self._rest(queue_id, self._clock.now_ms() + _RECHECK_MS)
             self._wait(take)
             self._waiting.move_to_end(take, last=False)

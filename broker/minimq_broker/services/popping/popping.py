@@ -18,6 +18,7 @@ from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
+from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
@@ -39,9 +40,9 @@ Context = grpc.aio.ServicerContext[broker_pb2.PopRequest, broker_pb2.PopResponse
 #: clients can use.
 MAX_PENDING_STEPS = 4_096
 MAX_PENDING_SPANS = 50_000
-#: Maximum runs of all popped queues, about 240 bytes each. Beyond this, messages are only redelivered.
-MAX_RUNS_IN_ALL = 500_000
-#: Interval at which runs are counted.
+#: Maximum bitmaps of all popped queues, about 300 bytes each. Beyond this, messages are only redelivered.
+MAX_BITMAPS_IN_ALL = 1 << 20
+#: Interval at which bitmaps are counted.
 _COUNT_INTERVAL_S = 1.0
 #: Outcomes after which other consumers may get the messages.
 _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
@@ -270,17 +271,35 @@ class PopService:
         return self._lines.get(topic_id, {}).get(group)
 
     def may_begin(self) -> bool:
-        """Return whether new messages may be delivered, because the number of runs is below its limit."""
+        """Return whether new messages may be delivered, because the number of bitmaps is below its limit."""
         now = time.monotonic()
         if now - self._counted_at >= _COUNT_INTERVAL_S:
             self._counted_at = now
             popped = self._engine.state.popped.copy().items()
-            # Runs of dead letters have their own limit, because consumers do not settle them.
-            runs = sum(len(queue) for (group, _, _), queue in popped if not group.startswith(DEAD_LETTER_PREFIX))
-            if (runs >= MAX_RUNS_IN_ALL) and not self._is_full:
-                log.warning("pop: too many runs, delivers no new messages until some are settled runs=%d", runs)
-            self._is_full = runs >= MAX_RUNS_IN_ALL
+            # Dead letters do not count, because consumers do not settle them.
+            queues = {PopKey(*key): queue for key, queue in popped if not key[0].startswith(DEAD_LETTER_PREFIX)}
+            self._is_full = sum(map(len, queues.values())) >= MAX_BITMAPS_IN_ALL
+            full = [key for key, queue in queues.items() if queue.is_full]
+            if self._is_full and not full:
+                full = [max(queues, key=lambda key: len(queues[key]))]
+            self._note_blocked({key: queues[key].done for key in full})
         return not self._is_full
+
+    def _note_blocked(self, blocked: dict[PopKey, int]) -> None:
+        known = self._engine.tables.blocked
+        found = {
+            key: known[key] if key in known and known[key].offset == offset else blocking(self._engine, key, offset)
+            for key, offset in blocked.items()
+        }
+        for key in found.keys() - known.keys():
+            log.warning(
+                "pop: delivers no new messages until the oldest unsettled one is settled, because too many wait behind "
+                "it group=%s queue=%s offset=%d message_group=%s",
+                key.group,
+                self._engine.state.name_of(QueueKey(key.topic_id, key.queue_id)),
+                *found[key],
+            )
+        self._engine.tables.blocked = found
 
     # ---- settles -----------------------------------------------------------------------------------
 
@@ -294,7 +313,7 @@ class PopService:
                 if self._pending_spans + len(settle.spans) // 2 > MAX_PENDING_SPANS:
                     text = f"more than {MAX_PENDING_SPANS:,} spans of messages are on their way to the disk"
                     raise SystemBusy(text, limit="pop-spans")
-                steps.append(settle_step(state, group, settle, self.clock, self.may_begin()))
+                steps.append(settle_step(state, group, settle, self.clock))
                 self._pending_spans += len(settle.spans) // 2
             except MiniMQError as error:
                 self._note(error, group)

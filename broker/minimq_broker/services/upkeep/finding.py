@@ -206,7 +206,7 @@ def _popped_progress(group: str, popped: PopQueue, offset: int) -> find_pb2.Grou
     progress = find_pb2.GroupProgress(group=group, committed_offset=popped.done)
     if offset < popped.done:
         progress.progress = find_pb2.MESSAGE_PROGRESS_SETTLED
-    run = next((each for each in popped.runs if each.first <= offset < each.end), None)
+    run = popped.run_at(offset)
     if run is not None:
         progress.progress = _PROGRESS[run.state]
         progress.client_id, progress.tries = run.client, run.tries

@@ -55,6 +55,8 @@ class PopStep:
     missed: int = field(default=0, init=False)
     #: The consumer must settle its messages before it gets more.
     makes_room: bool = field(default=False, init=False)
+    #: The take skipped new messages.
+    passed_over: bool = field(default=False, init=False)
     #: The consumer must repeat the take, to show that it is alive.
     must_ask_again: bool = field(default=False, init=False)
 
@@ -88,11 +90,10 @@ class PopJob(Job):
 
 
 class PopDraft:
-    """A popped queue as it will be after a commit. Copied lazily: only if a later decision needs its changes."""
+    """A popped queue as it will be after a commit. The queue is changed only if a later decision depends on that."""
 
     def __init__(self, queue: PopQueue) -> None:
         self._queue = queue
-        self._is_copy = False
         #: Changes that are not put into the queue yet.
         self._pending_runs: list[Run] = []
         self._runs: list[Run] = []
@@ -102,15 +103,11 @@ class PopDraft:
     def queue(self) -> PopQueue:
         """The queue with all changes so far; read-only."""
         if self._pending_runs:
-            queue = self._own()
+            self._queue.begin()
             for run in self._pending_runs:
-                queue.put(run)
+                self._queue.put(run)
             self._pending_runs = []
-        return self._queue
-
-    def _own(self) -> PopQueue:
-        if not self._is_copy:
-            self._queue, self._is_copy = self._queue.copy(), True
+            self._queue.refresh_due()
         return self._queue
 
     def drop_before(self, first: int) -> int:
@@ -119,7 +116,9 @@ class PopDraft:
         if first <= queue.done:
             return 0
         missed = queue.unsettled_before(first)
-        self._own().drop_before(first)
+        queue.begin()
+        queue.drop_before(first)
+        queue.refresh_due()
         self._done = first
         # `State.apply` drops first, then puts the runs: these must not contain dropped messages.
         self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
@@ -138,9 +137,19 @@ class PopDraft:
         self._runs, self._done = [], 0
         return moved
 
+    def undo(self, mark: int) -> None:
+        """Undo the changes since a mark of the queue, none of which `changes` has returned."""
+        self._pending_runs, self._runs, self._done = [], [], 0
+        self._queue.undo(mark)
+
+    def end(self) -> None:
+        """Leave the queue as it was: applying the facts of the commit changes it."""
+        self._pending_runs = []
+        self._queue.end()
+
 
 class PopDrafts:
-    """The popped queues that one commit group changes, as they will be after the commit."""
+    """The popped queues that one commit group changes, as they will be after the commit. `end` undoes the changes."""
 
     def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
         self._state = state
@@ -165,10 +174,10 @@ class PopDrafts:
     def decide_all_or_none(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
         """Return the facts of a job of settles, or raise if one fails. `strict`: a repeated settle fails, too."""
         keys = {step.key for step in job.steps}
-        before = {key: self._drafts[key].queue.copy() for key in keys if key in self._drafts}
+        marks = {key: self._drafts[key].queue.mark() for key in keys if key in self._drafts}
         try:
             for step in job.steps:
-                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what, job.now_ms):
+                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what):
                     raise _not_held(step)
             moved = self.decide(job, 0)
             for step in job.steps:
@@ -177,19 +186,25 @@ class PopDrafts:
                 if step.expired:
                     raise _not_held(step)
         except MiniMQError:
-            for key in keys:
-                self._drafts.pop(key, None)
-            self._drafts |= {key: PopDraft(queue) for key, queue in before.items()}
+            for key in keys & self._drafts.keys():
+                self._drafts[key].undo(marks.get(key, 0))
+                if key not in marks:
+                    self._drafts.pop(key).end()
             raise
         return moved
 
-    def _has_all(self, key: PopKey, settle: Settle, now_ms: int) -> bool:
-        draft = self._draft(key, now_ms)
+    def end(self) -> None:
+        """Undo the changes of all queues, before the facts are applied."""
+        for draft in self._drafts.values():
+            draft.end()
+
+    def _has_all(self, key: PopKey, settle: Settle) -> bool:
+        draft = self._draft(key)
         return draft is not None and draft.queue.has_all(settle)
 
     def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, PopDraft]) -> None:
         key, what = step.key, step.what
-        draft = self._draft(key, job.now_ms) or self._begun(key, what)
+        draft = self._draft(key) or self._begun(key, what)
         if draft is None:  # the group was reset or deleted
             step.expired = [*what.spans] if isinstance(what, Settle) else []
             return
@@ -200,10 +215,8 @@ class PopDrafts:
             case Take():
                 self._take(step, what, job, draft)
             case Settle():
-                settled, step.expired, busy = draft.queue.settle(what)
+                settled, step.expired = draft.queue.settle(what)
                 draft.put(settled)
-                if busy is not None:
-                    raise busy
             case Leave():
                 step.runs = draft.queue.freed(what)
                 draft.put(step.runs)
@@ -227,9 +240,7 @@ class PopDrafts:
 
         def has_some(*, lost_only: bool) -> bool:
             return take.client != "" and any(
-                queue.is_with(take.client, job.now_ms, lost_only=lost_only)
-                for queue in queues
-                if queue.has_lost or not lost_only
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in queues
             )
 
         for queue in queues:
@@ -245,6 +256,7 @@ class PopDrafts:
         if not step.makes_room:
             draft.put(runs)
             step.runs = [run for run in runs if run.state is RunState.OUT]
+            step.passed_over = len(runs) > len(step.runs)
 
     def _queues(self, group: str) -> list[PopQueue]:
         found = list[PopQueue]()
@@ -262,11 +274,9 @@ class PopDrafts:
         queue = QueueKey(step.key.topic_id, step.key.queue_id)
         return (self._ends.get(queue) or self._state.end(queue)).offset
 
-    def _draft(self, key: PopKey, now_ms: int) -> PopDraft | None:
+    def _draft(self, key: PopKey) -> PopDraft | None:
         draft = self._drafts.get(key)
         if draft is None and (queue := self._state.popped.get(key)) is not None:
-            if now_ms >= queue.due_ms and not queue.has_lanes:  # with lanes it is always right
-                queue.refresh_due()
             draft = self._drafts[key] = PopDraft(queue)
         return draft
 

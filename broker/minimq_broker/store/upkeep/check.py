@@ -14,7 +14,7 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
-from minimq_broker.core.popping.pop_queue import PopRow
+from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import RunState
 from minimq_broker.core.producers import Place, ProducerTable
 from minimq_broker.core.state import BatchApplied, Effect, QueueKey, State
@@ -110,7 +110,7 @@ def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             state = checkpoint.load()
             saved = state.position
-            found = [*popped_findings(state, checkpoint.popped())]
+            found = [*popped_findings(state)]
             if walk.replayed is not None and not report.findings and not found:
                 found += _differences(take_changes(walk.replayed), checkpoint)
             report.findings += [f"checkpoint: {finding}" for finding in found]
@@ -301,31 +301,29 @@ class DueCheck:
             yield int.from_bytes(key[8:16], "big"), f"the due row {key.hex()} is missing"
 
 
-def popped_findings(state: State, rows: Iterable[tuple[tuple[str, int, int], PopRow]]) -> Iterator[str]:
-    """Yield a text for each popped queue whose saved row is wrong."""
-    for (group, topic_id, queue_id), row in rows:
+def popped_findings(state: State) -> Iterator[str]:
+    """Yield a text for each popped queue whose saved rows are wrong."""
+    for (group, topic_id, queue_id), popped in state.popped.items():
         queue = QueueKey(topic_id, queue_id)
         committed = state.committed.get((group, topic_id, queue_id), 0)
         if group.startswith(DEAD_LETTER_PREFIX):  # settled by operators: no group has offsets there
-            committed = row.done
-        reason = _mistake(row, state.end(queue).offset, committed)
+            committed = popped.done
+        reason = _mistake(popped, state.end(queue).offset, committed)
         if reason:
             yield f"queue {state.name_of(queue)} as group {group} pops it: {reason}"
 
 
-def _mistake(row: PopRow, end: int, committed: int) -> str:
-    if row.done != committed:
-        return f"it is settled to {row.done}, but the offset of the group is {committed}"
-    following = row.done
-    for run in row.runs:
-        if run.first != following or run.end <= run.first:
-            return f"messages {run.first} to {run.end} stand where those from {following} on should"
-        if run.state is not RunState.FREE and run.state is not RunState.OUT and run.first == row.done:
-            return f"messages {run.first} to {run.end} are done, but it is settled to {row.done} only"
-        if run.state is RunState.OUT and not (run.tries and run.epoch):
-            return f"messages {run.first} to {run.end} are in flight, but were never handed out"
-        following = run.end
-    return f"it was handed out to {following}, but ends at {end}" if following > end else ""
+def _mistake(popped: PopQueue, end: int, committed: int) -> str:
+    if popped.done != committed:
+        return f"it is settled to {popped.done}, but the offset of the group is {committed}"
+    for status, count in popped.statuses(0):
+        if status.state is RunState.DONE:
+            return f"{count} messages are settled and unsettled"
+        if status.state is RunState.OUT and not (status.tries and status.epoch):
+            return f"{count} messages are in flight, but were never delivered"
+    if popped.last > popped.next:
+        return f"message {popped.last - 1} was delivered, but the next new one is {popped.next}"
+    return f"it was delivered to {popped.next}, but ends at {end}" if popped.next > end else ""
 
 
 def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:

@@ -123,15 +123,15 @@ def _about(log: CommitLog, state: State) -> dict[str, Any]:
 
 
 def _popped(queue: PopQueue) -> dict[str, Any]:
-    unsettled = [run for run in queue.runs if run.state is not RunState.DONE]
-    due_ms = min((run.until_ms for run in unsettled if run.state is RunState.OUT), default=NEVER)
+    statuses = [status for status, _ in queue.statuses(0)]
+    due_ms = min((status.until_ms for status in statuses if status.state is RunState.OUT), default=NEVER)
     return {
         "settled_to": queue.done,
         "handed_out_to": queue.next,
-        "pieces": len(queue),
-        "unsettled": sum(run.count for run in unsettled),
+        "bitmaps": len(queue),
+        "unsettled": queue.unsettled_before(queue.next),
         "in_flight": queue.held,
-        "most_tries": max((run.tries for run in unsettled), default=0),
+        "most_tries": max((status.tries for status in statuses), default=0),
         "next_deadline": None if due_ms == NEVER else moment(due_ms).isoformat(timespec="milliseconds"),
     }
 

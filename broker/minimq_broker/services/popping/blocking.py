@@ -1,0 +1,28 @@
+"""Finds the message group of a message that blocks a work queue."""
+
+from __future__ import annotations
+
+import struct
+
+import lmdb
+
+from minimq_broker.core.popping.pop_runs import PopKey
+from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.core.state import QueueKey
+from minimq_broker.services.engine import Engine
+from minimq_broker.store.rows import ReadLimits
+from minimq_common.batch.records import RecordBatch
+from minimq_common.errors import MiniMQError
+from minimq_common.properties import MESSAGE_GROUP
+
+
+def blocking(engine: Engine, key: PopKey, offset: int) -> Blocking:
+    """Return a message of a queue with its message group; "" if it has none, or cannot be read."""
+    name = ""
+    try:
+        batches, _ = engine.store.search(QueueKey(key.topic_id, key.queue_id), offset, ReadLimits(1, 1))
+        batch = RecordBatch(bytes(batches[0].data))
+        name = batch.properties(0).get(MESSAGE_GROUP, "")
+    except (MiniMQError, lmdb.Error, struct.error, LookupError):  # reading the delivered messages reports the damage
+        pass
+    return Blocking(offset, name)
