@@ -90,6 +90,8 @@ def seconds(*options: str) -> str:
         ("Messages", "different tags of a batch", f"{batch.MAX_TAGS:,}"),
         ("Messages", "different tags of a batch", f"{batch.MAX_TAG_HASHES} "),
         ("Messages", "batch |", mib(OPTIONS.max_batch_bytes)),
+        ("Messages", "transaction of a producer", mib(protocol_bounds.MAX_ATOMIC_BYTES)),
+        ("Messages", "transaction of a producer", f"{protocol_bounds.MAX_ATOMIC_BATCHES:,} batches"),
         ("Messages", "content of a compressed batch", mib(compression.MAX_CONTENT_BYTES)),
         ("Lists in one request", "queues that a member requests", f"{max_items(broker_pb2.AcquireQueues, 'queues'):,}"),
         ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),

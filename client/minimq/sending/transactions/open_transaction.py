@@ -88,7 +88,7 @@ class TransactionFace(Generic[M]):
         if self._size + item.size > MAX_ATOMIC_BYTES:
             error = MessageTooLarge(
                 f"the transaction would have {self._size + item.size:,} bytes, the limit is {MAX_ATOMIC_BYTES:,}: end "
-                "it earlier, and begin another one"
+                "it earlier and begin another one, or send large bodies without a transaction"
             )
             self._not_sent([item], error)
             raise error
