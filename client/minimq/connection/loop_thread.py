@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
 from functools import partial
+from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
 from minimq.transport.client_log import client_logger, handed_over
@@ -21,6 +22,8 @@ log = client_logger(__name__)
 
 CLOSED = "the client was closed"
 
+#: Seconds to wait for gRPC's reports about ended calls; they take milliseconds.
+_REPORTED_S = 1.0
 #: Seconds between cancellations of a task that does not end.
 _RECANCEL_INTERVAL_S = 0.1
 
@@ -179,15 +182,28 @@ class LoopThread:
     async def _end(self) -> None:
         if asyncio.get_running_loop() is self._loop:  # false if Ctrl-C interrupted its start
             self._call_at_end()
-        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
-            for task in tasks:
-                task.cancel()
-            # A gRPC stream that breaks while it starts can swallow the cancellation of its reader.
-            ended, _ = await asyncio.wait(tasks, timeout=_RECANCEL_INTERVAL_S)
-            await asyncio.gather(*ended, return_exceptions=True)  # else asyncio logs errors as never retrieved
+        await _cancel(lambda task: isinstance(task.get_coro(), CoroutineType))
         await asyncio.get_running_loop().shutdown_default_executor()
         if asyncio.get_running_loop() is self._loop:
             await self._finish()
+        # gRPC's own tasks, which Cython runs, end when it has reported the end of each call. Reports that are not read
+        # would keep this loop in memory.
+        if tasks := _other_tasks():
+            await asyncio.wait(tasks, timeout=_REPORTED_S)
+        await _cancel(lambda _: True)
+
+
+def _other_tasks() -> set[asyncio.Task[Any]]:
+    return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
+
+
+async def _cancel(is_chosen: Callable[[asyncio.Task[Any]], bool]) -> None:
+    while tasks := [*filter(is_chosen, _other_tasks())]:
+        for task in tasks:
+            task.cancel()
+        # A gRPC stream that breaks while it starts can swallow the cancellation of its reader.
+        ended, _ = await asyncio.wait(tasks, timeout=_RECANCEL_INTERVAL_S)
+        await asyncio.gather(*ended, return_exceptions=True)  # else asyncio logs errors as never retrieved
 
 
 class _Loop(asyncio.SelectorEventLoop):
