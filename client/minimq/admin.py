@@ -19,7 +19,7 @@ from minimq.operations.topics import TopicOperations
 from minimq.operations.transactions import TransactionOperations
 from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -71,7 +71,7 @@ class Admin(AdminMethods):
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         super().__init__(Masters(self._client))
-        self._when_dropped = WhenDropped(self, self._client.close)
+        self._finalizer = Finalizer(self, self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -81,5 +81,4 @@ class Admin(AdminMethods):
 
     def close(self) -> None:
         """Close all connections; later calls raise `Closed`. Idempotent."""
-        self._when_dropped.closed()
-        self._client.close()
+        self._finalizer.close(self._client.close)

@@ -21,7 +21,7 @@ import pytest
 from minimq import Admin, ConsumeResult, LocalCluster, Message, ReceivedMessage
 from minimq import Producer as PlainProducer
 from minimq.aio import Cluster, PullConsumer, PushConsumer
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import Closed, InvalidArgument
 from support.chance import SEED
 from support.relay import Relay
 from support.waiting import wait_until
@@ -62,27 +62,6 @@ async def read(consumer: PullConsumer, count: int) -> list[bytes]:
         while len(bodies) < count:
             bodies += [message.body for message in await consumer.poll(0.5)]
     return bodies
-
-
-@pytest.mark.parametrize(("error", "raises"), [(Fenced("lost"), False), (Unavailable("away"), True)])
-def test_the_end_of_a_with_block_logs_a_lost_lease_and_raises_what_else_fails(
-    cluster: LocalCluster, caplog: pytest.LogCaptureFixture, error: MiniMQError, raises: bool
-) -> None:
-    class Failing(PullConsumer):
-        async def close(self) -> None:
-            await super().close()
-            raise error
-
-    async def run() -> None:
-        async with Failing(cluster.nameserver, group="g"):
-            pass
-
-    if raises:
-        with pytest.raises(Unavailable, match="away"):
-            asyncio.run(run())
-    else:
-        asyncio.run(run())
-        assert "lost" in caplog.text
 
 
 def test_what_a_cancelled_poll_brings_is_neither_lost_nor_committed(cluster: LocalCluster, topic: str) -> None:

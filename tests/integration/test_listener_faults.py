@@ -191,8 +191,9 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
     assert caplog.text.count(f"reading has stopped, leaving the group={group}") == 1
     assert "the listener failed" not in caplog.text
     assert sum(admin.committed_offsets(group, topic).values()) == 0
-    with pytest.raises(InternalError, match=r"had stopped reading before: .* event loop of the listener has ended"):
-        asyncio.run(consumer.close())
+    assert isinstance(consumer.error, InternalError)
+    assert "event loop of the listener has ended" in consumer.error.message
+    asyncio.run(consumer.close())
     assert sum(admin.committed_offsets(group, topic).values()) == 0
     listener = Listener()
     with PushConsumer(cluster.nameserver, group=group) as successor:

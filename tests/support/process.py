@@ -13,8 +13,9 @@ from collections.abc import Iterator
 def process(*command: str, **variables: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command with our packages beside the block, and end it with the block at the latest."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), **variables}
+    pipe = subprocess.PIPE
     started = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, start_new_session=True
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True
     )
     with started:
         try:

@@ -23,7 +23,6 @@ from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
 from minimq.receiving.work_queues.simple_reader import TakenMessages
 from minimq.transport.start_position import Start
-from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
@@ -49,11 +48,7 @@ class PullConsumer(PullFace):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        """Close. An error is logged, not raised, if the consumer has lost its queues, or if the block raised."""
-        try:
-            await self.close()
-        except MiniMQError as failure:
-            self._end_block(failure, error)
+        await self.close()
 
     # ---- what to read ---------------------------------------------------------------------------
 
@@ -119,10 +114,9 @@ class PullConsumer(PullFace):
 
         It continues if the call is cancelled; another call waits for its end.
         """
-        if self._reader.is_forked:
+        if not self._finalizer.detach():
             return
         if self._closing is None:
-            self._when_dropped.closed()
             self._reader.halt()  # ends a running poll
             self._closing = asyncio.ensure_future(self._close())
             self._closing.add_done_callback(_mark_retrieved)
@@ -164,13 +158,13 @@ class PushConsumer(PushFace):
             InvalidArgument: also if the listener is not a coroutine function.
         """
         await self._runner.start_on(asyncio.get_running_loop(), self._adapter(listener, awaited=True))
-        self._when_dropped.closed()  # from here on it runs even without references to this object
+        self._finalizer.detach()  # from here on it runs even without references to this object
 
     async def close(self, timeout: float = 30.0) -> None:
         """Wait for running calls of the listener, commit, leave the group; see `minimq.PushConsumer.close`."""
         self._runner.check_may_close()
-        self._when_dropped.closed()
-        await asyncio.to_thread(self._runner.close, waiting_s(timeout))
+        if self._finalizer.detach():
+            await asyncio.to_thread(self._runner.close, waiting_s(timeout))
 
 
 class SimpleConsumer(SimpleFace):
@@ -246,8 +240,8 @@ class SimpleConsumer(SimpleFace):
 
     async def close(self) -> None:
         """Leave the group and close; see `minimq.SimpleConsumer.close`. Idempotent."""
-        self._when_dropped.closed()
-        await asyncio.to_thread(self._reader.end)
+        if self._finalizer.detach():
+            await asyncio.to_thread(self._reader.end)
 
     async def _settle(self, operation: Operation, messages: Receivables, how: Settlement) -> None:
         if not self._interceptors:

@@ -226,10 +226,8 @@ class Producer(ProducerFace):
 
     async def close(self, timeout: float | None = None) -> None:
         """Flush and close; see `minimq.Producer.close`. Idempotent."""
-        if self._core.client.connection.is_forked:
-            return
-        self._when_dropped.closed()
-        await asyncio.to_thread(self._core.close, timeout)
+        if self._finalizer.detach():
+            await asyncio.to_thread(self._core.close, timeout)
 
     # ---- without blocking the loop --------------------------------------------------------------
 

@@ -48,8 +48,7 @@ class TransactionalProducer(TransactionalFace[AsyncTransactionCheck]):
 
     async def close(self) -> None:
         """Close. A `check` of the producer group decides on open transactions later. Idempotent."""
-        if not self._core.client.connection.is_forked:
-            self._when_dropped.closed()
+        if self._finalizer.detach():
             await asyncio.to_thread(self._core.release)
 
 

@@ -138,7 +138,7 @@ class ClusterClient:
     def close(self) -> None:
         """Cancel running calls; close the connection unless it is shared. Idempotent; does nothing in a fork."""
         check_no_signal()
-        if self.connection.is_forked:
+        if self.connection.is_void:
             return
         self._closed.set()
         if self.under_way:

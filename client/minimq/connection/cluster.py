@@ -9,8 +9,7 @@ from typing import Self, Unpack
 
 from minimq.connection.connection import Connection
 from minimq.options import DEFAULT_NAMESERVER, NoOthers, nameserver_addresses, refuse_others
-from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import check_no_signal
+from minimq.transport.dropped import Finalizer
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -51,7 +50,7 @@ class Cluster:
             nameserver = DEFAULT_NAMESERVER if opened is None else opened.nameservers
         #: Internal.
         self.connection = Connection(nameserver_addresses(nameserver), security=opened or PLAIN)
-        self._when_dropped = WhenDropped(self, self.connection.close)
+        self._finalizer = Finalizer(self, self.connection.close)
 
     @property
     def nameservers(self) -> tuple[str, ...]:
@@ -74,16 +73,14 @@ class Cluster:
 
     def leave_to_client(self) -> Self:
         """Disable the warning for a cluster that is dropped: a client has created this one, and closes it."""
-        self._when_dropped.closed()
+        self._finalizer.detach()
         return self
 
     def close(self) -> None:
         """Close all connections and end the thread. Idempotent; does nothing in a fork."""
-        check_no_signal()
-        self._when_dropped.closed()
-        self.connection.close()
+        self._finalizer.close(self.connection.close)
 
     async def aclose(self) -> None:
         """Like `close`, without blocking the event loop of the caller."""
-        self._when_dropped.closed()
-        await asyncio.to_thread(self.connection.close)
+        if self._finalizer.detach():
+            await asyncio.to_thread(self.connection.close)

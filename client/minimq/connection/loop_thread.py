@@ -81,9 +81,9 @@ class LoopThread:
         self._at_end: list[Callable[[], object]] = []
 
     @property
-    def is_forked(self) -> bool:
+    def is_void(self) -> bool:
         """True in a fork of the process that created this: the thread does not exist there."""
-        return self.process.is_forked
+        return self.process.is_void
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork."""
@@ -98,7 +98,7 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Schedule a call on the loop. False if the loop is closed: then the call is never made."""
-        if self.process.is_forked:
+        if self.process.is_void:
             return False
         if threading.get_ident() == self._ident and self._loop is not None:  # no wake-up needed
             self._loop.call_soon(callback, *arguments)
@@ -125,7 +125,7 @@ class LoopThread:
 
     def close(self) -> None:
         """Cancel all tasks, stop the loop, and join the thread. Idempotent; does nothing in a fork."""
-        if self.process.is_forked:
+        if self.process.is_void:
             return
         with self._lock:
             self._closed = True

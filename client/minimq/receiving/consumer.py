@@ -165,9 +165,9 @@ class Consumer:
         self._all_revoked = False
 
     @property
-    def is_forked(self) -> bool:
+    def is_void(self) -> bool:
         """True in a fork of the process that made the consumer: the membership stays with the parent."""
-        return self._process.is_forked
+        return self._process.is_void
 
     @property
     def assignment(self) -> list[MessageQueue]:

@@ -18,17 +18,13 @@ from minimq.receiving.interceptor import ReceiveInterceptor
 from minimq.receiving.pull_reader import ITERATED_MESSAGES, PullReader
 from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import check_no_signal
+from minimq.transport.dropped import Finalizer
 from minimq.transport.start_position import Start
-from minimq_common.errors import Closed, Fenced, MiniMQError, TopicNotFound
+from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-log = client_logger(__name__)
 
 
 class PullFace(ConsumerFace):
@@ -63,16 +59,7 @@ class PullFace(ConsumerFace):
             interceptors=interceptors,
         )
         self._turn = self._make_turn()
-        self._when_dropped = WhenDropped(self, self._reader.release)
-
-    def _end_block(self, failure: MiniMQError, error: BaseException | None) -> None:
-        """Log, rather than raise, failed commits of lost queues, and errors that follow another one."""
-        if error is None and not isinstance(failure, Fenced):
-            raise failure
-        if not (
-            isinstance(failure, TopicNotFound) and isinstance(error, TopicNotFound)
-        ):  # `error` already reports the deletion
-            log.warning("consumer: last commit failed group=%s error=%s", self.group, failure)
+        self._finalizer = Finalizer(self, self._reader.release)
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
         """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
@@ -141,11 +128,7 @@ class PullConsumer(PullFace):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close. Log, rather than raise, failed commits of lost queues, and errors that follow another one."""
-        try:
-            self.close()
-        except MiniMQError as failure:
-            self._end_block(failure, error)
+        self.close()
 
     # ---- what to read ---------------------------------------------------------------------------
 
@@ -266,17 +249,12 @@ class PullConsumer(PullFace):
     def close(self) -> None:
         """Commit finished messages unless `auto_commit` is off, leave the group, and end. Idempotent.
 
-        A `poll` in another thread raises `Closed`; `close` waits for a callback that it runs.
-
-        Raises:
-            Fenced: a queue was lost, so that its offset is not recorded. As after the other errors, the consumer is
-                closed nevertheless.
-            MiniMQError: the last commit failed.
+        A `poll` in another thread raises `Closed`; `close` waits for a callback that it runs. If the last commit fails,
+        it logs a warning, and the messages are redelivered; `commit` before it raises.
         """
-        check_no_signal()
-        self._when_dropped.closed()
-        if self._reader.is_forked:
-            return
+        self._finalizer.close(self._close)
+
+    def _close(self) -> None:
         self._reader.halt()
         with self._turn:
             try:

@@ -41,6 +41,8 @@ _TICK_S = 0.2
 _TICKS_PER_RECREATION_CHECK = 3
 #: A broker may lack a topic that other brokers have for this long, in seconds; then the user gets an error.
 _MISSING_GRACE_S = 10.0
+#: Maximum time of the last commit, in seconds.
+_CLOSE_S = 3.0
 
 
 class PullReader(Consumer):
@@ -151,7 +153,7 @@ class PullReader(Consumer):
 
     def halt(self) -> None:
         """Make the running poll and all later ones raise `Closed`: the first step of `close`."""
-        if not self._process.is_forked:
+        if not self._process.is_void:
             self._fetcher.halt()
 
     async def _join_by(self, deadline: float) -> bool:
@@ -215,8 +217,8 @@ class PullReader(Consumer):
             if self._committing is not None:
                 self._client.connection.call_soon(self._committing.cancel)  # the last commit supersedes it
             if self._auto_commit and self._fetcher.commits.has_any:
-                await self._on_loop(partial(self._record_all, automatic=True))
-        except Closed as error:  # the `Cluster` was closed before
+                await self._on_loop(partial(self._record_all, automatic=True, retry_s=_CLOSE_S))
+        except MiniMQError as error:  # the messages are redelivered
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
     def release(self) -> None:
@@ -267,9 +269,9 @@ class PullReader(Consumer):
             raise error
         log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
 
-    async def _record_all(self, *, automatic: bool) -> None:
+    async def _record_all(self, *, automatic: bool, retry_s: float = math.inf) -> None:
         commits = self._fetcher.commits
-        retry_s = self._options.request_timeout_s
+        retry_s = min(retry_s, self._options.request_timeout_s)
         await commits.record_all(commits.progress_of_all(), automatic=automatic, retry_s=retry_s)
 
     async def _start_offset(self, queue: MessageQueue) -> int:

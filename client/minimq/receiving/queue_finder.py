@@ -13,7 +13,7 @@ from minimq.connection.connection import BrokerMethod, together
 from minimq.connection.read_places import ReadPlaces
 from minimq.receiving.commits import BrokerOffsets
 from minimq.receiving.queue_decisions import Commit
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicId, TopicRoute
 from minimq_common.moments import Time, timestamp_ms
@@ -70,7 +70,7 @@ class QueueFinder:
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client)
-        self._when_dropped = WhenDropped(self, self._client.close)
+        self._finalizer = Finalizer(self, self._client.close)
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
@@ -171,8 +171,7 @@ class QueueFinder:
 
     def close(self) -> None:
         """Close all connections. Idempotent."""
-        self._when_dropped.closed()
-        self._client.close()
+        self._finalizer.close(self._client.close)
 
     async def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]

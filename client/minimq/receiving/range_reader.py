@@ -24,7 +24,7 @@ from minimq.receiving.pulls import Pulls
 from minimq.receiving.queue_decisions import FetchOptions
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.received import EncodedBatch, ReceivedBatch
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
@@ -70,7 +70,7 @@ class RangeReader:
         self._lock = threading.Lock()  # protects the two below
         self._readings: set[_Reading] = set()
         self._closed = False
-        self._when_dropped = WhenDropped(self, self._client.close)
+        self._finalizer = Finalizer(self, self._client.close)
 
     def read(
         self,
@@ -128,7 +128,9 @@ class RangeReader:
 
     def close(self) -> None:
         """Close all connections; running reads fail with `Closed`. Idempotent."""
-        self._when_dropped.closed()
+        self._finalizer.close(self._close)
+
+    def _close(self) -> None:
         with self._lock:
             self._closed = True
             readings = list(self._readings)

@@ -23,7 +23,7 @@ from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
@@ -48,7 +48,7 @@ class ProducerFace:
     ) -> None:
         changed = with_changes(options or ProducerOptions(), changes, type(self))
         self._core = ProducerCore(nameserver, changed, interceptors)
-        self._when_dropped = WhenDropped(self, self._core.release, self._core.flush)
+        self._finalizer = Finalizer(self, self._core.release, self._core.flush)
 
     def statistics(self) -> ProducerStatistics:
         """Return the statistics so far: messages, retries, bytes, latencies, and the brokers that are avoided now."""
@@ -340,8 +340,7 @@ class Producer(ProducerFace):
             SendFailed: messages were not acknowledged in that time; the text has their number by topic. Their futures
                 fail with `Closed`.
         """
-        self._when_dropped.closed()
-        self._core.close(timeout)
+        self._finalizer.close(partial(self._core.close, timeout))
 
 
 def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendReceipt]) -> None:

@@ -103,8 +103,8 @@ class ProducerCore:
         if self._interceptors:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
             return
-        if self._process.is_forked:
-            self._process.check_fork()
+        if self._process.is_void:
+            self._process.check_void()
         self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
 
     def prepare(
@@ -116,8 +116,8 @@ class ProducerCore:
         reply_to: str | None = None,
     ) -> PendingMessage:
         """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
-        if self._process.is_forked:
-            self._process.check_fork()
+        if self._process.is_void:
+            self._process.check_void()
         if not self._interceptors:
             return self._prepare(message, queue, selector, outcome, reply_to)
         message = self._interceptors.before_send(message)
@@ -329,7 +329,7 @@ class ProducerCore:
         Does nothing in a fork: threads and connections belong to the parent process.
         """
         check_no_signal()
-        if self._process.is_forked:
+        if self._process.is_void:
             return
         timeout_s = self.options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
         with self._closing:

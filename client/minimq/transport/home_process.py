@@ -16,6 +16,8 @@ from minimq_common.errors import Closed, UsageError
 
 log = client_logger(__name__)
 
+#: True from the moment on at which daemon threads stop, at the end of the process.
+is_finalizing = sys.is_finalizing
 #: Cached: a system call for each message would cost a tenth of a send.
 _pid = os.getpid()
 _main_thread = threading.main_thread().ident
@@ -83,7 +85,7 @@ def _after_fork_in_child() -> None:
     loop_threads.clear()
     _pid, _main_thread = os.getpid(), threading.get_ident()
     for home in [*_homes]:
-        home.is_forked = True
+        home._is_forked = True
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
@@ -123,20 +125,27 @@ class HomeProcess:
                 "(threading, socket, select), which would stop the whole process. Use threads or asyncio here, or run "
                 "the client in a process of its own without that patch (docs/processes.md)"
             )
+        if is_finalizing():
+            raise Closed("no client works at the end of the interpreter: its threads would not run")
         self._process = _pid
-        #: True in a fork of that process.
-        self.is_forked = False
+        self._is_forked = False
         _homes.add(self)
 
-    def check(self) -> None:
-        """Check before a blocking call: raise `Closed` in a fork, and `UsageError` as `check_no_signal`."""
-        check_no_signal()
-        if self.is_forked:
-            self.check_fork()
+    @property
+    def is_void(self) -> bool:
+        """True in a fork, and once the interpreter ends: the threads of clients do not run there."""
+        return self._is_forked or is_finalizing()
 
-    def check_fork(self) -> None:
-        """Raise `Closed` in a fork."""
-        if self.is_forked:
+    def check(self) -> None:
+        """Check before a blocking call: raise `Closed` as `check_void`, and `UsageError` as `check_no_signal`."""
+        self.check_void()
+        check_no_signal()
+
+    def check_void(self) -> None:
+        """Raise `Closed` in a fork, and once the interpreter ends."""
+        if is_finalizing():
+            raise Closed("the interpreter ends, and has stopped the threads of the client: use it before that")
+        if self._is_forked:
             raise Closed(
                 f"the client was made in process {self._process}, and this is its fork {_pid}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from minimq.transport import dropped
-from minimq.transport.dropped import Closing, WhenDropped
+from minimq.transport.dropped import Closing, Finalizer
 
 
 def test_a_second_close_returns_when_the_first_is_over() -> None:
@@ -47,8 +47,8 @@ def test_a_client_that_a_fork_closes_and_drops_keeps_its_parts(monkeypatch: pyte
     kept: list[object] = []
     monkeypatch.setattr(dropped, "_never_released", kept)
     client = Client()
-    when_dropped = WhenDropped(client, release)
+    finalizer = Finalizer(client, release)
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    when_dropped.closed()
+    finalizer.close(release)
     del client
     assert kept == [release]

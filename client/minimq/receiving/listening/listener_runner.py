@@ -144,9 +144,10 @@ class ListenerRunner(Generic[D]):
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
         self.replier = Replier(source.client, MOST_BODY_BYTES)
         self._closing, self._is_closed = Closing(), False
-        self._broken: BaseException | None = None
+        #: Why reading has stopped for good.
+        self._broken: MiniMQError | None = None
         #: Why the latest attempt to take messages failed; None after one that worked.
-        self.error: MiniMQError | None = None
+        self._refusal: MiniMQError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
         self._takes, self._woken = 0, -1
@@ -170,8 +171,14 @@ class ListenerRunner(Generic[D]):
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        is_rejected = self.error is not None and not self.error.retriable
-        return is_taking and self._broken is None and not is_rejected and not self._is_closed and self._source.is_member
+        is_rejected = self._refusal is not None and not self._refusal.retriable
+        is_open = self._broken is None and not self._is_closed
+        return is_taking and is_open and not is_rejected and self._source.is_member
+
+    @property
+    def error(self) -> MiniMQError | None:
+        """See `PushConsumer.error`."""
+        return self._broken or self._refusal
 
     # ---- start -------------------------------------------------------------------------------------
 
@@ -345,12 +352,12 @@ class ListenerRunner(Generic[D]):
         while not self.is_stopping:
             try:
                 await self._source.take(self._most_calls - self._running)
-                self.error = None
+                self._refusal = None
                 self._outage.worked("consumer: goes on group=%s", self._source.group)
             except Closed:
                 return
             except MiniMQError as error:
-                self.error = error
+                self._refusal = error
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
                 self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(PAUSE_S)
@@ -412,7 +419,7 @@ class ListenerRunner(Generic[D]):
 
     # ---- close -------------------------------------------------------------------------------------
 
-    async def _give_up(self, error: BaseException) -> None:
+    async def _give_up(self, error: MiniMQError) -> None:
         log.critical("consumer: reading has stopped, leaving the group=%s", self._source.group, exc_info=error)
         self._broken = error
         await self._stop_taking(_QUIET_CLOSE_S)
@@ -467,7 +474,7 @@ class ListenerRunner(Generic[D]):
 
     def close(self, timeout_s: float) -> None:
         """See `PushConsumer.close`."""
-        if not self._client.connection.is_forked:
+        if not self._client.connection.is_void:
             self.check_may_close()
             self._closing.run(partial(self._close, timeout_s))
 
@@ -483,8 +490,6 @@ class ListenerRunner(Generic[D]):
             if self._calls is not None:
                 self._calls.close()
             self.drop()
-        if self._broken is not None:
-            raise InternalError(f"the consumer had stopped reading before: {self._broken!r}; see the log")
 
     def drop(self) -> None:
         """Close all; pending replies get `CLOSE_S` first. On any thread but that of the loop."""

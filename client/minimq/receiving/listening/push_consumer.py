@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
@@ -19,7 +20,7 @@ from minimq.receiving.listening.listener import AsyncListener, Listener, Listene
 from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq.transport.start_position import Start
 from minimq_common.errors import InvalidArgument, MiniMQError
 
@@ -80,7 +81,7 @@ class PushFace(ConsumerFace):
             )
         self._runner = ListenerRunner(self._reader, threads, chosen)
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
-        self._when_dropped = WhenDropped(self, self._runner.drop)
+        self._finalizer = Finalizer(self, self._runner.drop)
 
     @property
     def is_ready(self) -> bool:
@@ -89,7 +90,10 @@ class PushFace(ConsumerFace):
 
     @property
     def error(self) -> MiniMQError | None:
-        """The error of its latest attempt to read, such as `GroupConflict`; None if that worked. It keeps trying."""
+        """The error of its latest attempt to read, such as `GroupConflict`; None if that worked. It keeps trying.
+
+        After an `InternalError` it does not: it has stopped reading, and has left its group.
+        """
         return self._runner.error
 
     def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
@@ -154,10 +158,6 @@ class PushConsumer(PushFace):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         try:
             self.close()
-        except MiniMQError:
-            if error is None:
-                raise
-            log.warning("consumer: had stopped reading before group=%s", self.group)  # not the first failure
         except KeyboardInterrupt:
             # A second Ctrl-C ends the wait for calls of the listener: the first one propagates.
             if not isinstance(error, KeyboardInterrupt):
@@ -178,7 +178,7 @@ class PushConsumer(PushFace):
             RuntimeError: the system cannot start another thread.
         """
         self._runner.start(self._adapter(listener, awaited=False))
-        self._when_dropped.closed()  # it keeps running without references to this object
+        self._finalizer.detach()  # it keeps running without references to this object
 
     def close(self, timeout: float = 30.0) -> None:
         """Stop fetching, wait for running calls of the listener, commit, and leave the group. Idempotent.
@@ -190,7 +190,5 @@ class PushConsumer(PushFace):
         Raises:
             InvalidArgument: it is called by a callback or the listener, which it would have to wait for, or the timeout
                 is not a number.
-            InternalError: reading had stopped before, after an internal error; the consumer is closed nevertheless.
         """
-        self._when_dropped.closed()
-        self._runner.close(waiting_s(timeout))
+        self._finalizer.close(partial(self._runner.close, waiting_s(timeout)))

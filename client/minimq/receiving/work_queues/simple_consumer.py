@@ -17,8 +17,7 @@ from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
-from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import check_no_signal
+from minimq.transport.dropped import Finalizer
 from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -51,7 +50,7 @@ class SimpleFace:
         self._reader = SimpleReader(nameserver, group, client_id, options)
         self._client = self._reader.client
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
-        self._when_dropped = WhenDropped(self, self._reader.drop)
+        self._finalizer = Finalizer(self, self._reader.drop)
 
     @property
     def group(self) -> str:
@@ -249,6 +248,4 @@ class SimpleConsumer(SimpleFace):
 
         Unsettled messages are redelivered to others at once, unless `free_on_close` is False.
         """
-        check_no_signal()
-        self._when_dropped.closed()
-        self._reader.end()
+        self._finalizer.close(self._reader.end)

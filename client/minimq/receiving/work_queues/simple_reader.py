@@ -382,7 +382,7 @@ class SimpleReader:
 
     def end(self) -> None:
         """Close and wait, on any thread but that of the loop; see `SimpleConsumer.close`."""
-        if not self.client.connection.is_forked:
+        if not self.client.connection.is_void:
             self._closing.run(self._end)
 
     def _end(self) -> None:

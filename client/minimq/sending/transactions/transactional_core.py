@@ -291,7 +291,7 @@ class TransactionalCore:
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
         """Return a new transaction. Raises `InvalidArgument` and `Closed`."""
-        self.client.connection.process.check_fork()
+        self.client.connection.process.check_void()
         if self.client.is_closed:
             raise Closed(CLOSED)
         if isinstance(topics, str):
@@ -436,7 +436,7 @@ class TransactionalCore:
 
     def release(self) -> None:
         """Close everything; pending requests fail. Idempotent."""
-        if not self.client.connection.is_forked:
+        if not self.client.connection.is_void:
             self._checks.close()
             self.client.connection.call_soon(self._streams.close)
             self._core.close(0.0)

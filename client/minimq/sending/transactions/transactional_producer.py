@@ -15,8 +15,7 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.transactional_core import HalfTransaction, TransactionalCore
-from minimq.transport.dropped import WhenDropped
-from minimq.transport.home_process import check_no_signal
+from minimq.transport.dropped import Finalizer
 from minimq_common.model import Message, MessageQueue
 
 #: Returns how the transaction of a half message ended, as far as known.
@@ -43,7 +42,7 @@ class TransactionalFace(Generic[Check]):
         (check_function if self._awaits else check_plain_function)("check", check)
         changed = with_changes(options or ProducerOptions(), changes, type(self))
         self._core = TransactionalCore(nameserver, group, changed, check, interceptors)
-        self._when_dropped = WhenDropped(self, self._core.release)
+        self._finalizer = Finalizer(self, self._core.release)
 
     @property
     def group(self) -> str:
@@ -102,9 +101,7 @@ class TransactionalProducer(TransactionalFace[TransactionCheck]):
 
     def close(self) -> None:
         """Close. A `check` of the producer group decides on open transactions later. Idempotent."""
-        check_no_signal()
-        self._when_dropped.closed()
-        self._core.release()
+        self._finalizer.close(self._core.release)
 
 
 class CheckedFace:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -18,7 +19,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import WhenDropped
+from minimq.transport.dropped import Finalizer
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
@@ -47,7 +48,7 @@ class RecordsSender:
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: ProducerOptions | None = None
     ) -> None:
         self._core = ProducerCore(nameserver, options or ProducerOptions(), ())
-        self._when_dropped = WhenDropped(self, self._core.release)
+        self._finalizer = Finalizer(self, self._core.release)
 
     def __enter__(self) -> Self:
         return self
@@ -85,8 +86,7 @@ class RecordsSender:
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait for batches in flight and close. Raises `SendFailed` after the timeout. Idempotent."""
-        self._when_dropped.closed()
-        self._core.close(timeout_s)
+        self._finalizer.close(partial(self._core.close, timeout_s))
 
 
 class TransactionCommitter:
@@ -106,7 +106,7 @@ class TransactionCommitter:
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._masters = Masters(self._client)
         self._patience_s = patience_s
-        self._when_dropped = WhenDropped(self, self._client.close)
+        self._finalizer = Finalizer(self, self._client.close)
 
     def __enter__(self) -> Self:
         return self
@@ -147,8 +147,7 @@ class TransactionCommitter:
 
     def close(self) -> None:
         """Close all connections; running and later calls raise `Closed`. Idempotent."""
-        self._when_dropped.closed()
-        self._client.close()
+        self._finalizer.close(self._client.close)
 
 
 class _Attempt:
