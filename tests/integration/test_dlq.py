@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +22,7 @@ from minimq import (
     MessageQueue,
     PoppedMessage,
     Producer,
+    PullConsumer,
     PushConsumer,
     ReceivedMessage,
     SimpleConsumer,
@@ -32,6 +34,7 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
 from support.call_relay import CallRelay
+from support.cases import for_each
 from support.command import Minimq
 from support.detour import lead
 from support.raw_sender import RawSender
@@ -442,3 +445,68 @@ def test_wrong_choices_are_refused(admin: Admin) -> None:
         with pytest.raises(InvalidArgument):
             list(admin.dead_letters("g", **wrong))
     assert list(admin.dead_letters("no-such-group")) == []
+
+
+def give_up(cluster: LocalCluster, topic: str, group: str, *, leased: bool) -> None:
+    """Have a group give up the only message of a topic."""
+    if not leased:
+        with SimpleConsumer(cluster.nameserver, group=group) as worker:
+            worker.subscribe(topic)
+            worker.reject(worker.receive(1, timeout=30), group)
+        return
+    tries = threading.Semaphore(0)
+
+    def fail(messages: list[ReceivedMessage]) -> ConsumeResult:
+        assert {message.topic for message in messages} == {topic}
+        tries.release()
+        return ConsumeResult.RETRY_LATER
+
+    with (
+        PushConsumer(cluster.nameserver, group=group, max_tries=2, retry_delays_s=(0.1,), start="earliest") as consumer,
+        Admin(cluster.nameserver) as admin,
+    ):
+        consumer.subscribe(topic)
+        consumer.start(fail)
+        assert tries.acquire(timeout=30)
+        assert tries.acquire(timeout=30)
+        wait_until(lambda: bool(admin.count_dead_letters(group)), what="dead letter")
+
+
+def test_a_dead_letter_of_a_dead_letter_keeps_its_first_origin(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
+) -> None:
+    own = {"RETRY_TOPIC": "mine", "n": "1"}
+    producer.send(Message(topic, b"x", "t", ["k"], own))
+    [original] = read_all(cluster.nameserver, topic)
+    before, group, sizes = topic, "", list[int]()
+    for hop, leased in enumerate((False, False, True, False)):
+        group = f"{topic}-{hop}"
+        give_up(cluster, before, group, leased=leased)
+        [letter] = admin.dead_letters(group)
+        assert (letter.topic, letter.origin_queue, letter.origin_offset) == (topic, original.queue, 0)
+        assert (letter.message_id, letter.origin_stored_at) == (original.message_id, original.stored_at)
+        assert (letter.properties, letter.keys, letter.received_from) == (own, ("k",), before if hop else None)
+        sizes.append(len(letter.received.properties))
+        before = dead_letter_topic(group)
+    assert max(sizes) <= sizes[0] + 1
+    with pytest.raises(OffsetOutOfRange, match="the group consumed it from %DLQ%"):
+        admin.resend_dead_letters(group, only_group=True)
+    assert admin.resend_dead_letters(group) == 1
+    again = read_all(cluster.nameserver, topic)
+    assert [(m.queue, m.body, m.tag, m.keys, m.properties) for m in again] == [
+        (original.queue, b"x", "t", ("k",), own)
+    ] * 2
+
+
+@for_each("kind", [PullConsumer, PushConsumer, partial(PushConsumer, balance="messages"), SimpleConsumer])
+def test_a_group_cannot_consume_its_own_dead_letters(cluster: LocalCluster, kind: Callable[..., PullConsumer]) -> None:
+    with kind(cluster.nameserver, group="g") as consumer:
+        with pytest.raises(InvalidArgument, match="minimq dlq resend g, or another group"):
+            consumer.subscribe(dead_letter_topic("g"))
+        consumer.subscribe(dead_letter_topic("other"))
+
+
+def test_the_command_does_not_consume_the_own_dead_letters_of_a_group(minimq: Minimq) -> None:
+    found = CliRunner().invoke(main, ["-n", minimq.nameserver, "consume", "%DLQ%g", "--group", "g"])
+    assert found.exit_code == 2
+    assert "group 'g' cannot consume its own dead letters" in found.stderr

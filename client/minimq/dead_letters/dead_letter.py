@@ -67,6 +67,11 @@ class DeadLetter:
         return redelivery.WORK_QUEUE in self._raw
 
     @property
+    def received_from(self) -> str | None:
+        """Topic of the dead letters that the group consumed it from; None if it consumed the original message."""
+        return self._raw.get(redelivery.DEAD_LETTER_TOPIC)
+
+    @property
     def origin_queue(self) -> MessageQueue | None:
         """Queue that the message was sent to; None if unknown."""
         topic, _, rest = self._raw.get(redelivery.ORIGIN_QUEUE, "").partition("/")

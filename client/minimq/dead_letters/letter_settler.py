@@ -282,7 +282,9 @@ class LetterSettler:
         by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
         others: list[DeadLetter] = []
         for letter in letters:
-            if self._to != self._retry or not letter.of_work_queue:
+            if self._to == self._retry and letter.received_from is not None:
+                self._passed[letter.place] = f"the group consumed it from {letter.received_from}"
+            elif self._to != self._retry or not letter.of_work_queue:
                 others.append(letter)
             elif (origin := self._origin(letter)) is not None:
                 by_origin[origin].append(letter)

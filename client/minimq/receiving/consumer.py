@@ -32,7 +32,7 @@ from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import check_client_id, check_group, check_topic
+from minimq_common.names import check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 if TYPE_CHECKING:  # circular: they import this module
@@ -59,8 +59,13 @@ def checked_client_id(value: object) -> str:
     return check_client_id(check_text("client_id", value))
 
 
-def check_subscriptions(filters: dict[str, MessageFilter]) -> dict[str, MessageFilter]:
-    """Return the filters by topic. Raises `InvalidArgument` if they exceed a limit of brokers."""
+def check_subscriptions(group: str, filters: dict[str, MessageFilter]) -> dict[str, MessageFilter]:
+    """Return the filters by topic. Raises `InvalidArgument` if a group cannot have them."""
+    if dead_letter_topic(group) in filters:
+        raise InvalidArgument(
+            f"group {group!r} cannot consume its own dead letters, since those that fail would be stored there again: "
+            f"use minimq dlq show {group} and minimq dlq resend {group}, or another group"
+        )
     if len(filters) > MAX_SUBSCRIPTIONS:
         raise InvalidArgument(
             f"{len(filters)} topics are subscribed to, the limit of one consumer is {MAX_SUBSCRIPTIONS}"
@@ -222,7 +227,7 @@ class Consumer:
         if self._member is not None:
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         wanted = MessageFilter(expression, where)
-        self.filters = check_subscriptions({**self.filters, check_topic(topic): wanted})
+        self.filters = check_subscriptions(self.group, {**self.filters, check_topic(topic): wanted})
 
     def _on_loop(self, make: Callable[[], Coroutine[Any, Any, T]]) -> LoopStep[T]:
         return LoopStep(self._client, make)

@@ -57,17 +57,17 @@ def test_queues_are_asked_for_and_given_back_in_parts(kind: type[Ask | GiveBack 
 
 def test_what_brokers_would_not_take_is_refused_before_it_is_sent() -> None:
     some = {"t": MessageFilter(["paid", "refunded"])}
-    assert check_subscriptions(some) is some
+    assert check_subscriptions("g", some) is some
     with pytest.raises(InvalidArgument, match=r"filter of topic 't' has 1001 tags, the limit is 1000"):
-        check_subscriptions({"t": MessageFilter([f"tag{number}" for number in range(1_001)])})
+        check_subscriptions("g", {"t": MessageFilter([f"tag{number}" for number in range(1_001)])})
     long = MessageFilter([f"{number:0200}" for number in range(400)])
     with pytest.raises(InvalidArgument, match=r"filter of topic 't' has 81596 characters, the limit is 65536"):
-        check_subscriptions({"t": long})
+        check_subscriptions("g", {"t": long})
     wide = MessageFilter([f"{number:0200}" for number in range(300)])
     with pytest.raises(InvalidArgument, match="characters, the limit of one group is 262144"):
-        check_subscriptions({f"t{number}": wide for number in range(5)})
+        check_subscriptions("g", {f"t{number}": wide for number in range(5)})
     with pytest.raises(InvalidArgument, match="1025 topics are subscribed to, the limit of one consumer is 1024"):
-        check_subscriptions({f"t{number}": MessageFilter() for number in range(1_025)})
+        check_subscriptions("g", {f"t{number}": MessageFilter() for number in range(1_025)})
 
 
 def test_client_ids_have_a_length() -> None:

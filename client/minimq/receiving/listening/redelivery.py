@@ -12,7 +12,7 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.names import dead_letter_topic
+from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
 
 #: The topic that the message was sent to.
 RETRY_TOPIC = "RETRY_TOPIC"
@@ -34,6 +34,8 @@ CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
 #: Only for dead letters of work queues.
 WORK_QUEUE = "WORK_QUEUE"
+#: Only if the group consumed the dead letters of another group: their topic.
+DEAD_LETTER_TOPIC = "DEAD_LETTER_TOPIC"
 
 _ORIGIN = frozenset(
     {
@@ -47,7 +49,7 @@ _ORIGIN = frozenset(
         ORIGIN_TOMBSTONE,
     }
 )
-OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE})
+OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE, DEAD_LETTER_TOPIC})
 _NAMES = _ORIGIN | OF_DEAD_LETTERS | {RECONSUME_TIMES}
 #: The library's own reasons; users may give any text. Dead letters are counted by reason.
 TRIES_USED_UP = "tries used up"
@@ -131,10 +133,14 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
 
 
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
-    """Return the copy of a message for the dead letters of the group."""
+    """Return the copy of a message for the dead letters of the group. A copy of a dead letter has the same origin."""
     why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
     if isinstance(message, PoppedMessage):
         why[WORK_QUEUE] = "1"
+    if message.topic.startswith(DEAD_LETTER_PREFIX) and RETRY_TOPIC in message.properties:
+        kept = {name: value for name, value in message.properties.items() if name not in OF_DEAD_LETTERS}
+        why[DEAD_LETTER_TOPIC] = message.topic
+        return Message(dead_letter_topic(group), message.body, message.tag, message.keys, kept | why)
     return _copy(message, dead_letter_topic(group), why)
 
 

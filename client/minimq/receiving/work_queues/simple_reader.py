@@ -89,7 +89,7 @@ class SimpleReader:
         """Subscribe to a topic."""
         self.check_open()
         filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
-        self._filters = check_subscriptions(filters)
+        self._filters = check_subscriptions(self.group, filters)
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, also of the `Cluster`, and in a fork."""
