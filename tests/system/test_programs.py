@@ -36,6 +36,7 @@ PRINTED = {
     "arrow": [
         "stored 3",
         "refused 1",
+        "[{'keys': ['ben'], 'body': b'silver'}]",
         "o-17 base64:ABE= b'\\x00\\x11'",
         "[('at', b'1'), ('at', b'\\xff')]",
         "[(None, 2), ('coffee', 2)]",
