@@ -38,6 +38,7 @@ from minimq_broker.services.upkeep.compactor import Compactor
 from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
+from minimq_broker.services.upkeep.slow_disk import SlowDisk
 from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
@@ -151,6 +152,7 @@ class Broker:
         access = await self._start_access(engine, options)
         service = self._service = BrokerService(engine, identity, options, replication_view, transactions, access)
         self._start_task(service.halves)
+        self._start_task(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)

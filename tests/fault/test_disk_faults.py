@@ -179,6 +179,28 @@ def test_a_lone_broker_whose_store_failed_is_not_healthy_until_it_is_restarted(t
         assert row["problem"] is None
 
 
+@pytest.mark.usefixtures("preloaded")
+def test_a_disk_whose_sync_hangs_is_named_everywhere(tmp_path: Path) -> None:
+    options = {"metrics": "127.0.0.1:0", "log_format": "json"}
+    with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=options) as cluster:
+        [broker] = cluster.brokers
+        minimq, disk = Minimq(cluster.nameserver), FailingDisk(broker.data_dir)
+        with Admin(cluster.nameserver) as admin:
+            admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver, send_timeout_s=12) as producer:
+            disk.hang()
+            with pytest.raises(SendFailed, match="its disk has not finished a sync for"):
+                producer.send(Message("t", b"x"))
+            assert Scrape(metrics_address(broker.log_path)).value("minimq_broker_sync_running_seconds") > 0
+            [row] = minimq.json("cluster", "status")
+            assert row["problem"].startswith("its disk is slow: a sync has taken")
+            assert "its disk is slow" in minimq("top", "--once")
+            assert "the disk is slow, senders wait for its syncs" in broker.log_path.read_text()
+            disk.work()
+            producer.send(Message("t", b"y"))
+        assert [message.body for message in read_all(cluster.nameserver, "t")][-1] == b"y"
+
+
 def health_of(address: str) -> int:
     with rpc.open_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)

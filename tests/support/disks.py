@@ -49,7 +49,7 @@ def fill_up(disk: Path, free_pages: int = 0) -> Path:
 
 
 def failing_syncs(folder: Path) -> dict[str, str]:
-    """Return the environment for brokers whose syncs can be made to fail; see `FailingDisk`."""
+    """Return the environment for brokers whose syncs can be made to fail or hang; see `FailingDisk`."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("a disk that fails takes a C compiler")
@@ -59,7 +59,7 @@ def failing_syncs(folder: Path) -> dict[str, str]:
 
 
 class FailingDisk:
-    """Decides whether the syncs of a CommitLog fail.
+    """Decides whether the syncs of a CommitLog fail or hang.
 
     Args:
         data_dir: of a broker that was started with `failing_syncs`.
@@ -67,6 +67,7 @@ class FailingDisk:
 
     def __init__(self, data_dir: Path) -> None:
         self._signal = data_dir / "fail-sync"
+        self._hang = data_dir / "hang-sync"
 
     @property
     def failures(self) -> int:
@@ -76,5 +77,9 @@ class FailingDisk:
     def fail(self) -> None:
         self._signal.touch()
 
+    def hang(self) -> None:
+        self._hang.touch()
+
     def work(self) -> None:
-        self._signal.unlink()
+        for signal in (self._signal, self._hang):
+            signal.unlink(missing_ok=True)

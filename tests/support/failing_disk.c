@@ -1,5 +1,5 @@
-/* A disk that fails: preloaded into a broker, it lets the syncs of its CommitLog fail while the file "fail-sync" is in
-   the data directory, and adds a byte to that file each time. */
+/* A disk that fails or hangs: preloaded into a broker, it lets the syncs of its CommitLog fail while the file "fail-sync"
+   is in the data directory, and adds a byte to that file each time. While the file "hang-sync" is there, they wait. */
 
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +20,9 @@ static int must_fail(int file)
     char *log = strstr(path, "/commitlog");
     if (log == NULL)
         return 0;
+    strcpy(log, "/hang-sync");
+    while (access(path, F_OK) == 0)
+        usleep(10000);
     strcpy(log, "/fail-sync");
     int signal = open(path, O_WRONLY | O_APPEND);
     if (signal < 0)

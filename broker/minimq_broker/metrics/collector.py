@@ -172,6 +172,11 @@ class BrokerMetrics:
         )
 
     def _disk(self, store: MessageStore) -> Iterator[Metric]:
+        yield gauge(
+            f"{PREFIX}_sync_running_seconds",
+            "Time for which the disk has not finished the running sync, 0 if none is running.",
+            store.figures.syncs.running_s,
+        )
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
         damaged = {*self._engine.handle.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}

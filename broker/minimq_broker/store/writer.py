@@ -29,6 +29,7 @@ from minimq_broker.store.disk import no_room
 from minimq_broker.store.held.delay_drafts import DelayLimits
 from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.store.recovery import truncate
+from minimq_broker.store.sync_watch import SyncWatch
 from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MiniMQError, NotMaster, StoreError
 from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
@@ -60,6 +61,7 @@ class CommitFigures:
         self.sizes = Histogram(BYTES)
         self.commits = self.lost = 0
         self.saved_at = now
+        self.syncs = SyncWatch()
 
     def committed(self, group: CommitGroup, began_at: float, stored_at: float) -> None:
         """Count a commit, and pass its monotonic times on to its traced batches."""
@@ -261,7 +263,8 @@ class Writer:
                 self._decide(group, job)
             group.decided()
             if group.entries:  # a group without entries can be answered even without disk space for a segment
-                self._log.roll_if_full(start)
+                with self.figures.syncs.sync():
+                    self._log.roll_if_full(start)
             if group.early:
                 self._answer_early(group, jobs, holds=holds)
             if group.entries:
@@ -296,7 +299,8 @@ class Writer:
     def _store(self, group: CommitGroup, *, holds: bool) -> None:
         began_at = time.monotonic()
         try:
-            self._log.append(self.state.position, group.entries, group.rows, group.due)
+            with self.figures.syncs.sync():
+                self._log.append(self.state.position, group.entries, group.rows, group.due)
         except Exception:
             if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
@@ -345,7 +349,8 @@ class Writer:
                 self._to_save = take_changes(self.state)
             if not self._confirmation.wait(self._to_save.position, patience_s):
                 return False
-            self._checkpoint.save(self._to_save)
+            with self.figures.syncs.sync():
+                self._checkpoint.save(self._to_save)
             self.state.transactions.release(self._to_save.position)
             self.state.delays.saved(self._to_save.mark)
             self._log.saved_to = self._to_save.position

@@ -100,6 +100,8 @@ class BrokerReport:
     clock_ahead_s: float
     #: Seconds that its newest message is ahead of its clock, because a clock was wrong; or 0.
     stamps_ahead_s: float
+    #: Seconds of the slowest sync of its disk in the last minute, if that is a second or more; else 0.
+    slow_sync_s: float
     #: Used share of the disk with the data, by all files, from 0 to 1.
     disk_used: float
     disk_free_bytes: int

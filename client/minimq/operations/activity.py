@@ -311,16 +311,23 @@ def _as_its_master_sees_it(
     return next((each for each in others if each.replica_id == about.replica_id), None)
 
 
-def broker_problems(report: BrokerReport) -> list[str]:
-    """Return the problems of a broker, as sentences without a subject."""
-    about = report.replication
+def _machine_problems(report: BrokerReport) -> list[str]:
     problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
+    if report.slow_sync_s:
+        problems.append(f"its disk is slow: a sync has taken {report.slow_sync_s:.1f} s in the last minute")
     if report.clock_ahead_s:
         ahead = duration_of(report.clock_ahead_s)
         problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: see --max-clock-jump")
     if report.stamps_ahead_s:
         ahead = duration_of(report.stamps_ahead_s)
         problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: use new queues")
+    return problems
+
+
+def broker_problems(report: BrokerReport) -> list[str]:
+    """Return the problems of a broker, as sentences without a subject."""
+    about = report.replication
+    problems = _machine_problems(report)
     if about.role == "undecided":
         problems.append("waits for its controller")
     if about.role == "slave" and not about.connected:

@@ -76,7 +76,7 @@ def status_rows(statuses: Sequence[BrokerStatus]) -> list[dict[str, Any]]:
 def _status_row(item: BrokerStatus) -> dict[str, Any]:
     row = row_of(item, state="up" if item.error is None else item.error)
     report = row.pop("report") or dict.fromkeys(each for each in BrokerReport.__dataclass_fields__)
-    for name in ("error", "replication", "store_failed", "clock_ahead_s", "stamps_ahead_s"):
+    for name in ("error", "replication", "store_failed", "clock_ahead_s", "stamps_ahead_s", "slow_sync_s"):
         row.pop(name, None)
         report.pop(name, None)
     used = report["disk_used"]

@@ -83,6 +83,13 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
     """Sends batches to one broker by `Append`."""
 
     method, most_bytes = "Append", _MOST_BYTES
+    #: Seconds for which the disk of the broker has not finished a sync, as far as the broker has reported it; or 0.
+    syncing_s = 0.0
+
+    def _respond(self, response: broker_pb2.AppendResponse) -> None:
+        for result in response.results:
+            self.syncing_s = result.syncing_ms / 1000
+        super()._respond(response)
 
     def append(
         self,

@@ -241,6 +241,9 @@ class Outlet(Protocol):
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
         """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
 
+    def delay_of(self, stream: object, /) -> str:
+        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
+
     def abandon(self, stream: object, target: Target, error: MiniMQError, /) -> None:
         """Close the stream of a try that timed out."""
 
@@ -389,7 +392,8 @@ class RecordAccumulator:
         silent: dict[object, tuple[Target, MiniMQError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
             assert batch.target is not None
-            late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s")
+            why = self._outlet.delay_of(batch.stream)
+            late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s{why}")
             if batch.stream is not None:
                 silent[batch.stream] = batch.target, late
             self.failed(batch, batch.attempts, late, now)

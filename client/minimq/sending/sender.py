@@ -165,11 +165,18 @@ class Sender:
             self._routes.forget(topic)
         self._routes.refresh_soon(topic)
 
+    def delay_of(self, stream: object) -> str:
+        """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
+        seconds = stream.syncing_s if isinstance(stream, AppendStream) else 0.0
+        return f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
+
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
         """Close the stream of a try that timed out."""
         self._not_stored(target, error)
         assert isinstance(stream, AppendStream)
-        stream.fail(Unavailable(f"broker {target.address} left an earlier request without an answer"))
+        stream.fail(
+            Unavailable(f"broker {target.address} left an earlier request without an answer{self.delay_of(stream)}")
+        )
 
     def transmit(self, batch: PendingBatch) -> None:
         """Encode a batch unless an earlier try did, and send it to its target."""

@@ -253,6 +253,7 @@ class AppendResult(google.protobuf.message.Message):
     STATUS_FIELD_NUMBER: builtins.int
     DUE_MS_FIELD_NUMBER: builtins.int
     RECALL_ID_FIELD_NUMBER: builtins.int
+    SYNCING_MS_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     base_offset: builtins.int
     """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is staged or delayed."""
@@ -263,6 +264,8 @@ class AppendResult(google.protobuf.message.Message):
     due_ms: builtins.int
     """For a delayed batch: when it is due, in ms since 1970, and an id to recall it, together with that time. Otherwise 0."""
     recall_id: builtins.int
+    syncing_ms: builtins.int
+    """Not a result, so the request id is 0: the disk has not finished a sync for this time, and the requests wait for it."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
     def __init__(
@@ -276,9 +279,10 @@ class AppendResult(google.protobuf.message.Message):
         status: global___SendStatus.ValueType = ...,
         due_ms: builtins.int = ...,
         recall_id: builtins.int = ...,
+        syncing_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_offset", b"base_offset", "due_ms", b"due_ms", "failure", b"failure", "queue_id", b"queue_id", "recall_id", b"recall_id", "request_id", b"request_id", "status", b"status", "store_timestamp_ms", b"store_timestamp_ms", "syncing_ms", b"syncing_ms"]) -> None: ...
 
 global___AppendResult = AppendResult
 
@@ -2695,6 +2699,7 @@ class GetStatusResponse(google.protobuf.message.Message):
     ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     STAMPS_AHEAD_MS_FIELD_NUMBER: builtins.int
     CLOCK_AHEAD_MS_FIELD_NUMBER: builtins.int
+    SLOW_SYNC_MS_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -2735,6 +2740,8 @@ class GetStatusResponse(google.protobuf.message.Message):
     """How far the newest message is ahead of the clock, which was wrong then or is wrong now; 0 for less than a minute."""
     clock_ahead_ms: builtins.int
     """How far the clock has jumped ahead; unless 0, nothing is deleted by age."""
+    slow_sync_ms: builtins.int
+    """How long the slowest sync of the last minute took, or the running one has taken; 0 if that is less than a second."""
     @property
     def replication(self) -> global___ReplicationStatus: ...
     def __init__(
@@ -2769,9 +2776,10 @@ class GetStatusResponse(google.protobuf.message.Message):
         access_only_reports: builtins.bool = ...,
         stamps_ahead_ms: builtins.int = ...,
         clock_ahead_ms: builtins.int = ...,
+        slow_sync_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "slow_sync_ms", b"slow_sync_ms", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

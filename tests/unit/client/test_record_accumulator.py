@@ -188,6 +188,9 @@ class Play:
     def find_route(self, topic: str, *, is_gone: bool) -> None:
         self.looked_for.append((topic, is_gone))
 
+    def delay_of(self, _stream: object) -> str:
+        return ": its disk is slow"
+
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
         self.abandoned.append(stream)
         self.break_streams(target.queue.broker_name)

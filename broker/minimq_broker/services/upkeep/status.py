@@ -77,6 +77,7 @@ class StatusService:
                 segments=len(store.log.segments),
                 disk_bytes=store.log.disk_bytes,
                 commits=store.figures.commits,
+                slow_sync_ms=round(store.figures.syncs.slow_s * 1000),
                 permission=store.state.permission,
                 disk_used_bytes=disk.used_bytes,
                 disk_free_bytes=disk.free_bytes,
