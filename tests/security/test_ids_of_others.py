@@ -9,14 +9,15 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer, SendReceipt, SimpleConsumer
-from minimq.errors import AccessDenied, HandleExpired, MiniMQError
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer, SendReceipt, SimpleConsumer
+from minimq.errors import AccessDenied, GroupConflict, HandleExpired, MiniMQError
 from minimq.sending.receipt import SendStatus
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from support.reading import read_all
 from support.secure_scraping import trust_of
 from support.stores import numbered_batch
+from support.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -117,6 +118,34 @@ def test_a_receipt_handle(world: World) -> None:
         taker.extend(message.handle)
     with consumer(world.alice) as second:
         second.ack(message.handle)
+
+
+@pytest.mark.parametrize("kind", [PullConsumer, SimpleConsumer])
+def test_a_client_id(world: World, kind: type[PullConsumer] | type[SimpleConsumer]) -> None:
+    def consumer(credentials: Credentials) -> PullConsumer | SimpleConsumer:
+        made = kind(world.cluster.nameserver, group=world.group, client_id="worker-0", credentials=credentials)
+        made.subscribe(world.topic)
+        return made
+
+    def read(consumer: PullConsumer | SimpleConsumer) -> list[bytes]:
+        messages = consumer.poll(0.1) if isinstance(consumer, PullConsumer) else consumer.receive(timeout=0.1)
+        return [message.body for message in messages]
+
+    with consumer(world.alice) as holder, Producer(world.cluster.nameserver, credentials=world.alice) as producer:
+        producer.send(Message(world.topic, b"first"))
+        wait_until(lambda: read(holder), PATIENCE_S)
+        with consumer(world.mallory) as other:
+
+            def is_rejected() -> bool:
+                try:
+                    assert not read(other)
+                except GroupConflict as error:
+                    return "is in use by another client" in error.message
+                return False
+
+            wait_until(is_rejected, PATIENCE_S)
+            producer.send(Message(world.topic, b"second"))
+            wait_until(lambda: read(holder) == [b"second"], PATIENCE_S)
 
 
 def test_a_transaction(world: World) -> None:

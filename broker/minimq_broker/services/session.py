@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 
+from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.facts import Fact, GroupAgreed
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
@@ -21,7 +22,7 @@ from minimq_broker.services.leases import LeaseKeeper, refusal
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.services.session_table import MemberLists, Session, SessionTable
 from minimq_broker.services.streams import StreamWriter, raise_failure
-from minimq_common.errors import AccessDenied, GroupConflict, InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group
 from minimq_common.security.caller import current_caller
@@ -74,13 +75,13 @@ class SessionService:
             self.leases.renew(part)
 
     async def serve(self, requests: AsyncIterator[broker_pb2.SessionRequest], context: Context) -> None:
-        """Serve one client until its stream ends. Raises `NotMaster`, and `GroupConflict` if its id is in use."""
+        """Serve one client until its stream ends. Raises `NotMaster`, and `Fenced` if another one has its id now."""
         self._engine.writes.check()
         incoming = aiter(requests)
         first = await anext(incoming, None)
         if first is None:
             return
-        session = self._open(check_client_id(first.client_id))
+        session = self._open(check_client_id(first.client_id), first.run)
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
@@ -95,6 +96,8 @@ class SessionService:
             sender.cancel()
             self._disconnected(session)
         await writer.drained()
+        if session.failure is not None:
+            raise session.failure
         raise_failure(receiver)
 
     async def _receive(
@@ -137,7 +140,7 @@ class SessionService:
 
     # ---- opening and ending ---------------------------------------------------------------------
 
-    def _open(self, client_id: str) -> Session:
+    def _open(self, client_id: str, run: int) -> Session:
         user, most = current_caller().user, self._engine.limits.max_sessions
         former = self._sessions.find(user, client_id)
         if former is None and len(self._sessions) >= most:
@@ -146,19 +149,22 @@ class SessionService:
                 "raise the limit",
                 limit="sessions",
             )
-        if former is not None and former.connected:
-            raise GroupConflict(
-                f"client id {client_id!r} is in use by another client that is connected: give each its own id"
-            )
-        if former is not None and former.grace is not None:
-            former.grace.cancel()
-        session = Session(client_id, user)
+        session = Session(client_id, user, run)
+        if former is not None:
+            former.runs.check(run, client_id)
+            session.runs = former.runs.followed_by(run)
+            if former.connected:
+                is_same = former.runs.current == run
+                former.end(Unavailable("the client has opened another session") if is_same else fenced(client_id))
+                log.info("session: taken over client=%s same_process=%s", client_id, is_same)
+            if former.grace is not None:
+                former.grace.cancel()
         self._sessions.enter(session)
         return session
 
     def _disconnected(self, session: Session) -> None:
         session.connected = False
-        if self._is_retired:
+        if self._is_retired or self._sessions.find(session.user, session.client_id) not in (session, None):
             return
         if not any(self._engine.groups.is_member(group, session.client_id) for group in session.groups):
             self._sessions.remove(session)

@@ -8,11 +8,12 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 
+from minimq_broker.core.client_runs import Runs
 from minimq_broker.core.groups import Members
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
-from minimq_common.errors import GroupConflict
+from minimq_common.errors import GroupConflict, MiniMQError
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
@@ -26,8 +27,9 @@ MAX_WAITING_BYTES = 8 << 20
 class Session:
     """One client. Its groups and leases outlive a broken stream by the grace period."""
 
-    def __init__(self, client_id: str, user: str) -> None:
+    def __init__(self, client_id: str, user: str, run: int = 0) -> None:
         self.client_id = client_id
+        self.runs = Runs(run)
         #: Client ids are unique per user.
         self.user = user
         self.connected = True
@@ -35,6 +37,8 @@ class Session:
         self.is_silent = False
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
+        #: Why the broker has ended it.
+        self.failure: MiniMQError | None = None
         self.events = SessionEvents()
         #: The start position by group, for groups that are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
@@ -48,6 +52,12 @@ class Session:
         self.events.add(event.SerializeToString())
         if self.events.waiting_bytes > MAX_WAITING_BYTES and self.receiver is not None:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
+            self.receiver.cancel()
+
+    def end(self, error: MiniMQError) -> None:
+        """End the stream with an error."""
+        self.failure = error
+        if self.receiver is not None:
             self.receiver.cancel()
 
 
@@ -78,6 +88,8 @@ class SessionTable:
         self._by_client[session.user, session.client_id] = session
         if former is not None:
             self.hand_over(former, session)
+            if session.runs.current != former.runs.current:
+                session.inherited |= former.groups  # a new process knows nothing of the leases
 
     def hand_over(self, former: Session, session: Session) -> None:
         """Move the groups of the client's former session to `session`."""

@@ -142,6 +142,10 @@ class AnswerStream:
             await asyncio.wait((self._step,))
             self._end_write()
 
+    def end(self, error: MiniMQError) -> None:
+        """End the stream with an error, without the queued answers."""
+        self._end(error)
+
     def close(self) -> None:
         """Write nothing more. `drained` must be awaited before the call ends."""
         self._end(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from minimq.receiving.assignment import InitialOffsets
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import MiniMQError, NotAuthenticated, TransportError
+from minimq_common.errors import Fenced, MiniMQError, NotAuthenticated, TransportError
 from minimq_common.model import MemberList, MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
@@ -86,6 +87,7 @@ class BrokerSessions:
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
         on_refusal: Callable[[str, MiniMQError], None],
         on_break: Callable[[str, MiniMQError | None], None],
+        on_fenced: Callable[[Fenced], None],
         heartbeat_s: float,
     ) -> None:
         self._connection = connection
@@ -94,6 +96,7 @@ class BrokerSessions:
         self._on_event = on_event
         self._on_refusal = on_refusal
         self._on_break = on_break
+        self._on_fenced = on_fenced
         self._heartbeat_s = heartbeat_s
         self._brokers: dict[str, _Broker] = {}
 
@@ -190,6 +193,9 @@ class BrokerSessions:
         if broker.number != number:
             return
         broker.session = None
+        if isinstance(error, Fenced):
+            self._on_fenced(error)
+            return
         if error is not None:  # a full broker says when to come back
             broker.retry_at += max(error.retry_after_s - PAUSE_S, 0.0)
         if error is None or isinstance(error, TransportError):
@@ -201,13 +207,18 @@ class BrokerSessions:
                 cause=error,
             )
         self._on_break(broker.name, error)
-        # Refusals are reported until the broker has sent a first event. Later ones may be transient: until it notices
-        # that the last session broke, it sees a second client with this id. But an unknown key stays unknown.
+        # Refusals are reported until the broker has sent a first event. Later ones may be transient, but an unknown key
+        # stays unknown.
         if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
             self._on_refusal(broker.name, error)
 
 
 # ---- requests ------------------------------------------------------------------------------------
+
+
+def new_run() -> int:
+    """Return a random number that tells a consumer from others with its client id."""
+    return random.getrandbits(64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +230,8 @@ class Membership:
     filters: dict[str, str]
     #: Where a new group begins.
     start: broker_pb2.StartPosition
+    #: Tells this consumer from others with its client id.
+    run: int = field(default_factory=new_run)
 
     @property
     def topics(self) -> list[str]:
@@ -233,6 +246,7 @@ def join(
     topics = membership.topics
     yield broker_pb2.SessionRequest(
         client_id=membership.client_id,
+        run=membership.run,
         join=broker_pb2.JoinGroup(
             group=membership.group,
             topics=topics,

@@ -161,7 +161,7 @@ class Fetcher:
         self._is_woken = False
         # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
         self._has_halted = False
-        self._refusal: MiniMQError | None = None
+        self.refusal: MiniMQError | None = None
         self._failures: deque[MiniMQError] = deque()
         self._failed_readers: deque[QueueReader] = deque()
         self._leaving: set[QueueReader] = set()
@@ -172,8 +172,8 @@ class Fetcher:
         """Raise the next error for the user, if any."""
         if self._has_halted:
             raise Closed("the consumer is closed")
-        if self._refusal is not None:
-            raise self._refusal.with_traceback(None)  # the traceback would grow with each raise
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)  # the traceback would grow with each raise
         if self._failures:
             raise self._failures.popleft()
         while self._failed_readers:
@@ -230,9 +230,7 @@ class Fetcher:
 
     @property
     def _needs_attention(self) -> bool:
-        return bool(
-            self._has_halted or self._refusal or self._failures or self._failed_readers or self.events.are_there
-        )
+        return bool(self._has_halted or self.refusal or self._failures or self._failed_readers or self.events.are_there)
 
     @property
     def passed_over(self) -> int:
@@ -431,7 +429,7 @@ class Fetcher:
 
     def refused(self, error: MiniMQError | None) -> None:
         """Make every poll raise an error from now on; None ends that."""
-        self._refusal = error
+        self.refusal = error
         self._changed()
 
     def halt(self) -> None:

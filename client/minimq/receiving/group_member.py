@@ -28,7 +28,7 @@ from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_errors import DeletedTopics, Refusals
 from minimq.receiving.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
+from minimq_common.errors import Fenced, InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
@@ -84,6 +84,7 @@ class GroupMember:
             self._hear,
             on_refusal=self._refused,
             on_break=self._session_broke,
+            on_fenced=self._fenced,
             heartbeat_s=options.heartbeat_interval_s,
         )
         #: The latest member list of each broker.
@@ -250,6 +251,13 @@ class GroupMember:
 
     def _refused(self, name: str, error: MiniMQError) -> None:
         self._refusals.refused(name, error, time.monotonic())
+
+    def _fenced(self, error: Fenced) -> None:
+        about = self._about
+        log.error("group: this consumer has ended group=%s client=%s reason=%s", about.group, about.client_id, error)
+        self._fetcher.refused(error)
+        self._fetcher.lost(self._fetcher.queues)
+        self._is_leaving = True
 
     def _session_broke(self, name: str, error: MiniMQError | None) -> None:
         self._refusals.parted(name)

@@ -179,6 +179,7 @@ class PullConsumer(PullFace):
             OffsetOutOfRange: with `offset_reset="error"`, a message was deleted before it was read; `seek` elsewhere.
             DamagedMessages: a batch is damaged; `seek` to its `next_offset` to go on.
             GroupConflict: the consumer contradicts its group; raised by each `poll` until the group accepts it.
+            Fenced: another consumer of the user has started with this `client_id`; raised by each `poll` and `commit`.
             TopicNotFound: a topic does not exist.
             TopicUnavailable, Unavailable: the route of a topic was not found within `start_timeout_s` of the first
                 poll; polls return nothing before that.

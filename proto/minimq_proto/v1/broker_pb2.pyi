@@ -507,6 +507,7 @@ class PopRequest(google.protobuf.message.Message):
     TAKES_FIELD_NUMBER: builtins.int
     CANCELS_FIELD_NUMBER: builtins.int
     LEAVES_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
     group: builtins.str
     client_id: builtins.str
     """The consumer. When its last stream has been closed for longer than a grace period, its messages are freed."""
@@ -515,6 +516,8 @@ class PopRequest(google.protobuf.message.Message):
     So the consumer cancels its takes, and closes its side when they are answered and their messages are returned. A
     stream that ends without this may be a broken connection.
     """
+    run: builtins.int
+    """Random, to tell a consumer that reconnects from another one with its client id, which takes over."""
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
         """Handled before the takes, in this order. They are independent: a rejected one does not affect the others."""
@@ -537,8 +540,9 @@ class PopRequest(google.protobuf.message.Message):
         takes: collections.abc.Iterable[global___PopTake] | None = ...,
         cancels: collections.abc.Iterable[builtins.int] | None = ...,
         leaves: builtins.bool = ...,
+        run: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "leaves", b"leaves", "settles", b"settles", "takes", b"takes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancels", b"cancels", "client_id", b"client_id", "group", b"group", "leaves", b"leaves", "run", b"run", "settles", b"settles", "takes", b"takes"]) -> None: ...
 
 global___PopRequest = PopRequest
 
@@ -1841,6 +1845,7 @@ class SessionRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLIENT_ID_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
     HEARTBEAT_FIELD_NUMBER: builtins.int
     JOIN_FIELD_NUMBER: builtins.int
     ACQUIRE_FIELD_NUMBER: builtins.int
@@ -1850,6 +1855,8 @@ class SessionRequest(google.protobuf.message.Message):
     HOLDING_FIELD_NUMBER: builtins.int
     client_id: builtins.str
     """Only in the first request of a stream."""
+    run: builtins.int
+    """The same. Random, to tell a consumer that reconnects from another one with its client id, which takes over."""
     @property
     def heartbeat(self) -> global___Heartbeat: ...
     @property
@@ -1868,6 +1875,7 @@ class SessionRequest(google.protobuf.message.Message):
         self,
         *,
         client_id: builtins.str = ...,
+        run: builtins.int = ...,
         heartbeat: global___Heartbeat | None = ...,
         join: global___JoinGroup | None = ...,
         acquire: global___AcquireQueues | None = ...,
@@ -1877,7 +1885,7 @@ class SessionRequest(google.protobuf.message.Message):
         holding: global___Holding | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "heartbeat", b"heartbeat", "holding", b"holding", "join", b"join", "leave", b"leave", "release", b"release", "saved", b"saved"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "client_id", b"client_id", "heartbeat", b"heartbeat", "holding", b"holding", "join", b"join", "leave", b"leave", "release", b"release", "saved", b"saved"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acquire", b"acquire", "action", b"action", "client_id", b"client_id", "heartbeat", b"heartbeat", "holding", b"holding", "join", b"join", "leave", b"leave", "release", b"release", "run", b"run", "saved", b"saved"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["action", b"action"]) -> typing.Literal["heartbeat", "join", "acquire", "release", "leave", "saved", "holding"] | None: ...
 
 global___SessionRequest = SessionRequest

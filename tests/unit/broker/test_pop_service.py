@@ -162,7 +162,7 @@ def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkey
 
 def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> None:
     async def test(engine: Engine, _consumer: Consumer, _service: PopService) -> None:
-        clients, popper = PopClients(engine), Popper("g", "a", PopClientStream(cast(Any, None), ANY_CALLER))
+        clients, popper = PopClients(engine), Popper("g", "a", PopClientStream(cast(Any, None), ANY_CALLER), 1)
 
         def subscribe(number: int, tags: int) -> None:
             clients.subscribe(popper, broker_pb2.PopTake(topic=f"t{number}", filter="x" * tags, tag_hashes=range(tags)))

@@ -78,7 +78,7 @@ def test_client_ids_have_a_length() -> None:
 
 def sessions_to(names: list[str], master_of: Callable[[str], None] = lambda _: None) -> broker_sessions.BrokerSessions:
     no = cast("Any", lambda *_: None)
-    made = broker_sessions.BrokerSessions(cast("Connection", None), master_of, no, no, no, no, heartbeat_s=10.0)
+    made = broker_sessions.BrokerSessions(cast("Connection", None), master_of, no, no, no, no, no, heartbeat_s=10.0)
     made.add(names)
     return made
 

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from minimq_broker.core.client_runs import Runs
 from minimq_common.errors import GroupConflict
 
 #: Refused members that are remembered and notified; others have to retry.
@@ -39,6 +40,14 @@ class _PopGroup:
     #: Refused members that lease queues instead of popping.
     refused: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
+    owners: dict[str, Owner] = field(default_factory=dict)
+
+
+class Owner(NamedTuple):
+    """The user of a client id, and the runs of its consumer."""
+
+    user: str
+    runs: Runs
 
 
 class Poppers:
@@ -47,9 +56,24 @@ class Poppers:
     def __init__(self) -> None:
         self._groups: dict[str, _PopGroup] = {}
 
-    def came(self, group: str, client_id: str) -> None:
+    def check_owner(self, group: str, client_id: str, user: str, run: int) -> bool:
+        """Return whether another run has the client id. Raises `Fenced`, and `GroupConflict` if another user has it."""
+        known = self._groups.get(group)
+        owner = known.owners.get(client_id) if known is not None else None
+        if owner is None:
+            return False
+        if owner.user != user:
+            raise GroupConflict(
+                f"client id {client_id!r} is in use by another client in group {group!r}: give each its own id"
+            )
+        owner.runs.check(run, client_id)
+        return owner.runs.current != run
+
+    def came(self, group: str, client_id: str, user: str = "", run: int = 0) -> None:
         """Note that a consumer connected."""
         known = self._groups.setdefault(group, _PopGroup())
+        owner = known.owners.get(client_id)
+        known.owners[client_id] = Owner(user, Runs(run) if owner is None else owner.runs.followed_by(run))
         known.streams[client_id] += 1
         known.present = frozenset(known.streams)
         if client_id in known.expected:
@@ -113,6 +137,7 @@ class Poppers:
         if known.clients[client_id]:
             return False
         del known.clients[client_id]
+        known.owners.pop(client_id, None)
         for topic, subscription in [*known.topics.items()]:
             subscription.clients.discard(client_id)
             if not subscription.clients:

@@ -45,6 +45,7 @@ class Popper(NamedTuple):
     group: str
     client_id: str
     stream: PopClientStream
+    run: int
 
 
 class PopClients:
@@ -72,7 +73,7 @@ class PopClients:
 
     def enter(self, popper: Popper) -> None:
         """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""
-        group, client_id, stream = popper
+        group, client_id, stream, run = popper
         if (group, client_id) in stream.clients:
             return
         members = self._engine.groups.members(group).client_ids
@@ -86,12 +87,12 @@ class PopClients:
             raise SystemBusy(text, limit="pops")
         check_new_group(self._engine, group)
         stream.clients.add((group, client_id))
-        self._poppers.came(group, client_id)
+        self._poppers.came(group, client_id, stream.caller.user, run)
 
     def subscribe(self, popper: Popper, take: broker_pb2.PopTake) -> frozenset[int]:
         """Set the filter of a consumer for a topic, and return the hashes of its tags. Raises `SystemBusy`."""
         self.enter(popper)
-        group, client_id, stream = popper
+        group, client_id, stream, _ = popper
         key = (group, client_id, take.topic)
         known = stream.subscribed.get(key)
         if known is not None and known[0] == take.filter:

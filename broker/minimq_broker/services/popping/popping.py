@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import lmdb
 
+from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.services.clock import PopClock
@@ -60,6 +61,7 @@ class PopService:
         self._grace_s = grace_s
         self._poppers = engine.tables.poppers
         self._clients = PopClients(engine)
+        self._streams: set[PopClientStream] = set()
         self.clock = PopClock(engine.newest_ms() or 0)
         self._reader = PopReader(
             engine, self.clock, lambda key, settle: self._submit_settles(key.group, [PopStep(0, key, settle)])
@@ -99,9 +101,11 @@ class PopService:
         caller = current_caller()
         answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, caller.sent)
         stream = PopClientStream(answers, caller)
+        self._streams.add(stream)
         try:
             await engine.streams.serve(self._receive(requests, context, stream), "pop-receiver", answers)
         finally:
+            self._streams.discard(stream)
             for client in stream.clients:
                 self._poppers.parted(*client)
                 died = client not in stream.leaving
@@ -115,6 +119,7 @@ class PopService:
         try:
             request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
             while request is not grpc.aio.EOF:
+                self._check_owner(request, stream)
                 answers.expected += max(1, len(request.settles) + len(request.takes))
                 if (beginning := self._accept(request, stream)) is not None:
                     await beginning
@@ -128,7 +133,7 @@ class PopService:
     def _accept(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> Coroutine[None, None, None] | None:
         try:
             self._check(request, stream)
-            popper = Popper(request.group, request.client_id, stream)
+            popper = Popper(request.group, request.client_id, stream, request.run)
             client = popper.group, popper.client_id
             if client not in stream.clients:
                 self._enter(popper, request)
@@ -151,6 +156,19 @@ class PopService:
             self._refuse(request, error, stream)
         return None
 
+    def _check_owner(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
+        # Ends the streams of a former consumer with this id, or raises what ends this one.
+        client = group, client_id = request.group, request.client_id
+        if client in stream.clients or not self._poppers.check_owner(group, client_id, stream.caller.user, request.run):
+            return
+        if request.takes or request.cancels:  # not by handles alone
+            for other in [each for each in self._streams if client in each.clients]:
+                other.answers.end(fenced(client_id))
+                for cancel in [*other.answers.cancels.values()]:
+                    cancel()
+            log.info("pop: consumer taken over group=%s client=%s", group, client_id)
+            self._free(group, Leave(client_id))
+
     def _check(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
         asked = len(request.settles) + len(request.takes)  # cancellations do not count, because they make room
         if asked and stream.answers.expected > MAX_PENDING_STEPS + asked:
@@ -166,7 +184,8 @@ class PopService:
 
     def _enter(self, popper: Popper, request: broker_pb2.PopRequest) -> None:
         group, client_id = check_group(popper.group), check_client_id(popper.client_id)
-        is_back = request.settles and self._poppers.has(group, client_id)  # the same process, in its grace period
+        is_same = not self._poppers.check_owner(group, client_id, popper.stream.caller.user, popper.run)
+        is_back = is_same and request.settles and self._poppers.has(group, client_id)  # in its grace period
         if is_back or (request.cancels and not (request.settles or request.takes)):
             self._clients.enter(popper)
         elif request.takes and self._poppers.is_away(group, client_id):  # a new process replaces one that died

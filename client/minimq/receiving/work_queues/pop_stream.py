@@ -7,6 +7,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from minimq.connection.connection import Connection
@@ -45,10 +46,16 @@ class PopStream:
     """
 
     def __init__(
-        self, connection: Connection, address: str, group: str, client_id: str, on_end: Callable[[PopStream], None]
+        self,
+        connection: Connection,
+        address: str,
+        group: str,
+        client_id: str,
+        run: int,
+        on_end: Callable[[PopStream], None],
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._group, self._client_id = group, client_id
+        self._request = partial(broker_pb2.PopRequest, group=group, client_id=client_id, run=run)
         self.address = address
         self.began_at = self._loop.time()
         self._on_end = on_end
@@ -60,7 +67,8 @@ class PopStream:
         #: Halves of merged settles that the broker refused: repeated halving isolates the faulty one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
-        self._error: MiniMQError | None = None
+        #: Why it has ended.
+        self.error: MiniMQError | None = None
         self.opened = OpenedBatches()
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
@@ -71,12 +79,12 @@ class PopStream:
     @property
     def ended(self) -> bool:
         """True if the stream has ended, so that a new one is needed."""
-        return self._error is not None
+        return self.error is not None
 
     async def take(self, take: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
         """Take messages. After a cancellation, messages that still arrive are returned to the broker."""
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
         self.is_known = True
         take.id = next(self._ids)
         answer: asyncio.Future[broker_pb2.PoppedMessages] = self._loop.create_future()
@@ -121,7 +129,7 @@ class PopStream:
                 answer.set_exception(Closed("the consumer is closed"))
                 self._cancel_take(number)
         self._flush()
-        self._stream.add(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, leaves=True))
+        self._stream.add(self._request(leaves=True))
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -140,14 +148,13 @@ class PopStream:
     # ---- requests ------------------------------------------------------------------------------------
 
     def _send(self, settles: Sequence[broker_pb2.PopSettle], takes: Sequence[broker_pb2.PopTake] = ()) -> None:
-        request = broker_pb2.PopRequest(group=self._group, client_id=self._client_id, settles=settles, takes=takes)
-        self._stream.add(request)
+        self._stream.add(self._request(settles=settles, takes=takes))
 
     def _cancel_take(self, number: int) -> None:
-        self._stream.add(broker_pb2.PopRequest(group=self._group, client_id=self._client_id, cancels=[number]))
+        self._stream.add(self._request(cancels=[number]))
 
     def _flush(self) -> None:
-        while (self._waiting or self._suspects) and self._error is None and (settles := self._next_settles()):
+        while (self._waiting or self._suspects) and self.error is None and (settles := self._next_settles()):
             self._send(settles)
 
     def _next_settles(self) -> list[broker_pb2.PopSettle]:
@@ -217,7 +224,7 @@ class PopStream:
             waiter.answered(_common(waiter.spans, expired) if expired else (), failure)
 
     def _ended(self, error: MiniMQError | None) -> None:
-        self._error = error or Unavailable(f"broker {self.address} ended the connection")
+        self.error = error or Unavailable(f"broker {self.address} ended the connection")
         self._over.set()
         self._answered.set()
         waiters = [waiter for part in self._waiting.values() for waiter in part]
@@ -228,10 +235,10 @@ class PopStream:
         self._suspects.clear()
         for _, answer in takes:
             if not answer.done():
-                answer.set_exception(self._error)
+                answer.set_exception(self.error)
                 answer.exception()  # retrieved, in case no caller waits
         for waiter in waiters:
-            waiter.answered((), self._error)
+            waiter.answered((), self.error)
         self._on_end(self)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -19,9 +20,20 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import Closed, DeadlineExceeded, HandleExpired, InvalidArgument, MiniMQError, Unavailable
+from minimq.transport.client_log import client_logger
+from minimq_common.errors import (
+    Closed,
+    DeadlineExceeded,
+    Fenced,
+    HandleExpired,
+    InvalidArgument,
+    MiniMQError,
+    Unavailable,
+)
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
+
+log = client_logger(__name__)
 
 #: A stream that has lasted this long had reached its broker.
 _LASTING_S = 1.0
@@ -152,6 +164,10 @@ class Settler:
         self._client = client
         self._connection = client.connection
         self.group, self._client_id = group, client_id
+        #: Tells this consumer from others with its client id.
+        self._run = random.getrandbits(64)
+        #: Another consumer has taken over the client id.
+        self._fenced: Fenced | None = None
         self.timeout_s = timeout_s
         self._check_open = check_open
         self._callbacks = CallbackThread("minimq-ack-callbacks")
@@ -356,17 +372,23 @@ class Settler:
 
     def stream(self, address: str) -> PopStream:
         """Return the stream to a broker. Raises `Closed`."""
+        if self._fenced is not None:
+            raise self._fenced.with_traceback(None)
         stream = former = self._streams.get(address)
         if stream is None or stream.ended:
             self._check_open()
             stream = self._streams[address] = PopStream(
-                self._connection, address, self.group, self._client_id, self._stream_ended
+                self._connection, address, self.group, self._client_id, self._run, self._stream_ended
             )
             if former is not None and former.is_known:
                 stream.hello()  # at once, so that the broker does not count the consumer as gone
         return stream
 
     def _stream_ended(self, stream: PopStream) -> None:
+        if isinstance(stream.error, Fenced) and self._fenced is None:
+            self._fenced = stream.error
+            text = "consumer: has ended group=%s client=%s reason=%s"
+            log.error(text, self.group, self._client_id, stream.error)
         if self._streams.get(stream.address) is not stream or not stream.is_known:
             return
         now = asyncio.get_running_loop().time()

@@ -136,6 +136,7 @@ class SimpleConsumer(SimpleFace):
 
         Raises:
             GroupConflict: members of the group divide its queues, or its consumers use another filter.
+            Fenced: another consumer of the user has started with this `client_id`; raised by each call.
             TopicNotFound: a topic does not exist.
             Unavailable, TopicUnavailable, DeadlineExceeded: no broker answered in time.
             CorruptBatch, CorruptEntry: a batch is damaged. Its messages are set aside for an hour; the next call
