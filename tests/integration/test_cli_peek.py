@@ -44,8 +44,9 @@ def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numb
     assert minimq("peek", numbers, "--last", "3").split() == list("789")
     assert minimq("peek", numbers, "--queue", "broker-a:0", "--offset", "2").split() == list("579")
     assert sorted(minimq("peek", numbers, "--from", "-1h").split()) == list("0123456789")
-    [line] = minimq("peek", numbers, "--from", "earliest", "--max", "1", "--format", "json").splitlines()
+    [line] = minimq("peek", numbers, "--from", "earliest", "--max", "1", "--output", "json").splitlines()
     assert json.loads(line)["offset"] == 0
+    assert f"{numbers}/broker-" in minimq("peek", numbers, "-o", "text", "--last", "1")
     assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
 
 

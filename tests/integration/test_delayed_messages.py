@@ -427,7 +427,7 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
     assert "Recall handle" in text
     assert handles[1] in text
     assert topic in minimq("delayed", "list")
-    lines = minimq("peek", topic, "--format", "json").splitlines()
+    lines = minimq("peek", topic, "--output", "json").splitlines()
     assert ["due_at" in json.loads(line) for line in lines] == [False, False]  # these were due on arrival
     [row] = [row for row in minimq.json("delayed", "list") if row["topic"] == topic]
     assert row["messages"] == 3

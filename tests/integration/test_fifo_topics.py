@@ -247,7 +247,7 @@ def test_groups_that_divide_queues_read_a_fifo_topic_as_any_other(cluster: Local
 
 
 def groups_of(lines: str) -> dict[str, str]:
-    """Return the message groups of bodies, out of lines that `peek --format json` writes."""
+    """Return the message groups of bodies, out of lines that `peek --output json` writes."""
     return {message["body"]: message["message_group"] for message in map(json.loads, lines.splitlines())}
 
 
@@ -269,9 +269,9 @@ def test_commands_know_fifo_topics_and_message_groups(
         consumer.ack([message for message in found if message.message_group != "a"])
     copied = new_name()
     run("topic", "create", copied, "--queues", "1", "--fifo")
-    whole = run("peek", name, "--format", "json")
+    whole = run("peek", name, "--output", "json")
     run("produce", copied, "--message-group", "other", "--format", "json", stdin=whole.encode())
-    assert groups_of(run("peek", copied, "--format", "json")) == groups_of(whole)
+    assert groups_of(run("peek", copied, "--output", "json")) == groups_of(whole)
     run("dlq", "resend", name, "--all")
     with SimpleConsumer(cluster.nameserver, group=name) as consumer:
         consumer.subscribe(name)

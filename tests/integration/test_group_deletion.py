@@ -12,7 +12,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.operations.groups import time_to_expiry
-from minimq_common.errors import GroupConflict, GroupNotFound, NotDrained
+from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import COMMAND, Minimq, environment
 from support.groups import PATIENCE_S, members_of
@@ -119,6 +119,22 @@ def test_a_deleted_group_does_not_hold_up_a_resize_and_leaves_its_dead_letters(
     assert minimq("group", "delete", group, "--dead-letters") == f"group {group} deleted\n"
     assert dead_letter_topic(group) not in admin.list_topics()
     assert "there is no group" in minimq("group", "delete", group, status=1)
+
+
+def test_a_pattern_deletes_all_groups_that_match(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
+    minimq, queues = Minimq(cluster.nameserver), admin.route(topic).read_queues()
+    for name in (f"{group}-a", f"{group}-b", group):
+        commit(cluster.nameserver, name, *queues)
+    planned = minimq("group", "delete", f"{group}-*", "--dry-run")
+    assert (
+        f"Deletes 2 groups with their offsets, and messages that wait for a retry: {group}-a and {group}-b." in planned
+    )
+    minimq("group", "delete", f"{group}-*")
+    assert [name for name in admin.list_groups() if name.startswith(group)] == [group]
+    assert f"no group matches {group}-*" in minimq("group", "delete", f"{group}-*", status=1)
+    with pytest.raises(InvalidArgument):
+        admin.delete_group("*/%")
+    admin.delete_group(group)
 
 
 def test_what_waits_for_another_try_stays_with_members_and_goes_with_the_group(

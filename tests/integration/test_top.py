@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import json
 import os
 import pty
@@ -14,14 +15,16 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
+from minimq.administration.group_descriptions import group_from_wire
 from minimq.cli.top import View, screen
-from minimq.operations.activity import ActivityReader, CounterRates
+from minimq.operations.activity import ActivityReader, ClusterActivity, CounterRates, GroupActivity
 from support.command import Minimq, environment
 from support.waiting import wait_until
 
@@ -226,3 +229,15 @@ def test_a_group_is_watched_until_ctrl_c(own: LocalCluster) -> None:
             shown.wait_for("0 members, 12,")
             os.killpg(shown.process.pid, signal.SIGINT)
             assert shown.process.wait(PATIENCE_S) == 130
+
+
+def test_a_refresh_without_a_screen_shows_the_first_rows_of_many_groups() -> None:
+    groups = tuple(
+        GroupActivity(group_from_wire(f"group-{number}", {}, {}, datetime.now(UTC)), None) for number in range(10_000)
+    )
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(screen("a:1", ClusterActivity((), (), 0, groups, ()), "", View(has_keys=False), 60))
+    lines = console.export_text().splitlines()
+    assert len(lines) < 60
+    assert "group-0 " in "".join(lines)
+    assert lines[-1].startswith("and 0 other topics, 9,9")

@@ -14,7 +14,7 @@ import click
 
 from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
-from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted, as_json
+from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body, as_json
 from minimq.operations import values
 from minimq.operations.messages import as_line, store_order
 from minimq.operations.operation import Param
@@ -35,6 +35,9 @@ _POLL_S = 0.2
 #: Seconds without a message after which queues with unread messages count as unreachable.
 _PATIENCE_S = 10.0
 
+#: The line formats by value of `--output`.
+OUTPUTS: Mapping[str, LineOf] = {"raw": as_body, "text": as_line, "json": as_json}
+_OUTPUT = Param(letter="-o", choices={name: name for name in OUTPUTS})
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _FROM = Param(flag="--from", metavar="earliest|TIME", read=partial(values.moment_or_end, also="'earliest', "))
 
@@ -50,7 +53,7 @@ def peek(
     last: Annotated[int | None, Param(low=1, high=_MOST_LAST, metavar="N")] = None,
     limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N")] = None,
     follow: Annotated[bool, Param(letter="-f")] = False,
-    shape: Format = "body",
+    output: Annotated[str, _OUTPUT] = "raw",
 ) -> None:
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
@@ -61,7 +64,7 @@ def peek(
     \b
     Examples:
       minimq peek orders
-      minimq peek orders --queue broker-a:0 --offset 4711 --max 1 --format json
+      minimq peek orders --queue broker-a:0 --offset 4711 --max 1 --output json
       minimq peek orders --from -15m
       minimq peek orders --last 100 --follow
 
@@ -75,7 +78,7 @@ def peek(
         last: the last N messages of all these queues together, by their store time; 10 unless a start is given.
         limit: end after N messages.
         follow: wait for new messages after that, until Ctrl-C.
-        shape: the body alone, or one JSON object with everything for each message.
+        output: the body alone, a readable line, or one JSON object with everything for each message.
     """
     if sum(given is not None for given in (offset, start, last)) > 1:
         raise click.UsageError("--offset, --from and --last exclude each other")
@@ -84,15 +87,15 @@ def peek(
     chosen = [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
     described, found, starts = _look(nameserver, topic, chosen, offset, start, last)
     with stop_on_signal() as told:
-        output = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
+        lines = MessageOutput(sys.stdout.fileno(), OUTPUTS[output], told)
         try:
             for messages in _read(nameserver, found, starts, told, last=last, follow=follow):
-                output.write(messages[: None if limit is None else limit - output.count])
-                if limit is not None and output.count >= limit:
+                lines.write(messages[: None if limit is None else limit - lines.count])
+                if limit is not None and lines.count >= limit:
                     break
         except (BrokenPipeError, OutputHalted):  # the reader of the pipe has exited
             return
-    if not output.count:
+    if not lines.count:
         click.echo("no messages", err=True)
     if (described.away or described.unanswered) and not chosen:
         tell(missing(described.away, described.unanswered, "not read"))

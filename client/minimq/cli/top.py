@@ -42,6 +42,8 @@ _UP, _DOWN = "\x1b[A", "\x1b[B"
 #: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
 _FRAME = 5
 _MOST_PROBLEMS = 4
+#: Lines of a refresh that is printed without a screen.
+_PRINTED = 60
 _HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
 
 Item = TypeVar("Item")
@@ -84,8 +86,7 @@ def top(
             if output == "json":
                 click.echo(json.dumps(_to_json(activity)))
             else:
-                rows = len(activity.brokers) + len(activity.topics) + len(activity.groups)
-                Console().print(screen(nameserver, activity, "", View(has_keys=False), 3 * rows + 20))
+                Console().print(screen(nameserver, activity, "", View(has_keys=False), _PRINTED))
             if once:
                 return
 
@@ -206,6 +207,9 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
     ]
     if view.has_keys:
         parts.append(Text(_HELP, style="dim"))
+    elif len(topics) > topic_rows or len(groups) > group_rows:
+        left_out = max(len(topics) - topic_rows, 0), max(len(groups) - group_rows, 0)
+        parts.append(Text("and {:,} other topics, {:,} other groups: --output json has all".format(*left_out)))
     return Group(*parts)
 
 

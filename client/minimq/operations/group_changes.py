@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.administration.masters import raise_failures
 from minimq.operations import values
+from minimq.operations.group_patterns import delete_matching, is_pattern, plan_of_pattern
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.texts import left_out, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, deletion_view
@@ -153,6 +154,8 @@ def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], 
 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
+    if is_pattern(given.group):
+        return plan_of_pattern(admin, given.group, dead_letters=given.dead_letters)
     name = check_group(given.group)
     admin._to_delete_group(name, force=given.force)
     kept = dead_letter_topic(name)
@@ -340,7 +343,7 @@ class GroupChanges(Operations):
 
     @Operation(
         "group delete",
-        example="group delete billing --yes",
+        example="group delete 'test-*' --yes",
         needs=_MANAGE_GROUP,
         plan=_plan_deletion,
         view=_view_deletion,
@@ -373,7 +376,7 @@ class GroupChanges(Operations):
         (--group-expiry).
 
         Args:
-            group: its name.
+            group: its name, or a pattern such as "test-*", for all groups that match.
             dead_letters: delete its dead letters as well; by default they are kept.
             force: delete even while members are connected, which then start over, or brokers are away, which bring the
                 group back.
@@ -386,6 +389,8 @@ class GroupChanges(Operations):
             GroupNotFound: no broker knows it.
             GroupConflict: members are connected, or queues are held for some; the text names them.
         """
+        if is_pattern(group):
+            return delete_matching(cast("Admin", self), group, dead_letters=dead_letters, force=force, wait=wait)
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
         away = self._masters.away()

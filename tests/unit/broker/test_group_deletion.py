@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -77,10 +78,26 @@ def test_an_idle_group_is_warned_of_once_and_deleted_and_one_in_use_is_not(
         for _ in range(3):
             assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
         [warning] = caplog.messages
-        assert warning.startswith("group: unused, it will be deleted group=idle seconds=")
+        assert warning.startswith("group: unused, will be deleted count=1 groups=idle first_in_s=")
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
-        assert caplog.messages[1:] == ["group: deleted, it was unused group=idle seconds=10000"]
+        assert caplog.messages[1:] == ["group: deleted, unused count=1 groups=idle seconds=10000"]
         assert engine.state.offset("idle", queue) is None
+
+    with caplog.at_level(logging.WARNING):
+        as_master(tmp_path, test)
+
+
+def test_many_idle_groups_take_one_line_of_the_log_each_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(engine: Engine, queue: QueueKey) -> None:
+        groups = Groups(engine)
+        for number in range(250):
+            await commit(engine, f"g{number:03}", queue, 1)
+        assert len(await groups.look(IDLE_MS * 95 // 100)) == 250
+        for left in (150, 50, 0):
+            assert len(await groups.look(IDLE_MS + 1000)) == left
+        counts = [re.findall("count=([0-9]+) groups=(.*) (?:seconds|first)", line)[0] for line in caplog.messages]
+        assert [int(count) for count, _ in counts] == [250, 100, 100, 50]
+        assert counts[0][1] == "g000,g001,g002,g003,g004,... and 245 more"
 
     with caplog.at_level(logging.WARNING):
         as_master(tmp_path, test)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from minimq_broker.core.facts import Fact, GroupDeleted
 from minimq_broker.core.idle_groups import GroupExpiry
@@ -23,6 +23,8 @@ _CHECK_INTERVAL_S = 60.0
 _CHECKS_PER_EXPIRY = 20
 #: Maximum groups that one check deletes; the next check continues.
 _DELETE_MOST = 100
+#: Maximum groups that one line of the log names.
+_NAMED = 5
 
 
 class GroupDeletion:
@@ -82,24 +84,34 @@ class GroupDeletion:
         """Delete groups that have been idle for too long, and log those whose deletion is near. Raises `NotMaster`."""
         self._engine.writes.check()
         state, now = self._engine.state, self._clock_ms()
-        deleted = 0
-        async for part in slices(sorted(state.known_groups())):
-            for group in part:
-                deleted += await self._look_at_group(group, state, now)
-                if deleted == _DELETE_MOST:
-                    log.warning("group: many were idle, the next check continues deleted=%d", deleted)
-                    return
+        deleted, announced = list[str](), list[str]()
+        try:
+            async for part in slices(sorted(state.known_groups())):
+                for group in part:
+                    is_deleted = await self._look_at_group(group, state, now, announced)
+                    deleted += [group] * is_deleted
+                    if len(deleted) == _DELETE_MOST:
+                        return
+        finally:
+            if announced:
+                first_s = min(self._warned[group] - now for group in announced) // 1000
+                text = "group: unused, will be deleted count=%d groups=%s first_in_s=%d"
+                log.warning(text, len(announced), _some(announced), first_s)
+            if deleted:
+                idle_s = self._expiry.idle_ms // 1000
+                text = "group: deleted, unused count=%d groups=%s seconds=%d"
+                log.warning(text, len(deleted), _some(deleted), idle_s)
 
-    async def _look_at_group(self, group: str, state: State, now: int) -> bool:
+    async def _look_at_group(self, group: str, state: State, now: int, announced: list[str]) -> bool:
         if self._engine.groups.agreement(group) is not None or self._engine.tables.poppers.of_group(group):
             return False  # it has members
         if group not in state.agreements:
-            return await self._look_at(group, now)
+            return await self._look_at(group, now, announced)
         if self._loop.time() >= self._members_are_back_at:  # they were here before the broker started
             self._sessions.keep_agreement(group)
         return False
 
-    async def _look_at(self, group: str, now: int) -> bool:
+    async def _look_at(self, group: str, now: int, announced: list[str]) -> bool:
         due_ms = expires_ms(self._engine, self._expiry, group)
         if due_ms is None or due_ms - self._expiry.notice_ms > now:
             self._warned.pop(group, None)
@@ -107,7 +119,7 @@ class GroupDeletion:
         if due_ms > now:
             if self._warned.get(group) != due_ms:
                 self._warned[group] = due_ms
-                log.warning("group: unused, it will be deleted group=%s seconds=%d", group, (due_ms - now) // 1000)
+                announced.append(group)
             return False
 
         def decide(state: State) -> Fact | None:
@@ -118,8 +130,12 @@ class GroupDeletion:
         if await self._delete(group, decide) is None:
             return False
         self._warned.pop(group, None)
-        log.warning("group: deleted, it was unused group=%s seconds=%d", group, self._expiry.idle_ms // 1000)
         return True
+
+
+def _some(groups: Sequence[str]) -> str:
+    more = f",... and {len(groups) - _NAMED} more" if len(groups) > _NAMED else ""
+    return ",".join(groups[:_NAMED]) + more
 
 
 def idle_groups(deletion: Callable[[], GroupDeletion]) -> PeriodicTask:

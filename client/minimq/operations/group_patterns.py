@@ -1,0 +1,68 @@
+"""The deletion of all consumer groups whose names match a pattern."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+from minimq.operations.texts import listing
+from minimq.operations.views import Plan
+from minimq_common.errors import GroupNotFound, MiniMQError
+from minimq_common.names import check_group
+from minimq_common.words import count_of
+
+if TYPE_CHECKING:
+    from minimq.admin import Admin
+    from minimq_common.model import AwayBroker
+
+_NAMED = 20
+
+
+def is_pattern(group: str) -> bool:
+    """Return whether a text is a pattern, and not a name."""
+    return "*" in group
+
+
+def matching_groups(admin: Admin, pattern: str) -> list[str]:
+    """Return the groups that match a pattern, sorted. Raises `GroupNotFound` if there are none."""
+    check_group(pattern.replace("*", "x"))
+    # Without the other special characters of `fnmatch`, which no name has.
+    found = [name for name in admin.list_groups() if fnmatchcase(name, pattern)]
+    if not found:
+        raise GroupNotFound(f"no group matches {pattern}: `minimq group list`")
+    return found
+
+
+def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool) -> Plan:
+    """Return the plan of the deletion of all matching groups."""
+    found = matching_groups(admin, pattern)
+    named = listing(found[:_NAMED]) + (f", and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
+    letters = "Their dead letters go as well." if dead_letters else "Their dead letters stay."
+    return Plan(
+        sentences=[
+            f"Deletes {count_of(len(found), 'group')} with their offsets, and messages that wait for a retry: {named}.",
+            f"{letters} This cannot be undone.",
+        ],
+        seen="",
+    )
+
+
+def delete_matching(
+    admin: Admin, pattern: str, *, dead_letters: bool, force: bool, wait: bool
+) -> tuple[AwayBroker, ...]:
+    """Delete the matching groups one by one; return the brokers that are away. Raises as `Admin.delete_group`."""
+    away: dict[AwayBroker, None] = {}
+    groups = matching_groups(admin, pattern)
+    for number, group in enumerate(groups):
+        is_last = number == len(groups) - 1
+        try:
+            away |= dict.fromkeys(
+                admin.delete_group(group, dead_letters=dead_letters, force=force, wait=wait and is_last)
+            )
+        except GroupNotFound:  # another command, or its expiry, was faster
+            continue
+        except MiniMQError as error:
+            raise error.with_message(
+                f"{number} of {count_of(len(groups), 'group')} were deleted, the others are left: {error.message}"
+            ) from None
+    return tuple(away)
