@@ -133,7 +133,7 @@ class Broker:
         spans = start_spans(options, self._ends)
         engine = self._engine = self._open_engine(options, clock)
         engine.spans, engine.clock_ahead_s = spans, lambda: clock.ahead_s
-        self._ends.push_async_callback(self._close_engine, engine)
+        self._ends.push_async_callback(self._close_engine, engine, clock)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         server = grpc.aio.server(
             options=rpc.server_options(
@@ -309,7 +309,8 @@ class Broker:
         assert self._registration is not None  # after `start`
         raise await asyncio.shield(self._registration.refused)
 
-    async def _close_engine(self, engine: Engine) -> None:
+    async def _close_engine(self, engine: Engine, clock: DeletionClock) -> None:
+        await asyncio.to_thread(clock.stop)
         self._engine = None
         await asyncio.to_thread(engine.close)  # waits for the disk
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking
-from minimq_broker.core.state import QueueKey
+from minimq_broker.core.state import QueueKey, State
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import DEAD_LETTER_PREFIX
 
@@ -61,19 +61,23 @@ class Backlog:
         return found
 
     def lags(self) -> dict[tuple[str, str], int]:
-        """Return the lag of each group in each topic where it has offsets, by group and topic."""
+        """Return the lag of each group in each topic that it has begun, by group and topic."""
         names = self._names()
         state = self._store().state
-        committed, popped = state.committed.copy(), state.popped.copy()
+        queues = {topic.topic_id: topic.read_queues for topic in state.topics.copy().values()}
         by_pair: dict[tuple[int, str], int] = {}
-        for (group, topic_id, queue_id), offset in committed.items():
-            if topic_id in names:
-                queue = QueueKey(topic_id, queue_id)
-                first, end = max(offset, self._first(queue)), state.end(queue).offset
-                pops = popped.get((group, topic_id, queue_id))
-                lag = end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first)
-                by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + max(0, lag)
+        for group in state.index.names():
+            for topic_id in state.index.topics(group):
+                if topic_id in names and topic_id in queues:
+                    keys = (QueueKey(topic_id, number) for number in range(queues[topic_id]))
+                    by_pair[topic_id, group] = sum(self._lag(state, group, queue) for queue in keys)
         return self._bounded(by_pair, names)
+
+    def _lag(self, state: State, group: str, queue: QueueKey) -> int:
+        # A queue without a commit counts whole: the group has not read anything of it.
+        first, end = max(state.offset(group, queue) or 0, self._first(queue)), state.end(queue).offset
+        pops = state.popped.get((group, *queue))
+        return max(0, end - first if pops is None else pops.unsettled_before(end) - pops.unsettled_before(first))
 
     def in_flight(self) -> dict[tuple[str, str], int]:
         """Return the messages of work queues that consumers hold, by group and topic."""

@@ -100,7 +100,8 @@ class BrokerMetrics:
         yield info(PREFIX, "Name, id and release of this broker.", values)
         yield gauge(
             f"{PREFIX}_clock_ahead_seconds",
-            "Seconds by which the system clock has jumped ahead. While it is not 0, nothing is deleted by age.",
+            "Seconds by which the system clock has jumped ahead. While it is not 0, nothing is deleted by age; "
+            "a day later the clock is believed.",
             self._engine.clock_ahead_s(),
         )
         yield gauge(

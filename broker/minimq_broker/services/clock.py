@@ -47,13 +47,18 @@ FILE_NAME = "clock"
 #: Smaller differences cause no warning.
 TOLERANCE_MS = 60_000
 _SAVE_INTERVAL_S = 60.0
+#: A clock that stays ahead for that long is right: a wrong one would have been corrected.
+BELIEVED_AFTER_S = 24 * 3600.0
+#: Mark behind the time in the file of a broker that was stopped while this clock followed the system clock.
+_STOPPED = "stopped"
 
 
 class DeletionClock:
     """The clock of retention. Protects data from a system clock that jumps ahead. Thread-safe.
 
     Starts at the time in the file, or else at that of the newest message, and advances with the monotonic clock.
-    Follows the system clock unless that is ahead by more than the allowed jump.
+    Follows the system clock unless that is ahead by more than the allowed jump. Follows it also after a clean stop,
+    however long, and once it has stayed ahead for `BELIEVED_AFTER_S`.
     """
 
     def __init__(
@@ -73,19 +78,25 @@ class DeletionClock:
         self._has_warned_of_stamps = False
         #: Seconds that the system clock has jumped ahead; 0 while this clock follows it.
         self.ahead_s = 0.0
+        #: Steady time of that jump.
+        self._jumped_at_s = 0.0
 
     def now_ms(self) -> int:
         """Return the time for the deletion of old data, in ms since 1970. Never later than the system clock."""
         with self._lock:
             steady_s, clock_ms = self._steady_s(), self._clock_ms()
             if self._time_ms is None:
-                expected_ms = self._saved_ms() or self._newest_ms()
+                saved_ms, was_stopped = self._saved()
+                expected_ms = clock_ms if was_stopped else saved_ms or self._newest_ms()
                 if expected_ms is None:  # no messages, so nothing to delete
                     return clock_ms
             else:
                 expected_ms = self._time_ms + round((steady_s - self._read_at_s) * 1000)
             ahead_s = (clock_ms - expected_ms) / 1000
-            has_jumped = self._max_jump_s and ahead_s > self._max_jump_s
+            has_jumped = bool(self._max_jump_s) and ahead_s > self._max_jump_s
+            if has_jumped and abs(ahead_s - self.ahead_s) > self._max_jump_s:  # it has jumped now, or again
+                self._jumped_at_s = steady_s
+            has_jumped = has_jumped and steady_s - self._jumped_at_s < BELIEVED_AFTER_S
             self._tell(ahead_s if has_jumped else 0.0)
             self._time_ms, self._read_at_s = expected_ms if has_jumped else max(clock_ms, expected_ms), steady_s
             return min(self._time_ms, clock_ms)
@@ -96,26 +107,39 @@ class DeletionClock:
         if self._time_ms is not None and self._steady_s() >= self._save_at_s:
             self._save_at_s = self._steady_s() + _SAVE_INTERVAL_S
             self._warn_of_stamps()
-            with suppress(OSError):  # the next start then uses the newest message
-                self._path.write_text(str(self._time_ms), "ascii")
+            self._save(str(self._time_ms))
         return now_ms
 
-    def _saved_ms(self) -> int | None:
+    def stop(self) -> None:
+        """Save that the broker is stopped. The next start believes the clock, unless it is ahead now. Blocks."""
+        self.now_ms()
+        if self._time_ms is not None:
+            self._save(str(self._time_ms) if self.ahead_s else f"{self._time_ms} {_STOPPED}")
+
+    def _save(self, text: str) -> None:
+        with suppress(OSError):  # the next start then uses the newest message
+            self._path.write_text(text, "ascii")
+
+    def _saved(self) -> tuple[int | None, bool]:
         try:
-            return int(self._path.read_text("ascii"))
+            time_ms, _, mark = self._path.read_text("ascii").partition(" ")
+            return (int(time_ms), bool(mark)) if mark in ("", _STOPPED) else (None, False)
         except (OSError, ValueError):
-            return None
+            return None, False
 
     def _tell(self, ahead_s: float) -> None:
         if ahead_s and not self.ahead_s:
             log.warning(
-                "clock: jumped ahead, so nothing is deleted by age; correct the clock, or restart with "
-                "--max-clock-jump 0 if it is right ahead_s=%d",
+                "clock: jumped ahead, so nothing is deleted by age for a day; correct the clock within that time, or "
+                "restart with --max-clock-jump 0 if it is right ahead_s=%d",
                 ahead_s,
                 extra=ALWAYS_WRITTEN,
             )
         elif self.ahead_s and not ahead_s:
-            log.warning("clock: back within the allowed jump; messages are deleted by age again", extra=ALWAYS_WRITTEN)
+            log.warning(
+                "clock: followed again, since it has returned or stayed ahead for a day; messages are deleted by age",
+                extra=ALWAYS_WRITTEN,
+            )
         self.ahead_s = ahead_s
 
     def _warn_of_stamps(self) -> None:

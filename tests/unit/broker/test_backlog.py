@@ -33,14 +33,20 @@ def backlog(store: OpenStore, most_series: int = 100) -> Backlog:
 
 def test_messages_of_all_queues_count_and_lag_is_what_was_not_committed(store: OpenStore) -> None:
     store.create_topic("empty", 3)
+    store.create_topic("more", 2)
+    store.append("more", 0, b"a")
+    store.append("more", 1, b"b", b"c")
     store.append("t", 0, b"a", b"b", b"c")
     store.append("t", 1, b"d", b"e")
     commit(store, "both", "t", 1, 2)
     commit(store, "first", "t", 0)
+    commit(store, "first", "more", 1)
     commit(store, "ahead", "t", 7)  # as after a reset to an offset that is still to come
     seen = backlog(store)
-    assert seen.topics() == {"t": TopicDepth(5, 5), "empty": TopicDepth(0, 0)}
-    assert seen.lags() == {("both", "t"): 2, ("first", "t"): 3, ("ahead", "t"): 0}
+    assert seen.topics() == {"t": TopicDepth(5, 5), "empty": TopicDepth(0, 0), "more": TopicDepth(3, 3)}
+    # A queue without a commit counts whole.
+    lags = {("both", "t"): 2, ("first", "t"): 5, ("first", "more"): 2, ("ahead", "t"): 2}
+    assert seen.lags() == lags
 
 
 def test_what_is_deleted_is_neither_stored_nor_to_be_read(stores: Stores) -> None:
