@@ -6,8 +6,8 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from support.waiting import wait_until
@@ -35,6 +35,20 @@ http {{
 }}
 """
 
+_GRPC_CONFIGURATION = """
+daemon off;
+user root;
+pid {folder}/nginx.pid;
+error_log {folder}/error.log;
+events {{ worker_connections 256; }}
+http {{
+  access_log off;
+  client_body_temp_path {folder}/body;
+  {directives}
+  {servers}
+}}
+"""
+
 #: Of each path: with directives of its own of this kind, nginx would not take those of the server.
 _HEADERS = "proxy_set_header Host $http_host; proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;"
 
@@ -48,7 +62,6 @@ def nginx(folder: Path, locations: Mapping[str, str], also: str = "") -> Iterato
         locations: the directives of each path.
         also: a location as it is printed.
     """
-    assert NGINX is not None
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         blocks = "\n".join(
@@ -58,14 +71,43 @@ def nginx(folder: Path, locations: Mapping[str, str], also: str = "") -> Iterato
         blocks += also
         configuration = folder / "nginx.conf"
         configuration.write_text(_CONFIGURATION.format(folder=folder, port=port, locations=blocks))
-        # It takes over a socket that listens already, as when it is upgraded: nobody else gets the port meanwhile.
-        environment = {**os.environ, "NGINX": f"{listening.fileno()};"}
-        command = [NGINX, "-p", str(folder), "-c", str(configuration)]
-        started = subprocess.Popen(command, env=environment, pass_fds=[listening.fileno()], stderr=subprocess.PIPE)
+        started = _start(folder, configuration, [listening])
+    with _ended(folder, started):
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextmanager
+def grpc_proxies(folder: Path, targets: Sequence[str], directives: str) -> Iterator[list[str]]:
+    """Run nginx in front of gRPC servers, with directives for all of them; yields its address for each."""
+    with ExitStack() as sockets:
+        listening = [sockets.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in targets]
+        addresses = ["{}:{}".format(*each.getsockname()) for each in listening]
+        servers = "\n".join(
+            f"server {{ listen {near} http2; location / {{ grpc_pass grpc://{far}; }} }}"
+            for near, far in zip(addresses, targets, strict=True)
+        )
+        configuration = folder / "nginx.conf"
+        configuration.write_text(_GRPC_CONFIGURATION.format(folder=folder, directives=directives, servers=servers))
+        started = _start(folder, configuration, listening)
+    with _ended(folder, started):
+        yield addresses
+
+
+def _start(folder: Path, configuration: Path, listening: Sequence[socket.socket]) -> subprocess.Popen[bytes]:
+    assert NGINX is not None
+    # It takes over sockets that listen already, as when it is upgraded: no other process gets the ports.
+    descriptors = [each.fileno() for each in listening]
+    environment = {**os.environ, "NGINX": "".join(f"{each};" for each in descriptors)}
+    command = [NGINX, "-p", str(folder), "-c", str(configuration)]
+    return subprocess.Popen(command, env=environment, pass_fds=descriptors, stderr=subprocess.PIPE)
+
+
+@contextmanager
+def _ended(folder: Path, started: subprocess.Popen[bytes]) -> Iterator[None]:
     try:
         wait_until(lambda: (folder / "nginx.pid").exists() or started.poll() is not None, what="nginx serves")
         assert started.poll() is None, (folder / "error.log").read_text()
-        yield f"http://127.0.0.1:{port}"
+        yield
     finally:
         started.terminate()
         started.communicate(timeout=20)
