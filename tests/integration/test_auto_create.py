@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
@@ -52,6 +53,27 @@ def test_each_broker_makes_it_with_its_own_number_of_queues(willing: LocalCluste
         settings = [(data.broker_name, data.read_queues, data.write_queues) for data in admin.route("orders").queues]
         assert settings == [("broker-a", 3, 3), ("broker-b", 3, 3)]
         assert not automatic.create("orders")
+
+
+def test_a_topic_that_is_deleted_under_a_producer_stays_deleted(willing: LocalCluster) -> None:
+    with Producer(willing.nameserver) as producer, Admin(willing.nameserver) as admin:
+        admin.create_topic("deleted", 1)
+        producer.send(Message("deleted", b"x"))
+        admin.delete_topic("deleted")
+        for _ in range(2):
+            with pytest.raises(TopicNotFound, match="minimq topic create deleted"):
+                producer.send(Message("deleted", b"x"))
+        with pytest.raises(TopicNotFound, match="minimq topic create deleted"):
+            producer.send_many([Message("deleted", b"x")])
+        admin.create_topic("deleted", 1)
+        producer.send(Message("deleted", b"x"))
+        admin.delete_topic("deleted")
+        with Producer(willing.nameserver) as another:
+            another.send(Message("deleted", b"x"))  # its first use
+    action = r"topic created automatically name=deleted old='-' new='3 read queues, 3 write queues, read-write'"
+    assert re.search(
+        rf"administration: {action} caller=\S+ client=- user=-$", willing.brokers[0].log_path.read_text(), re.M
+    )
 
 
 def test_a_topic_that_is_there_stays_as_it_is(willing: LocalCluster) -> None:

@@ -21,13 +21,14 @@ def called_by(peer: str, client_id: str = "") -> None:
     _caller.set((address_of(peer), client_id or "-"))
 
 
-def log_change(change: AdminChange | None, error: BaseException | None = None) -> None:
-    """Log a change, if there is one, with its caller. Automatic changes have none."""
+def log_change(change: AdminChange | None, error: BaseException | None = None, *, automatic: bool = False) -> None:
+    """Log a change, if there is one, with its caller; `automatic` if a producer's first message caused it."""
     if change is None:
         return
     address, client_id = _caller.get()
     user = current_caller().user or "-"
-    values = change.action, change.name, change.old, change.new, address, client_id, user
+    action = f"{change.action} automatically" if automatic else change.action
+    values = action, change.name, change.old, change.new, address, client_id, user
     if error is None:
         log.info("administration: %s name=%s old=%r new=%r caller=%s client=%s user=%s", *values, extra=ALWAYS_WRITTEN)
     else:

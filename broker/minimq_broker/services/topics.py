@@ -53,7 +53,7 @@ class TopicService:
                 self._check_room(state)
             return fact
 
-        created = await self._engine.writes.record(decide) is not None
+        created = await self._engine.writes.record(decide, automatic=request.automatic) is not None
         return broker_pb2.CreateTopicResponse(
             topic=self._message(request.topic.topic), created=created, data_version=self._engine.tables.answered_version
         )

@@ -131,16 +131,21 @@ class Writes:
         return not self._pending_bytes or self._pending_bytes + job.size <= self._limits.max_pending_bytes
 
     async def record(
-        self, decide: Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
+        self,
+        decide: Callable[[State], Fact | None],
+        *,
+        alone: bool = True,
+        keeps_log: bool = False,
+        automatic: bool = False,
     ) -> Fact | None:
         """Return the recorded fact once it is on disk; see `FactJob`. Raises what `decide` raises, and `NotMaster`."""
         job = FactJob(decide, alone, keeps_log)
         try:
             await self.written(job)
         except BaseException as error:
-            log_change(job.change, error)
+            log_change(job.change, error, automatic=automatic)
             raise
-        log_change(job.change)
+        log_change(job.change, automatic=automatic)
         return job.fact
 
     def submit(self, job: Job) -> None:

@@ -25,7 +25,8 @@ class TopicFinder:
     """Finds routes on the event loop of the connection; `known` and `wait_for` are thread-safe.
 
     Concurrent searches for the same missing topic share one request. A refusal is cached for a second, so that sends to
-    a misspelt topic do not burden the brokers.
+    a misspelt topic do not burden the brokers. A topic that was found before, and is deleted, is not created again: it
+    would get other settings.
     """
 
     def __init__(self, client: ClusterClient, chosen: ChosenQueues, timeout_s: float) -> None:
@@ -67,9 +68,15 @@ class TopicFinder:
 
     async def _find_or_make(self, topic: str, make: bool, failures: list[MiniMQError], left_s: float) -> TopicRoute:
         timeout_s = min(left_s, self._client.timeout_s)
+        is_deleted = topic in self._routes.used
         try:
             return self._chosen.check_complete(await self._routes.find(topic, timeout_s))
         except (TopicNotFound, TopicUnavailable) as error:
+            if is_deleted and not error.retriable:
+                raise TopicNotFound(
+                    f"topic {topic!r} was deleted while this producer used it, so it is not created automatically: "
+                    f"create it with `minimq topic create {topic}`, or create another producer"
+                ) from None
             if not make:  # FIFO topics are never created automatically
                 if error.retriable:
                     raise
