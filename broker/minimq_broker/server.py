@@ -32,7 +32,7 @@ from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.held.delaying import DueTimer
 from minimq_broker.services.held.transactions import TransactionService
-from minimq_broker.services.limits import Limits
+from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.upkeep.compactor import Compactor
 from minimq_broker.services.upkeep.group_deletion import idle_groups
@@ -74,9 +74,6 @@ _CHECK_INTERVAL_S = 0.5
 
 #: Segments in addition to those that a full disk holds: the active one, and those that are being rewritten.
 _SPARE_SEGMENTS = 8
-
-#: Bytes that a request may have besides the largest batch.
-_MAX_REQUEST_OVERHEAD = 1 << 20
 
 #: The remedy if the store of a replica cannot be opened.
 _REMEDY = (
@@ -137,7 +134,7 @@ class Broker:
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         server = grpc.aio.server(
             options=rpc.server_options(
-                max_receive_message_length=options.max_batch_bytes + _MAX_REQUEST_OVERHEAD,
+                max_receive_message_length=options.max_batch_bytes + MAX_REQUEST_OVERHEAD,
                 max_allowed_incoming_connections=connections_within_limit(
                     options.max_connections, _stored_files(options)
                 ),

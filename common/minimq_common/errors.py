@@ -405,16 +405,13 @@ class BufferFull(MiniMQError):
 
 
 class SendFailed(MiniMQError):
-    """Messages of a send were not acknowledged. The text and the attributes report what is stored.
-
-    A batch may be stored if its answer was lost: a repetition may then be a duplicate. Messages that are neither stored
-    nor may be stored can be sent again.
+    """Messages of a send were not acknowledged. Those that may be stored may be duplicates if you send them again.
 
     Attributes:
         tries: the text of each try in order: where it went, after how long it failed, and why.
-        stored: number of messages that were acknowledged, in the same call.
-        may_be_stored: number of messages without an answer.
-        not_stored: number of messages that are not stored.
+        stored: number of messages of the same call that were acknowledged.
+        may_be_stored: number of messages whose answer was lost.
+        not_stored: number of messages that are certainly not stored.
     """
 
     code = "SEND_FAILED"
@@ -424,9 +421,7 @@ class SendFailed(MiniMQError):
     ) -> None:
         super().__init__("\n  ".join((message, *tries)))
         self.tries = tries
-        self.stored = stored
-        self.may_be_stored = may_be_stored
-        self.not_stored = not_stored
+        self.stored, self.may_be_stored, self.not_stored = stored, may_be_stored, not_stored
 
 
 class RequestFailed(MiniMQError):

@@ -13,15 +13,13 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.connection.connection import Connection
-from minimq.sending.append_stream import AppendStream
+from minimq.sending.append_stream import AppendStream, Parts
 from minimq_common.errors import InvalidArgument
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2
 from support.raw_sender import PATIENCE_S, RawSender
 from support.reading import read_all
 from support.stores import numbered_batch
-
-Pieces = tuple[bytes, ...]
 
 
 def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:
@@ -98,7 +96,7 @@ def test_a_producer_joins_what_waits(
     left: list[int] = []
     join = AppendStream._joined
 
-    def observed(stream: AppendStream, request: Pieces, others: deque[Pieces | None]) -> Pieces:
+    def observed(stream: AppendStream, request: Parts, others: deque[Parts | None]) -> Parts:
         waiting = len(others)
         joined = join(stream, request, others)
         left.append(waiting - len(others))
@@ -117,7 +115,7 @@ def test_a_producer_joins_what_waits(
 def test_large_requests_travel_alone(cluster: LocalCluster) -> None:
     with contextlib.closing(Connection([cluster.nameserver])) as connection:
         stream = AppendStream(connection, cluster.brokers[0].address)
-        others: deque[Pieces | None] = deque([(b"2",), (b"3",)])
+        others: deque[Parts | None] = deque([(b"2",), (b"3",)])
         assert stream._joined((b"1",), others) == (b"1", b"\x82\x01\x01", b"2", b"\x82\x01\x01", b"3")
         others.extend([(b"x" * (40 << 10),), None])
         assert stream._joined((b"1",), others) == (b"1",)

@@ -29,6 +29,11 @@ class Relay:
         self._deaf: set[socket.socket] = set()
         #: How many bytes the server may still say on all connections together; None: as many as it likes.
         self._left: int | None = None
+        #: Bytes a second that clients may send on all connections together; None for any number.
+        self.uplink_bytes_per_s: float | None = None
+        #: Bytes that clients have sent.
+        self.sent = 0
+        self._is_over = threading.Event()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -36,6 +41,7 @@ class Relay:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._is_over.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -92,7 +98,7 @@ class Relay:
         back = threading.Thread(target=self._pass_on, args=(server, client, self._what_is_not_lost))
         with client, server:
             back.start()
-            self._pass_on(client, server, lambda source, data: data)
+            self._pass_on(client, server, self._delayed)
             back.join()
 
     def _pass_on(
@@ -104,6 +110,13 @@ class Relay:
         for end in (source, target):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _delayed(self, _: socket.socket, data: bytes) -> bytes:
+        with self._lock:  # held during the delay: the connections share the line
+            self.sent += len(data)
+            if self.uplink_bytes_per_s is not None:
+                self._is_over.wait(len(data) / self.uplink_bytes_per_s)
+        return data
 
     def _what_is_not_lost(self, server: socket.socket, data: bytes) -> bytes:
         """Return what may still go on of what a server has said."""

@@ -64,6 +64,9 @@ class AppendService:
         read, rate = context.read, caller.received
         request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
         while request is not grpc.aio.EOF:
+            if request.piece:
+                incomplete, limits = self._engine.incomplete, self._engine.limits
+                request = await incomplete.whole(request, read, answers.acknowledge, limits.max_request_bytes)
             if rate is not None:
                 await rate.turn()
                 rate.moved(request.ByteSize())
@@ -162,6 +165,11 @@ class AppendAnswers(AnswerStream):
         if job.due is not None:
             result.due_ms, result.recall_id = job.due
         self.add(result)
+
+    def acknowledge(self, piece_id: int) -> None:
+        """Queue the acknowledgement of a piece of a request."""
+        self.expected += 1
+        self.add(broker_pb2.AppendResult(request_id=piece_id))
 
     def refuse(self, request_id: int, error: MiniMQError) -> None:
         """Queue an error as the answer to a request."""

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
+import grpc.aio
+
 from minimq_broker.core.held.staging import HalfOutcome
 from minimq_broker.core.popping.pop_runs import Claim, PopKey, Reopen
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
@@ -48,7 +50,12 @@ class AtomicAppendService:
 
     async def _receive(self, requests: AsyncIterator[Any], answers: AnswerStream) -> None:
         rate = current_caller().received
-        async for request in requests:
+        read = partial(anext, requests, grpc.aio.EOF)
+        while (request := await read()) is not grpc.aio.EOF:
+            if request.piece:
+                incomplete, limits = self._engine.incomplete, self._engine.limits
+                acknowledge = partial(_acknowledge, answers)
+                request = await incomplete.whole(request, read, acknowledge, limits.max_request_bytes)
             if rate is not None:
                 await rate.turn()
                 rate.moved(request.ByteSize())
@@ -183,3 +190,8 @@ class AtomicAppendService:
 
 def _encoded(results: list[broker_pb2.AtomicAppendResult]) -> bytes:
     return broker_pb2.AtomicAppendResponse(results=results).SerializeToString()
+
+
+def _acknowledge(answers: AnswerStream, piece_id: int) -> None:
+    answers.expected += 1
+    answers.add(broker_pb2.AtomicAppendResult(request_id=piece_id))

@@ -17,6 +17,7 @@ from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.services.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits
+from minimq_broker.services.pieces import IncompleteRequests
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
@@ -60,6 +61,7 @@ class Engine:
         self.counters = Counters()
         self.refusals = LimitRefusals()
         self.unsent = UnsentBudget(limits.max_unsent_bytes)
+        self.incomplete = IncompleteRequests(limits.max_pending_bytes)
         self.streams = Streams()
         self.arrivals = Arrivals(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from minimq_common.errors import SystemBusy
 from minimq_common.outage_log import OutageLog
 
+#: Bytes that a request may have besides the largest batch.
+MAX_REQUEST_OVERHEAD = 1 << 20
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -29,6 +32,11 @@ class Limits:
     max_topics: int = 50_000
     max_groups: int = 10_000
     max_sessions: int = 10_000
+
+    @property
+    def max_request_bytes(self) -> int:
+        """Maximum bytes of a request that has batches."""
+        return self.max_batch_bytes + MAX_REQUEST_OVERHEAD
 
 
 log = logging.getLogger(__name__)

@@ -62,6 +62,8 @@ class Stream(Generic[Request, Response]):
         self._written: asyncio.Future[Any] | None = None
         #: Whether a write has ended. The first one also waits for the connection; each later one awaits one future.
         self._has_written = False
+        #: Whether writes wait, although gRPC would take the next request.
+        self._is_held = False
         self._running: asyncio.Task[MiniMQError | None] | None = None
         connection.check_open()
         if not connection.call_soon(self._begin):
@@ -157,7 +159,7 @@ class Stream(Generic[Request, Response]):
                 return
             if written.cancelled() or written.exception() is not None:
                 self._call = None  # the call has ended, and its reader gets the reason
-        while (call := self._call) is not None and (requests or self._writing is not None):
+        while (call := self._call) is not None and (self._writing is not None or (requests and not self._is_held)):
             try:
                 if self._writing is None:
                     self._writing = self._next_write(call)

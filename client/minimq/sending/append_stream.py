@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
+import grpc.aio
+
 from minimq.connection.connection import Connection
+from minimq.connection.loop_calls import answer_of
 from minimq.connection.stream import CorrelatedStream
 from minimq.sending.due_times import DueTime
+from minimq.sending.pacing import Pacing
 from minimq.sending.transactions.decisions import Transaction
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue
@@ -18,6 +24,8 @@ from minimq_proto.v1 import broker_pb2
 
 Response = TypeVar("Response")
 Result = TypeVar("Result")
+#: The parts of an encoded request.
+Parts = tuple["bytes | memoryview", ...]
 #: Called with the result, or with the error.
 Answer = Callable[[Result | None, MiniMQError | None], object]
 
@@ -34,14 +42,23 @@ _MOST_ATOMIC_BYTES = 256 << 10
 _CLOSED = "the producer was closed before the broker had acknowledged it: it may be stored"
 
 
-class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic[Response, Result]):
-    """Sends encoded requests, each a tuple of pieces, to one broker; merges those that wait for the same write."""
+class _Rest(tuple["bytes | memoryview", ...]):
+    """The rest of a request that is sent in pieces."""
+
+
+class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, Result]):
+    """Sends encoded requests, each a tuple of parts, to one broker.
+
+    Merges small ones that wait for the same write, and sends large ones in pieces if the connection is slow.
+    """
 
     method: ClassVar[str]
     most_bytes: ClassVar[int]
+    kind: ClassVar[type[broker_pb2.AppendRequest] | type[broker_pb2.AtomicAppendRequest]]
 
     def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
         self._on_stream_end = on_end
+        self._pacing = Pacing()
         super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: (), self._joined)
 
     def _send(self, request_id: int, pieces: Sequence[bytes], answer: Answer[Result]) -> None:
@@ -51,7 +68,51 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
         self._receivers[request_id] = answer
         self.add(tuple(pieces))
 
-    def _joined(self, request: tuple[bytes, ...], others: deque[tuple[bytes, ...] | None]) -> tuple[bytes, ...]:
+    @property
+    def moved_at(self) -> float:
+        """When the broker acknowledged a piece of a large request last, on the monotonic clock."""
+        return self._pacing.moved_at
+
+    async def answer(self, ask: Callable[[Answer[Result]], object], limit_s: float) -> Result:
+        """Send a request, and return its answer. Raises `TimeoutError` after `limit_s` seconds without progress."""
+        answer, until = asyncio.ensure_future(answer_of(ask)), time.monotonic() + limit_s
+        try:
+            while not answer.done():
+                left_s = max(until, self.moved_at + limit_s) - time.monotonic()
+                if left_s <= 0:
+                    raise TimeoutError
+                await asyncio.wait((answer,), timeout=left_s)
+            return answer.result()
+        finally:
+            answer.cancel()
+
+    def _next_write(self, call: grpc.aio.StreamStreamCall[Parts, Response]) -> Coroutine[Any, Any, None]:
+        request = self._requests[0]
+        if request is None or (not isinstance(request, _Rest) and sum(map(len, request)) <= self._pacing.piece_bytes):
+            return super()._next_write(call)
+        self._requests.popleft()
+        return call.write(self._piece(request))
+
+    def _piece(self, request: Parts) -> Parts:
+        whole = memoryview(request[0] if isinstance(request, _Rest) else b"".join(request))
+        piece, rest = whole[: self._pacing.piece_bytes], whole[self._pacing.piece_bytes :]
+        if rest:
+            self._requests.appendleft(_Rest((rest,)))
+        piece_id, size = next(self._ids), len(piece)
+        self._receivers[piece_id] = partial(self._acknowledged, size, time.monotonic())
+        self._pacing.sent(size)
+        self._is_held = self._pacing.is_full
+        head = self.kind(piece_id=piece_id, rest=len(rest)).SerializeToString()
+        return head, field_head(self.kind.PIECE_FIELD_NUMBER, size), piece
+
+    def _acknowledged(self, size: int, sent_at: float, _: object, error: MiniMQError | None) -> None:
+        if error is None:
+            now = time.monotonic()
+            self._pacing.acknowledged(size, now - sent_at, now)
+            self._is_held = self._pacing.is_full
+            self._write()
+
+    def _joined(self, request: Parts, others: deque[Parts | None]) -> Parts:
         pieces, size = [*request], sum(map(len, request))
         for _ in range(_MOST - 1):
             other = others[0] if others else None
@@ -61,7 +122,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
             pieces += self._behind_others(other)
         return tuple(pieces)
 
-    def _behind_others(self, request: tuple[bytes, ...]) -> Iterable[bytes]:
+    def _behind_others(self, request: Parts) -> Parts:
         return request
 
     def _respond(self, response: Any) -> None:
@@ -82,7 +143,7 @@ class BatchStream(CorrelatedStream[tuple[bytes, ...], Response, Result], Generic
 class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResult]):
     """Sends batches to one broker by `Append`."""
 
-    method, most_bytes = "Append", _MOST_BYTES
+    method, most_bytes, kind = "Append", _MOST_BYTES, broker_pb2.AppendRequest
     #: Seconds for which the disk of the broker has not finished a sync, as far as the broker has reported it; or 0.
     syncing_s = 0.0
 
@@ -125,14 +186,14 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
                 made.delay.due_ms = due.at_ms
         self._send(request_id, (made.SerializeToString(), field_head(_BATCH, len(data)), data), answer)
 
-    def _behind_others(self, request: tuple[bytes, ...]) -> Iterable[bytes]:
+    def _behind_others(self, request: Parts) -> Parts:
         return field_head(_JOINED, sum(map(len, request))), *request
 
 
 class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
     """Sends atomic appends, and the ends of transactions with half messages, to one broker."""
 
-    method, most_bytes = "AppendAtomic", _MOST_ATOMIC_BYTES
+    method, most_bytes, kind = "AppendAtomic", _MOST_ATOMIC_BYTES, broker_pb2.AtomicAppendRequest
 
     def append(
         self,

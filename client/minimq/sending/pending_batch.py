@@ -160,6 +160,7 @@ class PendingBatch(msgspec.Struct, eq=False):
     attempts: int = 0
     target: Target | None = None
     began: float = math.inf
+    timeout_s: float = math.inf
     expires: float = math.inf
     stream: object = None
     part: int = 0

@@ -244,6 +244,9 @@ class Outlet(Protocol):
     def delay_of(self, stream: object, /) -> str:
         """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
 
+    def moved_at(self, stream: object, /) -> float:
+        """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
+
     def abandon(self, stream: object, target: Target, error: MiniMQError, /) -> None:
         """Close the stream of a try that timed out."""
 
@@ -344,7 +347,8 @@ class RecordAccumulator:
         batch.attempts += 1
         batch.stream = None
         batch.began = now
-        batch.expires = now + try_timeout_s(now, batch.deadline, len(batch.tries))
+        batch.timeout_s = try_timeout_s(now, batch.deadline, len(batch.tries))
+        batch.expires = now + batch.timeout_s
         self._in_flight.add(batch)
         self._outlet.transmit(batch)
 
@@ -392,6 +396,8 @@ class RecordAccumulator:
         silent: dict[object, tuple[Target, MiniMQError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
             assert batch.target is not None
+            if self._is_moving(batch, now):
+                continue
             why = self._outlet.delay_of(batch.stream)
             late = DeadlineExceeded(f"broker {batch.target.address} did not answer in {now - batch.began:.2f} s{why}")
             if batch.stream is not None:
@@ -400,6 +406,14 @@ class RecordAccumulator:
         # The other tries on that stream are retried elsewhere at once, and gRPC buffers nothing for a hung broker.
         for stream, (target, error) in silent.items():
             self._outlet.abandon(stream, target, error)
+
+    def _is_moving(self, batch: PendingBatch, now: float) -> bool:
+        # The timeout of a try does not count the time in which its bytes, or those before it, make progress.
+        moving_s = self._outlet.moved_at(batch.stream) + batch.timeout_s - batch.expires
+        if moving_s > 0:
+            batch.expires += moving_s
+            batch.deadline += moving_s
+        return batch.expires > now
 
     def close(self) -> None:
         """Fail all batches without an outcome, and all that are added later."""

@@ -9,6 +9,7 @@ Ctrl-C in a caller ends only its wait; queued messages are sent. User callbacks 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import threading
 import time
@@ -169,6 +170,10 @@ class Sender:
         """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
         seconds = stream.syncing_s if isinstance(stream, AppendStream) else 0.0
         return f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
+
+    def moved_at(self, stream: object) -> float:
+        """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
+        return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
 
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
         """Close the stream of a try that timed out."""

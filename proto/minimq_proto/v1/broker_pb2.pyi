@@ -174,6 +174,9 @@ class AppendRequest(google.protobuf.message.Message):
     TRACEPARENT_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
+    PIECE_FIELD_NUMBER: builtins.int
+    REST_FIELD_NUMBER: builtins.int
+    PIECE_ID_FIELD_NUMBER: builtins.int
     request_id: builtins.int
     """Chosen by the client, unique in its stream."""
     topic: builtins.str
@@ -183,6 +186,14 @@ class AppendRequest(google.protobuf.message.Message):
     """The property `traceparent` of the first message if its trace is recorded, else empty; brokers create spans from it."""
     key_queues: builtins.int
     """For a compacted topic: the number of queues on all brokers from which the client has chosen the queue of the key."""
+    piece: builtins.bytes
+    """A part of an encoded request of this type, which is sent in pieces if it is large and the connection is slow. Only
+    the next two fields are set besides. The pieces of a request follow each other.
+    """
+    rest: builtins.int
+    """Bytes of that request that follow in further pieces."""
+    piece_id: builtins.int
+    """Unique among the request ids of the stream. The broker acknowledges each piece at once, with an empty result."""
     @property
     def transaction(self) -> global___Transaction:
         """If set, the batch is staged: readers see it when its transaction is committed. The batch must have a producer id."""
@@ -209,9 +220,12 @@ class AppendRequest(google.protobuf.message.Message):
         traceparent: builtins.str = ...,
         key_queues: builtins.int = ...,
         joined: collections.abc.Iterable[builtins.bytes] | None = ...,
+        piece: builtins.bytes = ...,
+        rest: builtins.int = ...,
+        piece_id: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "queue_id", b"queue_id", "request_id", b"request_id", "topic", b"topic", "traceparent", b"traceparent", "transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "traceparent", b"traceparent", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 
@@ -883,14 +897,28 @@ class AtomicAppendRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     APPENDS_FIELD_NUMBER: builtins.int
+    PIECE_FIELD_NUMBER: builtins.int
+    REST_FIELD_NUMBER: builtins.int
+    PIECE_ID_FIELD_NUMBER: builtins.int
+    piece: builtins.bytes
+    """A part of an encoded request of this type, which is sent in pieces if it is large and the connection is slow. Only
+    the next two fields are set besides. The pieces of a request follow each other.
+    """
+    rest: builtins.int
+    """Bytes of that request that follow in further pieces."""
+    piece_id: builtins.int
+    """Unique among the request ids of the stream. The broker acknowledges each piece at once, with an empty result."""
     @property
     def appends(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AtomicAppend]: ...
     def __init__(
         self,
         *,
         appends: collections.abc.Iterable[global___AtomicAppend] | None = ...,
+        piece: builtins.bytes = ...,
+        rest: builtins.int = ...,
+        piece_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["appends", b"appends"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["appends", b"appends", "piece", b"piece", "piece_id", b"piece_id", "rest", b"rest"]) -> None: ...
 
 global___AtomicAppendRequest = AtomicAppendRequest
 

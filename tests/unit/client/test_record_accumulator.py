@@ -99,6 +99,8 @@ class Play:
         #: Topics that were looked for, with whether they are gone; and streams that were abandoned.
         self.looked_for: list[tuple[str, bool]] = []
         self.abandoned: list[object] = []
+        #: When a broker acknowledged a part of a large batch last.
+        self.moved = -math.inf
 
     # ---- events ---------------------------------------------------------------------------------
 
@@ -170,7 +172,9 @@ class Play:
         end = self.now + seconds
         while (at := self.accumulator.wake_at) <= end:
             self.now = max(self.now, at)
-            self.under_way = [one for one in self.under_way if one.batch.expires > self.now]
+            self.under_way = [
+                one for one in self.under_way if max(one.batch.expires, self.moved + one.batch.timeout_s) > self.now
+            ]
             self.accumulator.time_passed(self.now)
             self.drain()
         self.now = end
@@ -190,6 +194,9 @@ class Play:
 
     def delay_of(self, _stream: object) -> str:
         return ": its disk is slow"
+
+    def moved_at(self, stream: object) -> float:
+        return self.moved
 
     def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
         self.abandoned.append(stream)
@@ -368,6 +375,26 @@ def test_a_try_without_an_answer_is_given_up_with_its_stream() -> None:
     receipt = play.outcome(number)
     assert isinstance(receipt, SendReceipt)
     assert receipt.status is SendStatus.ALREADY_STORED
+
+
+def test_a_try_that_makes_progress_has_no_timeout() -> None:
+    play = Play()
+    number = play.message(QUEUES[0])
+    for _ in range(100):  # much longer than `send_timeout_s`
+        play.moved = play.now
+        play.pass_time(0.9)
+    assert not play.abandoned
+    play.answer()
+    assert isinstance(play.outcome(number), SendReceipt)
+
+    number = play.message(QUEUES[0])
+    play.hang(0, stored=False)
+    play.moved = play.now
+    for _ in range(100):
+        play.pass_time(0.9)
+        while play.under_way:
+            play.hang(0, stored=False)
+    assert isinstance(play.outcome(number), SendFailed)
 
 
 def test_an_error_that_no_try_would_change_is_told_at_once() -> None:

@@ -17,7 +17,7 @@ from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
-from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop, answer_of
+from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop
 from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import MAX_PROXY_TRIES, PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
@@ -118,7 +118,7 @@ class PlacedMessages(NamedTuple):
 
     @property
     def may_move(self) -> bool:
-        """Whether no message names its queue."""
+        """True if no message names its queue."""
         return all(part.may_move for part in self.parts)
 
 
@@ -363,7 +363,7 @@ class Transactor:
             batches = [(self.queue_of(part), part.data) for part in placed.parts]
             is_sent = True
             append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
-            result: broker_pb2.AtomicAppendResult = await answer_of(append, until - true_time())
+            result = await stream.answer(append, until - true_time())
             if source is not None:
                 source.answered(None)
             return result.batches

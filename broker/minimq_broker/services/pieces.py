@@ -1,0 +1,61 @@
+"""Requests that arrive in pieces, and a bound on the bytes of all that are incomplete."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, SystemBusy
+
+#: Timeout in seconds for the next piece of a request.
+_PIECE_TIMEOUT_S = 30.0
+
+
+class IncompleteRequests:
+    """Assembles requests from their pieces. On the event loop.
+
+    Beside others, a request gets at most as many bytes as are still free, so that one caller cannot take all.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.held = 0
+
+    async def whole(
+        self, request: Any, read: Callable[[], Awaitable[Any]], acknowledge: Callable[[int], object], max_size: int
+    ) -> Any:
+        """Read the pieces that follow the first one, and return the request.
+
+        Calls `acknowledge` with the id of each piece; `max_size` is the limit of the request in bytes.
+        """
+        kind, parts, size = type(request), list[bytes](), 0
+        try:
+            while True:
+                piece = request.piece
+                if not piece or size + len(piece) + request.rest > max_size:
+                    raise InvalidArgument(f"a request in pieces must have pieces, and at most {max_size:,} bytes")
+                if self.held > size and size + len(piece) > self._max_bytes - self.held:
+                    raise SystemBusy(
+                        "too many bytes of incomplete requests (--max-pending-bytes): retry later",
+                        limit="pending-bytes",
+                    )
+                self.held += len(piece)
+                size += len(piece)
+                parts.append(piece)
+                acknowledge(request.piece_id)
+                if not request.rest:
+                    return kind.FromString(b"".join(parts))
+                async with asyncio.timeout(_PIECE_TIMEOUT_S):
+                    request = await read()
+                if request is grpc.aio.EOF:
+                    raise InvalidArgument("the stream ended within a request in pieces")
+        except DecodeError as error:
+            raise InvalidArgument(f"a request in pieces cannot be read: {error}") from None
+        except TimeoutError:
+            raise DeadlineExceeded(f"the next piece of a request did not arrive in {_PIECE_TIMEOUT_S:g} s") from None
+        finally:
+            self.held -= size

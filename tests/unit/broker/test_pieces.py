@@ -1,0 +1,77 @@
+"""Requests in pieces: assembled, and bounded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc.aio
+import pytest
+
+from minimq_broker.services.pieces import IncompleteRequests
+from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_proto.v1.broker_pb2 import AppendRequest
+from support.cases import for_each
+from support.on_loop import on_loop
+
+REQUEST = AppendRequest(request_id=7, topic="orders", batch=bytes(100))
+ENCODED = REQUEST.SerializeToString()
+
+
+def pieces(*sizes: int, encoded: bytes = ENCODED) -> list[AppendRequest]:
+    cut, at = [], 0
+    for number, size in enumerate(sizes):
+        rest = len(encoded) - at - size
+        cut.append(AppendRequest(piece_id=number, piece=encoded[at : at + size], rest=rest))
+        at += size
+    return cut
+
+
+async def whole(incomplete: IncompleteRequests, received: Sequence[object], acknowledged: list[int]) -> AppendRequest:
+    left = iter(received)
+
+    async def read() -> object:
+        return next(left)
+
+    first = next(left)
+    found: AppendRequest = await incomplete.whole(first, read, acknowledged.append, 200)
+    return found
+
+
+def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
+    acknowledged: list[int] = []
+    received = pieces(50, 50, len(ENCODED) - 100)
+    assert asyncio.run(whole(IncompleteRequests(200), received, acknowledged)) == REQUEST
+    assert acknowledged == [0, 1, 2]
+
+
+@for_each(
+    ["received", "error"],
+    [
+        ([*pieces(50), AppendRequest(request_id=8, topic="orders")], InvalidArgument),
+        ([*pieces(50), grpc.aio.EOF], InvalidArgument),
+        ([AppendRequest(piece=b"x", rest=200)], InvalidArgument),
+        (pieces(50, 50, encoded=b"\xff" * 100), InvalidArgument),
+    ],
+)
+def test_a_wrong_piece_ends_the_stream_and_frees_the_memory(
+    received: Sequence[object], error: type[MiniMQError]
+) -> None:
+    incomplete = IncompleteRequests(110)
+    with pytest.raises(error):
+        asyncio.run(whole(incomplete, received, []))
+    assert not incomplete.held
+
+
+@on_loop
+async def test_incomplete_requests_share_a_bound() -> None:
+    incomplete, acknowledged = IncompleteRequests(110), asyncio.Event()
+    first, last = pieces(60, len(ENCODED) - 60)
+    arrived: asyncio.Future[AppendRequest] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(incomplete.whole(first, lambda: arrived, lambda _: acknowledged.set(), 200))
+    await acknowledged.wait()
+    with pytest.raises(SystemBusy):
+        await whole(incomplete, pieces(60, len(ENCODED) - 60), [])
+    arrived.set_result(last)
+    assert await waiting == REQUEST
+    assert not incomplete.held
