@@ -56,6 +56,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
         self._slots = asyncio.Semaphore(self.options.max_workers)
         if self.calls and not self._outer_config.in_memory:
             consumer = await self._opened()
+            await consumer.start()
             self._receiving = asyncio.create_task(self._receive_all(consumer))
         self._post_start()
 

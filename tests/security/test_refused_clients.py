@@ -226,7 +226,7 @@ def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[
         consumer = PullConsumer(group="g-revoked", credentials=file, auto_commit=False)
         opened.callback(consumer.close)
         consumer.subscribe("orders")
-        wait_until(lambda: len(consumer.poll(0.1)) >= 0 and consumer.is_member, PATIENCE_S, what="it is in the group")
+        wait_until(lambda: len(consumer.poll(0.1)) >= 0 and consumer.is_ready, PATIENCE_S, what="it is in the group")
         revoke()
 
         def is_refused() -> bool:

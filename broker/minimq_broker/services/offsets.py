@@ -148,6 +148,20 @@ class GroupBeginnings:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
+    async def begin(self, request: broker_pb2.BeginGroupRequest) -> broker_pb2.BeginGroupResponse:
+        """Decide where a group begins in topics; see `BeginGroupRequest`. Raises `NotMaster`, `TopicNotFound`."""
+        self._engine.writes.check()
+        group = check_group(request.group)
+        for item in request.topics:
+            self._engine.state.topic(item.topic)
+        if request.decide:
+            check_new_group(self._engine, group)
+            for item in request.topics:
+                since_ms = min(item.since_ms, now_ms()) or None
+                await self.decide(group, item.topic, Beginning(request.start, since_ms))
+        begun = self.begun(group, [item.topic for item in request.topics])
+        return broker_pb2.BeginGroupResponse(begun=begun, now_ms=now_ms())
+
     def begun(self, group: str, names: Iterable[str]) -> list[broker_pb2.TopicBegun]:
         """Return which of the named topics a group has begun here, and how long ago."""
         state, now = self._engine.store.state, now_ms()

@@ -77,8 +77,8 @@ class BrokerService:
         options = self._options
         expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
-        starts = GroupBeginnings(self._engine)
-        self._popping = PopService(self._engine, starts, options.session_grace_s, self._session.notify_may_retry)
+        self._starts = GroupBeginnings(self._engine)
+        self._popping = PopService(self._engine, self._starts, options.session_grace_s, self._session.notify_may_retry)
         self._attending = AttendService(self._engine)
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
@@ -108,6 +108,7 @@ class BrokerService:
             "GetOffset": _answer(self._offsets.at_time),
             "CommitOffsets": _answer(self._offsets.commit),
             "GetCommitted": _answer(self._offsets.committed),
+            "BeginGroup": _answer(self._starts.begin),
             "DescribeGroup": _answer(self._groups.describe),
             "ListGroups": _answer(self._groups.list_groups),
             "ResetOffsets": _answer(self._groups.reset),

@@ -182,6 +182,10 @@ class SimpleConsumer(SimpleFace):
     ) -> None:
         await self.close()
 
+    async def start(self) -> None:
+        """Fix where a new group begins; see `minimq.SimpleConsumer.start`."""
+        await self._run(self._reader.begin)
+
     async def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
     ) -> list[PoppedMessage]:

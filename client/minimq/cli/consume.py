@@ -258,7 +258,7 @@ class StoredEnds:
     def unread(self) -> list[str]:
         """Return a line for each broker whose queues were not read to their ends."""
         lines = [*self._unknown, *self._describe(self._given_up(), "not read")]
-        if not self._consumer.is_member:
+        if not self._consumer.is_ready:
             lines.append(f"group {self._group}: not joined, no broker of topic {self._topic} has answered")
         return lines
 
@@ -271,7 +271,7 @@ class StoredEnds:
 
     def _waited_for(self) -> set[str]:
         left = {queue.broker_name for queue in self._left}
-        return left if self._consumer.is_member else left | self._brokers
+        return left if self._consumer.is_ready else left | self._brokers
 
     def _given_up(self) -> set[str]:
         return {name for name, until in self._until.items() if time.monotonic() >= until}

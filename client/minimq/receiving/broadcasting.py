@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from urllib.parse import quote
 
 import msgspec
@@ -171,7 +172,6 @@ class BroadcastReader:
 
     #: There are no other members.
     topics_of_others: frozenset[str] = frozenset()
-    was_taken = True
 
     def __init__(
         self,
@@ -196,12 +196,25 @@ class BroadcastReader:
         self._read: dict[MessageQueue, int] = {}
         #: Queues of topics without saved offsets when this consumer began; they begin at `start`.
         self._new: frozenset[MessageQueue] | None = None
+        #: Set once all queues are read that there were at the start.
+        self._begun = asyncio.Event()
         self._outage = OutageLog(log)
 
     def start(self) -> None:
         """Start reading."""
         self._routes.on_change(lambda route: self._look())
         self._running = asyncio.create_task(self._run())
+
+    @property
+    def was_taken(self) -> bool:
+        """True once all queues are read that there were at the start. On any thread."""
+        return self._begun.is_set()
+
+    async def wait_begun(self, timeout_s: float) -> None:
+        """Wait until all queues are read that there were at the start, at most for the timeout."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._begun.wait()
 
     def release(self, epochs: Mapping[MessageQueue, int]) -> None:
         """Record that queues are no longer read; those that exist again are restarted."""
@@ -272,6 +285,7 @@ class BroadcastReader:
             self._fetcher.granted(first.queue, Grant(0, first.offset, first.topic_id, term=first.term))
         if failure is not None:
             raise failure
+        self._begun.set()
 
     async def _queues_of(self, topic: str) -> list[MessageQueue]:
         try:

@@ -24,6 +24,7 @@ from minimq.receiving.commits import OffsetLookup
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.fetcher import Fetcher
 from minimq.receiving.group_member import GroupMember
+from minimq.receiving.group_start import GroupStart
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
 from minimq.receiving.read_ahead import HandOver
@@ -32,7 +33,7 @@ from minimq.transport.client_log import client_logger
 from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.names import check_client_id, check_group, check_topic, dead_letter_topic
+from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 if TYPE_CHECKING:  # circular: they import this module
@@ -153,6 +154,7 @@ class Consumer:
         self._process = self._client.connection.process
         self._routes = self._client.routes
         self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
+        self._group_start = GroupStart(self._client, self.group, self._start, options.request_timeout_s)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
         #: By topic.
@@ -181,9 +183,10 @@ class Consumer:
         return [queue for queue in self._fetcher.assignment if not self._routes.is_deleted(queue.topic)]
 
     @property
-    def is_member(self) -> bool:
-        """True once a broker has accepted the consumer into its group; with broadcasting, once it reads."""
-        return self._member is not None and self._member.was_taken
+    def is_ready(self) -> bool:
+        """True once a broker has accepted the consumer into its group, and every position is fixed."""
+        is_fixed = self._group_start.is_decided or self._options.model == "broadcasting"
+        return is_fixed and self._member is not None and self._member.was_taken
 
     @property
     def missed_messages(self) -> int:
@@ -284,6 +287,7 @@ class Consumer:
             )
         else:
             filters = {topic: wanted.text for topic, wanted in self.filters.items()}
+            self._group_start.begin([topic for topic in filters if not topic.startswith(RETRY_PREFIX)])
             membership = Membership(self.group, self.client_id, filters, self._start)
             self._fetcher.commits.leased = True
             self._member = GroupMember(
@@ -377,6 +381,7 @@ class Consumer:
             self._member.lease_over(queue, epoch, error)
 
     def _shut_down(self) -> None:
+        self._client.connection.call_soon(self._group_start.close)
         if self._member is not None:
             with suppress(Closed):  # the `Cluster` was closed before
                 self._client.wait(self._member.leave)

@@ -80,9 +80,13 @@ class PullFace(ConsumerFace):
         return self._reader.position(queue)
 
     @property
-    def is_member(self) -> bool:
-        """True once a broker has accepted it into its group. Until then polls return nothing, or raise the reason."""
-        return self._reader.is_member
+    def is_ready(self) -> bool:
+        """True once a broker has accepted it into its group, and every position is fixed.
+
+        Until then polls return nothing, or raise the reason. With `start="latest"`, no message that is sent afterwards
+        is skipped.
+        """
+        return self._reader.is_ready
 
     def at_end(self) -> bool:
         """Return whether polls have returned everything that was stored at the brokers' latest answers."""

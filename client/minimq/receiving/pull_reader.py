@@ -79,6 +79,11 @@ class PullReader(Consumer):
         #: Retries of the topic lookup; their deadline counts from the first poll.
         self._starting: RetrySchedule | None = None
 
+    @property
+    def is_ready(self) -> bool:
+        """See `minimq.PullConsumer.is_ready`."""
+        return self._is_assigned or super().is_ready
+
     # ---- subscription and assignment ------------------------------------------------------------
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:

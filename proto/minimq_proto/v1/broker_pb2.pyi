@@ -1635,6 +1635,82 @@ class StartPosition(google.protobuf.message.Message):
 global___StartPosition = StartPosition
 
 @typing.final
+class BeginGroupRequest(google.protobuf.message.Message):
+    """Decides where a group begins in topics that it has not begun yet, as its first `AcquireQueues` or `PopTake` would, but for all
+    queues of this broker at once.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
+    DECIDE_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    decide: builtins.bool
+    """Without it, nothing is decided."""
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicStart]: ...
+    @property
+    def start(self) -> global___StartPosition: ...
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        topics: collections.abc.Iterable[global___TopicStart] | None = ...,
+        start: global___StartPosition | None = ...,
+        decide: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decide", b"decide", "group", b"group", "start", b"start", "topics", b"topics"]) -> None: ...
+
+global___BeginGroupRequest = BeginGroupRequest
+
+@typing.final
+class TopicStart(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    SINCE_MS_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    since_ms: builtins.int
+    """Since when the group has read the topic at other brokers, by the clock of this one: it begins at the messages stored
+    since then, if these are earlier than `start`. 0 if it has not.
+    """
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        since_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["since_ms", b"since_ms", "topic", b"topic"]) -> None: ...
+
+global___TopicStart = TopicStart
+
+@typing.final
+class BeginGroupResponse(google.protobuf.message.Message):
+    """The decisions are on disk."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGUN_FIELD_NUMBER: builtins.int
+    NOW_MS_FIELD_NUMBER: builtins.int
+    now_ms: builtins.int
+    @property
+    def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicBegun]:
+        """The topics that the group has begun here."""
+
+    def __init__(
+        self,
+        *,
+        begun: collections.abc.Iterable[global___TopicBegun] | None = ...,
+        now_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun", "now_ms", b"now_ms"]) -> None: ...
+
+global___BeginGroupResponse = BeginGroupResponse
+
+@typing.final
 class JoinGroup(google.protobuf.message.Message):
     """Joins a group. All members must have the same filter for a topic, `allocation` and `hold_ms`; their topics may differ. A
     member that contradicts the group is rejected, and gets `ConflictOver` when the contradiction is gone.

@@ -143,6 +143,11 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.FromString,
                 _registered_method=True)
+        self.BeginGroup = channel.unary_unary(
+                '/minimq.v1.Broker/BeginGroup',
+                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.BeginGroupRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.BeginGroupResponse.FromString,
+                _registered_method=True)
         self.DescribeGroup = channel.unary_unary(
                 '/minimq.v1.Broker/DescribeGroup',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeGroupRequest.SerializeToString,
@@ -324,6 +329,12 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def BeginGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeGroup(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -491,6 +502,11 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.GetCommitted,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.SerializeToString,
+            ),
+            'BeginGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.BeginGroup,
+                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.BeginGroupRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.BeginGroupResponse.SerializeToString,
             ),
             'DescribeGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeGroup,
@@ -1110,6 +1126,33 @@ class Broker(object):
             '/minimq.v1.Broker/GetCommitted',
             minimq__proto_dot_v1_dot_broker__pb2.GetCommittedRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.GetCommittedResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BeginGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/minimq.v1.Broker/BeginGroup',
+            minimq__proto_dot_v1_dot_broker__pb2.BeginGroupRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_broker__pb2.BeginGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,

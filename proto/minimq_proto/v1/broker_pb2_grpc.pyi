@@ -128,6 +128,11 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.GetCommittedResponse,
     ]
 
+    BeginGroup: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.BeginGroupRequest,
+        minimq_proto.v1.broker_pb2.BeginGroupResponse,
+    ]
+
     DescribeGroup: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.DescribeGroupRequest,
         minimq_proto.v1.broker_pb2.DescribeGroupResponse,
@@ -282,6 +287,11 @@ class BrokerAsyncStub:
     GetCommitted: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.GetCommittedRequest,
         minimq_proto.v1.broker_pb2.GetCommittedResponse,
+    ]
+
+    BeginGroup: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.broker_pb2.BeginGroupRequest,
+        minimq_proto.v1.broker_pb2.BeginGroupResponse,
     ]
 
     DescribeGroup: grpc.aio.UnaryUnaryMultiCallable[
@@ -481,6 +491,13 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.GetCommittedRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.GetCommittedResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetCommittedResponse]]: ...
+
+    @abc.abstractmethod
+    def BeginGroup(
+        self,
+        request: minimq_proto.v1.broker_pb2.BeginGroupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[minimq_proto.v1.broker_pb2.BeginGroupResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.BeginGroupResponse]]: ...
 
     @abc.abstractmethod
     def DescribeGroup(

@@ -108,7 +108,7 @@ POLLING = {
     "assign",
     "at_end",
     "commit",
-    "is_member",
+    "is_ready",
     "pause",
     "poll",
     "poll_arrow",

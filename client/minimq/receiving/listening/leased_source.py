@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 from minimq.connection.cluster import Cluster
 from minimq.filtering.message_filter import MessageFilter
 from minimq.rebalance import AllocationStrategy
+from minimq.receiving.assignment import AWAY_TIMEOUT_S
+from minimq.receiving.broadcasting import BroadcastReader
 from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
@@ -85,6 +87,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     async def begin(self) -> None:  # noqa: D102
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         await self._join()
+        if isinstance(self._member, BroadcastReader) and not self._group_start.is_decided:
+            await self._member.wait_begun(AWAY_TIMEOUT_S)
+        await self._group_start.wait()
 
     # ---- queues ---------------------------------------------------------------------------------
 

@@ -77,9 +77,9 @@ class Source(ABC, Generic[D]):
     host: ListenerRunner[D]
 
     @property
-    def is_member(self) -> bool:
-        """True once a broker has accepted the consumer. On any thread."""
-        return True
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """True once a broker has accepted the consumer, and every position is fixed. On any thread."""
 
     @property
     @abstractmethod
@@ -173,7 +173,7 @@ class ListenerRunner(Generic[D]):
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
         is_rejected = self._refusal is not None and not self._refusal.retriable
         is_open = self._broken is None and not self._is_closed
-        return is_taking and is_open and not is_rejected and self._source.is_member
+        return is_taking and is_open and not is_rejected and self._source.is_ready
 
     @property
     def error(self) -> MiniMQError | None:

@@ -173,6 +173,11 @@ class PoppedSource(Source[PoppedDelivery]):
         self._woke_at = 0.0
 
     @property
+    def is_ready(self) -> bool:
+        """True once every position is fixed."""
+        return self._reader.group_start.is_decided
+
+    @property
     def assignment(self) -> list[MessageQueue]:
         """Always empty: queues are shared."""
         return []
@@ -203,6 +208,7 @@ class PoppedSource(Source[PoppedDelivery]):
 
     async def begin(self) -> None:  # noqa: D102
         self._is_started = True
+        await self._reader.begin()
         self._ticked_at = self._woke_at = time.monotonic()
 
     # ---- taking ------------------------------------------------------------------------------------

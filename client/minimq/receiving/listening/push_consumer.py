@@ -85,7 +85,7 @@ class PushFace(ConsumerFace):
 
     @property
     def is_ready(self) -> bool:
-        """True while it reads: it was started, the group has accepted it, and it is not closed."""
+        """True while it reads: the group has accepted it, every position is fixed, and it is not closed."""
         return self._runner.is_ready
 
     @property
@@ -166,7 +166,9 @@ class PushConsumer(PushFace):
     def start(self, listener: Listener) -> None:
         """Join the group and start calling the listener.
 
-        Waits up to `start_timeout_s` for a name server and the brokers.
+        Waits up to `start_timeout_s` for a name server and the brokers. With `start="latest"` it also waits until the
+        brokers have recorded where the group begins, so that no message sent afterwards is skipped; but at most 5
+        seconds for brokers that do not answer. `is_ready` is true once all have.
 
         Args:
             listener: called with messages of one queue and one topic, at most `batch_size`.

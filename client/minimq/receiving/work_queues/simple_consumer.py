@@ -124,6 +124,18 @@ class SimpleConsumer(SimpleFace):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
+    def start(self) -> None:
+        """Fix where a new group begins; optional, since otherwise the first `receive` does it.
+
+        With `start="latest"`, no message that is sent after this call is skipped. It waits at most 5 seconds for
+        brokers that do not answer.
+
+        Raises:
+            InvalidArgument: there is no subscription.
+            Closed: the consumer was closed.
+        """
+        self._client.wait(self._reader.begin)
+
     def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
     ) -> list[PoppedMessage]:

@@ -12,8 +12,10 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.filtering.message_filter import MessageFilter, TagExpression
+from minimq.receiving.assignment import AWAY_TIMEOUT_S
 from minimq.receiving.consumer import check_subscriptions, checked_client_id, new_client_id
 from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
+from minimq.receiving.group_start import GroupStart
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq.receiving.pulls import encoded
@@ -70,6 +72,7 @@ class SimpleReader:
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
         self.client = ClusterClient(nameserver, credentials=options.credentials)
+        self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise, one each.
         self._errors: list[MiniMQError] = []
@@ -107,6 +110,15 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
+    async def begin(self, timeout_s: float = AWAY_TIMEOUT_S) -> None:
+        """Fix where the group begins; see `SimpleConsumer.start`."""
+        self.check_open()
+        if not self._filters:
+            raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
+        if not self.group_start.is_decided:
+            self.group_start.begin([*self._filters])
+            await self.group_start.wait(min(timeout_s, AWAY_TIMEOUT_S))
+
     async def receive(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
     ) -> None:
@@ -120,12 +132,11 @@ class SimpleReader:
     ) -> None:
         self.check_open()
         check_count("max_messages", max_messages)
-        if not self._filters:
-            raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
         duration_ms = self._duration_ms(invisible_s)
         most = min(max_messages, MAX_TAKEN)
         loop = asyncio.get_running_loop()
         until = loop.time() + waiting_s(timeout_s)
+        await self.begin(until - loop.time())
         while True:
             if self._errors:
                 raise self._errors.pop(0)
@@ -239,6 +250,7 @@ class SimpleReader:
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
+        await self.group_start.reach(place.topic, place.broker_name)
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
             return TakeResult([], has_more=popped.has_more)
@@ -396,6 +408,7 @@ class SimpleReader:
     def drop(self) -> None:
         """Close everything at once. On any thread but that of the loop."""
         self.is_closed = True
+        self.client.connection.call_soon(self.group_start.close)
         self.dead_letters.close()
         self.settler.drop()
         self.client.close()

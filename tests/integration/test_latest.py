@@ -1,0 +1,161 @@
+"""`start="latest"`: no message is skipped that is sent once the consumer has started, or is ready."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from minimq import (
+    Admin,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+    SimpleConsumer,
+    aio,
+)
+from minimq.receiving.listening.push_consumer import Balance
+from support.waiting import wait_until
+
+PATIENCE_S = 40.0
+
+Send = Callable[[], None]
+
+
+@pytest.fixture
+def send(cluster: LocalCluster, producer: Producer, topic: str) -> Send:
+    """Sends a message to each queue of both brokers; there are older ones already."""
+    with Admin(cluster.nameserver) as admin:
+        queues = admin.route(topic).write_queues()
+
+    def to_all(body: bytes = b"new") -> None:
+        for queue in queues:
+            producer.send(Message(topic, body), queue=queue)
+
+    to_all(b"old")
+    return to_all
+
+
+class Bodies:
+    """A listener that waits for the new message of each of the 8 queues."""
+
+    def __init__(self) -> None:
+        self.found: list[bytes] = []
+        self.done = threading.Event()
+
+    def __call__(self, messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+        self.found += [message.body for message in messages]
+        if len(self.found) >= 8:
+            self.done.set()
+        return ConsumeResult.SUCCESS
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_a_push_consumer_gets_what_is_sent_after_its_start(
+    cluster: LocalCluster, topic: str, group: str, send: Send, balance: Balance
+) -> None:
+    bodies = Bodies()
+    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(bodies)
+        send()
+        assert bodies.done.wait(PATIENCE_S)
+        assert bodies.found == [b"new"] * 8
+
+
+def test_a_broadcasting_consumer_gets_what_is_sent_after_its_start(
+    cluster: LocalCluster, topic: str, group: str, send: Send, tmp_path: Path
+) -> None:
+    bodies = Bodies()
+    consumer = PushConsumer(
+        cluster.nameserver, group=group, start="latest", model="broadcasting", client_id=group, offsets_dir=tmp_path
+    )
+    with consumer:
+        consumer.subscribe(topic)
+        consumer.start(bodies)
+        send()
+        assert bodies.done.wait(PATIENCE_S)
+        assert bodies.found == [b"new"] * 8
+
+
+def test_an_asyncio_consumer_gets_what_is_sent_after_its_start(
+    cluster: LocalCluster, topic: str, group: str, send: Send
+) -> None:
+    async def main() -> list[bytes]:
+        found: list[bytes] = []
+        done = asyncio.Event()
+
+        async def listen(messages: Sequence[ReceivedMessage]) -> ConsumeResult:
+            found.extend(message.body for message in messages)
+            if len(found) >= 8:
+                done.set()
+            return ConsumeResult.SUCCESS
+
+        async with aio.PushConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+            consumer.subscribe(topic)
+            await consumer.start(listen)
+            await asyncio.to_thread(send)
+            async with asyncio.timeout(PATIENCE_S):
+                await done.wait()
+        return found
+
+    assert asyncio.run(main()) == [b"new"] * 8
+
+
+def test_a_pull_consumer_gets_what_is_sent_once_it_is_ready(
+    cluster: LocalCluster, topic: str, group: str, send: Send
+) -> None:
+    found: list[bytes] = []
+    with PullConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+        consumer.subscribe(topic)
+        wait_until(lambda: not consumer.poll(0.0) and consumer.is_ready, PATIENCE_S)
+        send()
+        while len(found) < 8:
+            found += [message.body for message in consumer.poll(PATIENCE_S)]
+    assert found == [b"new"] * 8
+
+
+def test_a_work_queue_gets_what_is_sent_after_its_start(
+    cluster: LocalCluster, topic: str, group: str, send: Send
+) -> None:
+    found: list[bytes] = []
+    with SimpleConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+        consumer.subscribe(topic)
+        consumer.start()
+        send()
+        while len(found) < 8:
+            messages = consumer.receive()
+            found += [message.body for message in messages]
+            consumer.ack(messages)
+    assert found == [b"new"] * 8
+
+
+@pytest.mark.parametrize("balance", ["queues", "messages"])
+def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_later(
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], balance: Balance
+) -> None:
+    """Also if its first member there starts only after messages were sent to it."""
+    topic = group = new_name()
+    first, second = [broker.name for broker in cluster.brokers]
+    admin.create_topic(topic, queues=1, brokers=[first])
+    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(Bodies())
+    admin.create_topic(topic, queues=8, brokers=[second])
+    bodies = Bodies()
+    with Producer(cluster.nameserver) as producer:
+        queues = [each for each in admin.route(topic).write_queues() if each.broker_name == second]
+        for queue in queues:
+            producer.send(Message(topic, b"new"), queue=queue)
+    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(bodies)
+        assert bodies.done.wait(PATIENCE_S)
+    assert bodies.found == [b"new"] * 8
