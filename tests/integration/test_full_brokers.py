@@ -52,6 +52,19 @@ def refused(consumer: PullConsumer) -> str:
     return said
 
 
+def test_one_topic_too_many() -> None:
+    with (
+        LocalCluster(brokers=1, broker_options={"max_topics": 2}) as cluster,
+        Admin(cluster.nameserver, timeout_s=START_S) as admin,
+    ):
+        admin.create_topic("t1", queues=1)
+        admin.create_topic("t2", queues=1)
+        with pytest.raises(SystemBusy, match=r"carries 2 topics, and its limit is 2 \(--max-topics\): delete some"):
+            admin.create_topic("t3", queues=1)
+        admin.delete_topic("t1")
+        admin.create_topic("t3", queues=1)
+
+
 def test_one_group_too_many(full: LocalCluster, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         for group in ("g1", "g2"):

@@ -24,16 +24,10 @@ from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 from support.bounds import max_items
 from support.cases import for_each
+from support.limit_rows import limit_rows
 
-PAGE = (Path(__file__).parents[2] / "docs" / "limits.md").read_text()
 OPTIONS = BrokerOptions(data_dir=Path("unused"))
 SERVER = dict(rpc.SERVER_OPTIONS)
-
-
-def rows(section: str) -> list[str]:
-    _, _, rest = PAGE.partition(f"\n## {section}\n")
-    assert rest, section
-    return [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("| ")]
 
 
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
@@ -166,6 +160,6 @@ def seconds(*options: str) -> str:
     ],
 )
 def test_the_page_tells_the_number(section: str, what: str, told: str) -> None:
-    [row] = [row for row in rows(section) if row.startswith(f"| {what}")]
+    [row] = [row for row in limit_rows(section) if row.startswith(f"| {what}")]
     _, _, most = row.partition(" | ")
     assert most.startswith(told) or f" {told}" in most

@@ -9,6 +9,7 @@ import pytest
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.wire.convert import route_from_wire, route_to_wire
+from minimq_common.wire.rpc import to_failure
 from minimq_proto.v1 import nameserver_pb2
 from support.cases import for_each
 
@@ -67,3 +68,10 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
 def test_a_route_that_no_cluster_has_is_refused(what: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=what):
         route_from_wire(nameserver_pb2.TopicRoute(**{"topic": "t", **fields}))
+
+
+def test_a_long_error_text_is_cut() -> None:
+    message = to_failure(InvalidArgument("begin" + "x" * 10_000 + "end")).message
+    assert len(message) <= 2_000
+    assert message.startswith("begin")
+    assert message.endswith("end")
