@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import click
@@ -20,8 +20,10 @@ from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.texts import instant_of, missing, printable, shown_body
 from minimq.operations.views import row_of
+from minimq_common.errors import TransportError
 
 if TYPE_CHECKING:
+    from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.errors import DamagedMessages
 
@@ -76,6 +78,21 @@ _SHAPE = Param(
 )
 
 
+def _parts(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    """Yield letters, many at a time. Before an error, such as of a broker that hangs, come those of the others."""
+    part: list[DeadLetter] = []
+    try:
+        for letter in letters:
+            part.append(letter)
+            if len(part) == _AT_ONCE:
+                yield part
+                part = []
+    except TransportError:
+        yield part
+        raise
+    yield part
+
+
 @declared("show", "Show the open dead letters of a group.", abouts=CHOICE)
 def show(
     nameserver: str,
@@ -100,7 +117,9 @@ def show(
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
         letters = itertools.islice(admin.dead_letters(group, on_damage=damages.append, **chosen), limit)
         try:
-            while not told.is_set() and (part := list(itertools.islice(letters, _AT_ONCE))):
+            for part in _parts(letters):
+                if told.is_set():
+                    break
                 output.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return

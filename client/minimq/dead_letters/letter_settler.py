@@ -16,7 +16,8 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from minimq.administration.masters import Masters, make_group_topic
@@ -40,6 +41,7 @@ from minimq_common.errors import (
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
+    TransportError,
     Unavailable,
 )
 from minimq_common.model import Message, MessageQueue, TopicRoute
@@ -90,6 +92,8 @@ class LetterReader:
         self.group = group
         self._on_damage = on_damage
         self._known_damage: set[tuple[MessageQueue, int]] = set()
+        #: The errors of brokers that do not answer; they are not called again.
+        self._silent: dict[str, TransportError] = {}
         #: First and end offset of the queues of originals, cached.
         self._bounds: dict[MessageQueue, tuple[int, int]] = {}
         self._masters = Masters(client)
@@ -102,9 +106,28 @@ class LetterReader:
         self._reader.close()
 
     def spans(self) -> list[Span]:
-        """Return the ranges of the stored dead letters, including settled ones. Raises `MiniMQError`."""
-        route = self.route(dead_letter_topic(self.group))
-        return [Span(queue, *self._reader.bounds(queue)) for queue in sorted(route.read_queues() if route else ())]
+        """Return the ranges of the stored dead letters, including settled ones. Raises `MiniMQError`.
+
+        Brokers that do not answer are left out; see `check_complete`.
+        """
+        route, found = self.route(dead_letter_topic(self.group)), list[Span]()
+        for queue in sorted(route.read_queues() if route else ()):
+            with self._noting_silence(queue.broker_name):
+                if queue.broker_name not in self._silent:
+                    found.append(Span(queue, *self._reader.bounds(queue)))
+        return found
+
+    def check_complete(self) -> None:
+        """Raise the error of a broker that did not answer, if there is one."""
+        for name, error in self._silent.items():
+            raise error.with_message(f"broker {name} does not answer, its dead letters are missing: {error.message}")
+
+    @contextmanager
+    def _noting_silence(self, broker_name: str) -> Iterator[None]:
+        try:
+            yield
+        except TransportError as error:
+            self._silent.setdefault(broker_name, error)
 
     def settled(self, broker_names: Iterable[str]) -> SettledLetters:
         """Ask these brokers which dead letters are settled. Raises `MiniMQError`."""
@@ -119,15 +142,21 @@ class LetterReader:
     def letters(
         self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
     ) -> Iterator[DeadLetter]:
-        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total."""
-        settled = self.settled(span.queue.broker_name for span in spans)
+        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total.
+
+        Those of brokers that do not answer are left out; see `check_complete`.
+        """
         seen, total = 0, sum(span.end - span.first for span in spans)
-        for span in spans:
-            for examined, messages in self._read(span):
-                yield from filter(wants, (DeadLetter(message) for message in messages if message not in settled))
-                seen += examined
-                if progress is not None:
-                    progress(seen, total)
+        for name, own in groupby(spans, key=lambda span: span.queue.broker_name):
+            with self._noting_silence(name):
+                settled = self.settled([name])
+                for span in own:
+                    for examined, messages in self._read(span):
+                        open_ones = (DeadLetter(message) for message in messages if message not in settled)
+                        yield from filter(wants, open_ones)
+                        seen += examined
+                        if progress is not None:
+                            progress(seen, total)
 
     def original(self, letter: DeadLetter) -> ReceivedMessage:
         """Return the message that a dead letter is a copy of. Raises `OffsetOutOfRange` if it was deleted."""
@@ -237,13 +266,13 @@ class LetterSettler:
         """Settle the selected dead letters that are open now; return how many."""
         with self._ends:
             spans = [span for span in self._reader.spans() if span.first < span.end]
-            if not spans:
-                return 0
             if dry_run:
                 return sum(1 for _ in self._reader.letters(spans, wants, self._progress))
             try:
-                self._run(spans, wants)
+                if spans:
+                    self._run(spans, wants)
                 self._tell_passed()
+                self._reader.check_complete()
             except MiniMQError as error:
                 raise error.with_message(
                     f"{self._count} dead letters of group {self._group} were {self._outcome}, others may be left: "

@@ -16,7 +16,7 @@ from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operatio
 from minimq.operations.texts import listing, missing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable
+from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable, TransportError
 from minimq_common.moments import moment, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -105,13 +105,19 @@ class _OpenLetters:
         patience_s, began = getattr(given, "patience_s", None), time.monotonic()
         now_ms, wants = time.time_ns() // 1_000_000, choice_of(chosen_of(given))
         until_ms = 1 if given.since is None else timestamp_ms(given.since, 0, "since") + 1
-        for letter in admin._open_letters(check_group(given.group), choice_of({}), given.progress, damages.append):
-            if wants(letter):
-                self.topics[letter.topic or ""] += 1
-                until_ms = max(until_ms, letter.died_ms + 1)
-            if patience_s is not None and time.monotonic() - began >= patience_s:
-                self.is_cut = True
-                break
+        silent = list[str]()
+        try:
+            for letter in admin._open_letters(check_group(given.group), choice_of({}), given.progress, damages.append):
+                if wants(letter):
+                    self.topics[letter.topic or ""] += 1
+                    until_ms = max(until_ms, letter.died_ms + 1)
+                if patience_s is not None and time.monotonic() - began >= patience_s:
+                    self.is_cut = True
+                    break
+        except TransportError as error:  # those of the other brokers are counted
+            if not self.topics:
+                raise
+            silent.append(error.message)
         if not self.topics and not self.is_cut:
             check_known(admin, given.group)
         if not self.is_cut:  # messages that become dead letters after the plan stay
@@ -120,7 +126,7 @@ class _OpenLetters:
             given.until = moment(max(until_ms, now_ms + 1))
         self.away = away_with_letters(admin, given.group)
         #: Notes about dead letters that could not be examined.
-        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}")]
+        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}"), *silent]
 
     @property
     def is_none(self) -> bool:
@@ -260,6 +266,7 @@ class LetterOperations(Operations):
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
+            reader.check_complete()
 
     @Operation("dlq list", reads=True, example="dlq list billing --output json", view=_view_counts)
     def count_dead_letters(
@@ -271,7 +278,7 @@ class LetterOperations(Operations):
     ) -> list[DeadLetterCount]:
         """Count open dead letters of a group, or of all, by topic and reason.
 
-        Dead letters on brokers that are away are not counted.
+        Dead letters on brokers that are away, or do not answer, are not counted; the latter are logged.
 
         Args:
             group: its name; of all groups if it is left out.
@@ -284,7 +291,7 @@ class LetterOperations(Operations):
         for name in self._groups_with_dead_letters():
             try:
                 counts += self._counts(name, progress, on_damage)
-            except TopicUnavailable as error:
+            except (TopicUnavailable, TransportError) as error:
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
         return counts
 
@@ -292,8 +299,13 @@ class LetterOperations(Operations):
         self, group: str, progress: values.OnProgress | None, on_damage: OnDamage | None
     ) -> list[DeadLetterCount]:
         found: dict[tuple[str | None, str], list[int]] = {}
-        for letter in self._open_letters(group, choice_of({}), progress, on_damage):
-            found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
+        try:
+            for letter in self._open_letters(group, choice_of({}), progress, on_damage):
+                found.setdefault((letter.topic, letter.reason), []).append(letter.died_ms)
+        except TransportError as error:  # those of the other brokers are counted
+            if not found:
+                raise
+            log.warning("dead letters: not all counted group=%s error=%s", group, error.message)
         ordered = sorted(found.items(), key=lambda item: (item[0][0] or "", item[0][1]))
         return [
             DeadLetterCount(group, topic, reason, len(times), moment(min(times)), moment(max(times)))
