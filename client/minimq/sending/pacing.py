@@ -10,6 +10,8 @@ import math
 
 #: Size of the smallest piece, and of the first one on a stream.
 _LEAST_BYTES = 16 << 10
+#: After a quick piece of this size, requests of any size are sent whole.
+_FAST_BYTES = 512 << 10
 #: A piece that took that much longer than the quickest one is followed by larger, or by smaller ones.
 _QUICK_S, _SLOW_S = 0.05, 0.2
 
@@ -41,6 +43,6 @@ class Pacing:
         self._quickest_s = min(self._quickest_s, took_s)
         if took_s < self._quickest_s + _QUICK_S:
             if size >= self.piece_bytes:
-                self.piece_bytes *= 2
+                self.piece_bytes *= 2 if size < _FAST_BYTES else _FAST_BYTES
         elif took_s > self._quickest_s + _SLOW_S:
             self.piece_bytes = max(self.piece_bytes // 2, _LEAST_BYTES)

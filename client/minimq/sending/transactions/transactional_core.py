@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -403,30 +403,39 @@ class TransactionalCore:
         route = self.client.routes.known(queue.topic)
         key_queues = route.key_queues if route else 0
 
-        def ask(address: str, take: OnResult[broker_pb2.AppendResult]) -> None:
-            self._streams[address].append(self._transactor.queue_of(part), part.data, take, half, key_queues=key_queues)
+        async def stage(address: str, limit_s: float) -> broker_pb2.AppendResult:
+            stream, queue = self._streams[address], self._transactor.queue_of(part)
+            return await stream.answer(
+                lambda take: stream.append(queue, part.data, take, half, key_queues=key_queues), limit_s
+            )
+
+        def attempt(address: str, limit_s: float) -> LoopStep[broker_pb2.AppendResult]:
+            return LoopStep(self.client, partial(stage, address, limit_s))
 
         def again(_: str, error: MiniMQError) -> bool:
             return error.retriable or (isinstance(error, QueueNotFound) and part.may_move)
 
-        await self._answer(queue.topic, queue.broker_name, ask, again)
+        await self._answer(queue.topic, queue.broker_name, attempt, again)
 
     async def _end(self, topic: str, broker_name: str, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
         def ask(address: str, take: OnResult[broker_pb2.AtomicAppendResult]) -> None:
             self._transactor.streams[address].append(broker_pb2.AtomicAppend(end=end), (), take)
 
-        return (await self._answer(topic, broker_name, ask)).outcome
+        def attempt(address: str, limit_s: float) -> LoopRequest[broker_pb2.AtomicAppendResult]:
+            return LoopRequest(self.client, partial(ask, address), limit_s)
+
+        return (await self._answer(topic, broker_name, attempt)).outcome
 
     async def _answer(
         self,
         topic: str,
         broker_name: str,
-        ask: Callable[[str, OnResult[T]], object],
+        attempt: Callable[[str, float], Awaitable[T]],
         again: Callable[[str, MiniMQError], bool] | None = None,
     ) -> T:
         return await at_master(
             RoutedMaster(self.client, topic, broker_name),
-            lambda address, limit_s: LoopRequest(self.client, partial(ask, address), limit_s),
+            attempt,
             self._timeout_s,
             again=again,
             pause=lambda seconds: LoopStep(self.client, partial(asyncio.sleep, seconds)),
