@@ -8,8 +8,9 @@ from collections.abc import Sequence
 import grpc.aio
 import pytest
 
+from minimq_broker.services import pieces as pieces_module
 from minimq_broker.services.pieces import IncompleteRequests
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, MiniMQError, SystemBusy
 from minimq_proto.v1.broker_pb2 import AppendRequest
 from support.cases import for_each
 from support.on_loop import on_loop
@@ -74,4 +75,13 @@ async def test_incomplete_requests_share_a_bound() -> None:
         await whole(incomplete, pieces(60, len(ENCODED) - 60), [])
     arrived.set_result(last)
     assert await waiting == REQUEST
+    assert not incomplete.held
+
+
+@on_loop
+async def test_a_piece_that_does_not_arrive_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces_module, "_PIECE_TIMEOUT_S", 0.0)
+    incomplete, never = IncompleteRequests(110), asyncio.get_running_loop().create_future()
+    with pytest.raises(DeadlineExceeded):
+        await incomplete.whole(pieces(50)[0], lambda: never, lambda _: None, 200)
     assert not incomplete.held
