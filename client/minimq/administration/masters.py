@@ -140,6 +140,19 @@ class Masters:
         if away:
             raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
 
+    def before_away(self, look: Callable[[], Result], check_away: Callable[[], None]) -> Result:
+        """Return the result of `look`, with retries, unless a broker is away: that error says more than its own.
+
+        The order matters: a broker that goes away in between is in the result, so that its call fails, or in the check.
+        """
+        try:
+            found = self.with_retries(look)
+        except MiniMQError:
+            check_away()
+            raise
+        check_away()
+        return found
+
     def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
         """Return a function that looks up which departed brokers carry a topic, sorted. Results are cached."""
         gone = {away.broker_name for away in self.away()}

@@ -15,7 +15,7 @@ from minimq.cli.commands import declared
 from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
 from minimq.dead_letters.dead_letter import Chosen
 from minimq.operations import values
-from minimq.operations.letters import CHOICE, away_with_letters, check_known, damage_notes
+from minimq.operations.letters import CHOICE, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.texts import instant_of, missing, printable, shown_body
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from minimq.dead_letters.dead_letter import DeadLetter
     from minimq.receiving.received import ReceivedMessage
     from minimq_common.errors import DamagedMessages
+    from minimq_common.model import AwayBroker
 
 #: Number of dead letters in one write.
 _AT_ONCE = 500
@@ -111,11 +112,13 @@ def show(
       minimq dlq show billing --id broker-a:0@17
     """
     damages: list[DamagedMessages] = []
+    away: list[AwayBroker] = []
     from minimq.admin import Admin
 
     with Admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
-        letters = itertools.islice(admin.dead_letters(group, on_damage=damages.append, **chosen), limit)
+        found = admin.dead_letters(group, on_damage=damages.append, on_away=away.append, **chosen)
+        letters = itertools.islice(found, limit)
         try:
             for part in _parts(letters):
                 if told.is_set():
@@ -123,7 +126,7 @@ def show(
                 output.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
-        notes = [*damage_notes(damages, "not shown"), *missing(away_with_letters(admin, group), {}, "not read")]
+        notes = [*damage_notes(damages, "not shown"), *missing(away, {}, "not read")]
         if not output.count:
             check_known(admin, group)
     for note in notes:

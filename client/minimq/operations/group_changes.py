@@ -282,11 +282,14 @@ class GroupChanges(Operations):
     ) -> dict[MessageQueue, int]:
         """Reset all queues of a topic, or those in `chosen`. Checks all brokers before it changes the first."""
         group, topic = request.group, request.topic
-        if chosen or not request.force:
-            what = f"group {group} was not reset in topic {topic}"
-            remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
-            self._masters.refuse_if_away(what, remedy, topic=topic, names=chosen or ())
-        masters, described = self._masters.with_retries(lambda: self._masters_of(topic, chosen))
+
+        def check_away() -> None:
+            if chosen or not request.force:
+                what = f"group {group} was not reset in topic {topic}"
+                remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
+                self._masters.refuse_if_away(what, remedy, topic=topic, names=chosen or ())
+
+        masters, described = self._masters.before_away(lambda: self._masters_of(topic, chosen), check_away)
         ids = chosen or {broker: [] for broker in masters}
         offset = request.offset if request.WhichOneof("to") == "offset" else None
         found = _statuses(topic, ids, described, offset)

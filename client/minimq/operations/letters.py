@@ -9,14 +9,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
-from minimq.connection.away import by_broker
+from minimq.connection.away import by_broker, say_away
 from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
 from minimq.operations.texts import listing, missing
 from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import AccessDenied, DamagedMessages, InvalidArgument, TopicUnavailable, TransportError
+from minimq_common.errors import (
+    AccessDenied,
+    DamagedMessages,
+    InvalidArgument,
+    TopicUnavailable,
+    TransportError,
+    Unavailable,
+)
 from minimq_common.moments import moment, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -49,7 +56,10 @@ class DeadLetterCount:
 
 #: Called with the error of each damaged batch.
 OnDamage = Callable[[DamagedMessages], None]
-DAMAGE = Param(is_collected=True)
+#: Called with each broker that is away and has dead letters.
+OnAway = Callable[["AwayBroker"], object]
+#: Views find what both callbacks got in `given.collected`.
+COLLECTED = Param(is_collected=True)
 _ANY_GROUP = Param(complete="groups", metavar="GROUP", is_argument=True)
 #: The options that choose dead letters.
 CHOICE: Final = {
@@ -124,7 +134,7 @@ class _OpenLetters:
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
-        self.away = away_with_letters(admin, given.group)
+        self.away = admin._away_with_letters(given.group)
         #: Notes about dead letters that could not be examined.
         self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}"), *silent]
 
@@ -193,11 +203,12 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
     )
 
 
-def away_with_letters(admin: Admin, group: str | None) -> tuple[AwayBroker, ...]:
-    """Return the brokers that are away and have dead letters of the group, or of any group."""
-    topic = None if group is None else dead_letter_topic(group)
-    routes = [route for route in admin.routes() if topic in (None, route.topic)]
-    return by_broker(each for route in routes if route.topic.startswith(DEAD_LETTER_PREFIX) for each in route.away)
+def _report_away(away: Sequence[AwayBroker], on_away: OnAway | None, what: str) -> None:
+    if on_away is not None:
+        for each in away:
+            on_away(each)
+    elif away:
+        raise Unavailable(f"{what}: {say_away(away)}")
 
 
 def check_known(admin: Admin, group: str) -> None:
@@ -217,21 +228,26 @@ def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[s
 
 
 def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
-    rows = [row_of(each) for each in counts]
-    away = away_with_letters(admin, given.group)
+    rows, (damages, away) = [row_of(each) for each in counts], _collected(given)
     if given.group is not None and not rows:
         check_known(admin, given.group)
-    notes = [*damage_notes(given.collected, "not counted"), *missing(away, {}, "not counted")]
-    return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not given.collected)
+    notes = [*damage_notes(damages, "not counted"), *missing(away, {}, "not counted")]
+    return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not damages)
+
+
+def _collected(given: Given) -> tuple[list[DamagedMessages], tuple[AwayBroker, ...]]:
+    damages = [each for each in given.collected if isinstance(each, DamagedMessages)]
+    return damages, by_broker(each for each in given.collected if not isinstance(each, DamagedMessages))
 
 
 def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
-    def view(_admin: Admin, given: Given, count: int, plan: Plan) -> View:
+    def view(_admin: Admin, given: Given, count: int, _plan: Plan) -> View:
+        damages, away = _collected(given)
         return View(
             json={"group": given.group, done: count},
             lines=[f"{count_of(count, 'dead letter')} {done}"],
-            notes=[*damage_notes(given.collected, f"not {done}"), *missing(plan.seen, {}, f"not {done}")],
-            is_complete=not (given.collected or plan.seen),
+            notes=[*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")],
+            is_complete=not given.collected,
         )
 
     return view
@@ -242,7 +258,7 @@ class LetterOperations(Operations):
 
     @iterating
     def dead_letters(
-        self, group: str, *, on_damage: OnDamage | None = None, **chosen: Unpack[Chosen]
+        self, group: str, *, on_damage: OnDamage | None = None, on_away: OnAway | None = None, **chosen: Unpack[Chosen]
     ) -> Iterator[DeadLetter]:
         """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
 
@@ -250,14 +266,17 @@ class LetterOperations(Operations):
             group: its name.
             on_damage: called with the error of each damaged batch, which is then skipped; its `queue`, `offset` and
                 `next_offset` locate the batch. By default the error is raised.
+            on_away: called with each broker that is away and has dead letters of the group, after those of the other
+                brokers. By default an error is raised then.
             **chosen: which of them; see `Chosen`.
 
         Raises:
-            TopicUnavailable, Unavailable: brokers that have them are away.
+            TopicUnavailable: all brokers that have them are away.
+            Unavailable: some are away, and `on_away` is not given; the text names them.
             DamagedMessages: a batch is damaged, and `on_damage` is not given.
         """
-        choice = choice_of(chosen)
-        return self._open_letters(check_group(group), choice, None, on_damage)
+        yield from self._open_letters(check_group(group), choice_of(chosen), None, on_damage)
+        _report_away(self._away_with_letters(group), on_away, f"dead letters of group {group} are missing")
 
     def _open_letters(
         self, group: str, wants: Wants, progress: values.OnProgress | None, on_damage: OnDamage | None
@@ -274,25 +293,31 @@ class LetterOperations(Operations):
         group: Annotated[str | None, _ANY_GROUP] = None,
         *,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
-        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+        on_damage: Annotated[OnDamage | None, COLLECTED] = None,
+        on_away: Annotated[OnAway | None, COLLECTED] = None,
     ) -> list[DeadLetterCount]:
         """Count open dead letters of a group, or of all, by topic and reason.
 
-        Dead letters on brokers that are away, or do not answer, are not counted; the latter are logged.
+        Of all groups, those on brokers that do not answer are not counted, and logged.
 
         Args:
             group: its name; of all groups if it is left out.
             progress: called with the number of examined dead letters of a group, and their total number.
             on_damage: see `dead_letters`.
+            on_away: see `dead_letters`; the dead letters of these brokers are not counted.
         """
-        if group is not None:
-            return self._counts(check_group(group), progress, on_damage)
         counts: list[DeadLetterCount] = []
-        for name in self._groups_with_dead_letters():
+        for name in self._groups_with_dead_letters() if group is None else [check_group(group)]:
             try:
                 counts += self._counts(name, progress, on_damage)
-            except (TopicUnavailable, TransportError) as error:
+            except TopicUnavailable:  # all of its brokers are away, see below
+                if group is not None and on_away is None:
+                    raise
+            except TransportError as error:
+                if group is not None:
+                    raise
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
+        _report_away(self._away_with_letters(group), on_away, "not all dead letters can be counted")
         return counts
 
     def _counts(
@@ -311,6 +336,15 @@ class LetterOperations(Operations):
             DeadLetterCount(group, topic, reason, len(times), moment(min(times)), moment(max(times)))
             for (topic, reason), times in ordered
         ]
+
+    def _away_with_letters(self, group: str | None) -> tuple[AwayBroker, ...]:
+        """Return the brokers that are away and have dead letters of the group, or of any group.
+
+        Call it after the others have answered: a broker that leaves before that is among these, or fails to answer.
+        """
+        away = self._masters.away_lookup()
+        names = self._groups_with_dead_letters() if group is None else [group]
+        return by_broker(each for name in names for each in away(dead_letter_topic(name)))
 
     def _groups_with_dead_letters(self) -> list[str]:
         calls = self._masters.calls
@@ -340,7 +374,8 @@ class LetterOperations(Operations):
         only_group: bool = False,
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
-        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+        on_damage: Annotated[OnDamage | None, COLLECTED] = None,
+        on_away: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Resend open dead letters of a group, as they were first sent.
@@ -359,6 +394,7 @@ class LetterOperations(Operations):
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: see `dead_letters`.
+            on_away: see `dead_letters`.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
@@ -367,10 +403,11 @@ class LetterOperations(Operations):
         Raises:
             OffsetOutOfRange: with `only_group`, some cannot be delivered again; all others were resent. The text names
                 the first of them.
-            MiniMQError: the text has the number of resent ones. Repeat the call for the others.
+            MiniMQError: the text has the number of resent ones, and names brokers that are away. Repeat the call for
+                the others.
         """
         target = _target(check_group(group), to, only_group=only_group)
-        return self._settle(group, choice_of(chosen), "resent", target, progress, on_damage, dry_run=dry_run)
+        return self._settle(group, choice_of(chosen), "resent", target, progress, on_damage, on_away, dry_run=dry_run)
 
     @Operation(
         "dlq drop",
@@ -399,7 +436,8 @@ class LetterOperations(Operations):
         everything: Annotated[bool, Param(flag="--all")] = False,
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
-        on_damage: Annotated[OnDamage | None, DAMAGE] = None,
+        on_damage: Annotated[OnDamage | None, COLLECTED] = None,
+        on_away: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Drop dead letters of a group: they are no longer shown or resent.
@@ -412,6 +450,7 @@ class LetterOperations(Operations):
             dry_run: only count them.
             progress: see `resend_dead_letters`.
             on_damage: see `dead_letters`.
+            on_away: see `dead_letters`.
             **chosen: which of them; see `Chosen`.
 
         Returns:
@@ -419,7 +458,7 @@ class LetterOperations(Operations):
         """
         _check_some(chosen, everything=everything)
         return self._settle(
-            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, dry_run=dry_run
+            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, on_away, dry_run=dry_run
         )
 
     def _settle(
@@ -430,10 +469,15 @@ class LetterOperations(Operations):
         to: str | None,
         progress: values.OnProgress | None,
         on_damage: OnDamage | None,
+        on_away: OnAway | None,
         *,
         dry_run: bool,
     ) -> int:
         from minimq.dead_letters.letter_settler import LetterSettler  # as above
 
         settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
-        return settler.run(wants, dry_run=dry_run)
+        count = settler.run(wants, dry_run=dry_run)
+        done = f"would be {outcome}" if dry_run else f"were {outcome}"
+        what = f"{count} dead letters of group {group} {done}, others may be left"
+        _report_away(self._away_with_letters(group), on_away, what)
+        return count

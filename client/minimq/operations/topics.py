@@ -310,11 +310,14 @@ class TopicOperations(TopicChanges):
     ) -> dict[str, str]:
         """Return the masters on which to delete the topic. Raises as `delete_topic`."""
         check_topic(name)
-        if not force and not brokers:
-            remedy = "delete it on the others with force (--force) or by name (--broker)"
-            self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+
+        def check_away() -> None:
+            if not force and not brokers:
+                remedy = "delete it on the others with force (--force) or by name (--broker)"
+                self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+
         try:
-            return self._carriers(name, cluster, brokers)
+            return self._masters.before_away(lambda: self._carriers(name, cluster, brokers), check_away)
         except (TopicNotFound, TopicUnavailable):
             if if_exists:
                 return {}

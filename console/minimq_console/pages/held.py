@@ -8,6 +8,7 @@ from minimq.connection.away import by_broker
 from minimq.operations.texts import left_out, missing
 from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
+from minimq_common.model import AwayBroker
 from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview
 from minimq_console.page import MOST_KEYS, Data, Page, Visit
@@ -33,10 +34,12 @@ def gather_letters(visit: Visit) -> Data:
     """Return open dead letters of one group."""
     group, parameters = visit.parameters.name("group"), visit.parameters
     damages: list[MiniMQError] = []
+    away: list[AwayBroker] = []
     letters, part = visit.ask(
-        "the dead letters", lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append))
+        "the dead letters",
+        lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append, on_away=away.append)),
     ).required()
-    visit.missing += [error.message for error in damages]
+    visit.missing += [*(error.message for error in damages), *missing(away, {}, "not shown")]
     actions, *actions_of_rows = visit.offers_of_rows(
         [
             [action.on(group=group, label=f"{action.form.label} several") for action in _LETTER_ACTIONS],

@@ -1,0 +1,112 @@
+"""Each operation over several brokers names a broker that is offline, hangs, or dies after it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SimpleConsumer
+from minimq.connection.client import ClusterClient
+from minimq.errors import MiniMQError
+from support.waiting import wait_until
+
+PATIENCE_S = 60.0
+LOST = "broker-b"
+
+pytestmark = [pytest.mark.fault, pytest.mark.system]
+
+#: Each operation over several brokers. Those that change something come last.
+OPERATIONS: dict[str, Callable[[Admin], Any]] = {
+    "describe_topic": lambda admin: admin.describe_topic("t"),
+    "describe_group": lambda admin: admin.describe_group("g"),
+    "broker_status": lambda admin: admin.broker_status(),
+    "dead_letters": lambda admin: list(admin.dead_letters("w")),
+    "count_dead_letters": lambda admin: admin.count_dead_letters("w"),
+    "count_dead_letters of all groups": lambda admin: admin.count_dead_letters(),
+    "resend_dead_letters, dry run": lambda admin: admin.resend_dead_letters("w", dry_run=True),
+    "reset_offsets": lambda admin: admin.reset_offsets("g", "t", "earliest"),
+    "update_topic": lambda admin: admin.update_topic("t", retention_s=3600),
+    "resend_dead_letters": lambda admin: admin.resend_dead_letters("w"),
+    "drop_dead_letters": lambda admin: admin.drop_dead_letters("w", everything=True),
+    "delete_group": lambda admin: admin.delete_group("g"),
+    "delete_topic": lambda admin: admin.delete_topic("t"),
+}
+
+
+@pytest.fixture
+def world() -> Iterator[tuple[LocalCluster, Admin]]:
+    with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver, timeout_s=3) as admin:
+        admin.create_topic("t", queues=1)
+        with Producer(cluster.nameserver) as producer, PullConsumer(cluster.nameserver, group="g") as consumer:
+            for broker in cluster.brokers:
+                producer.send(Message("t", b"x"), queue=MessageQueue("t", broker.name, 0))
+            consumer.subscribe("t")
+            unread = {broker.name for broker in cluster.brokers}
+
+            def is_read() -> bool:
+                unread.difference_update(message.queue.broker_name for message in consumer.poll(0.1))
+                return not unread
+
+            wait_until(is_read, PATIENCE_S)
+            consumer.commit()
+        with SimpleConsumer(cluster.nameserver, group="w") as worker:
+            worker.subscribe("t")
+            rejected = list[Any]()
+
+            def reject() -> bool:
+                messages = worker.receive(2, timeout=0.1)
+                worker.reject(messages, "bad")
+                rejected.extend(messages)
+                return len(rejected) == 2
+
+            wait_until(reject, PATIENCE_S)
+        yield cluster, admin
+
+
+def outcome(call: Callable[[Admin], Any], admin: Admin) -> str:
+    """Return the result or the error of an operation as text."""
+    try:
+        return repr(call(admin))
+    except MiniMQError as error:
+        return f"{type(error).__name__}: {error.message}"
+
+
+def names_it(name: str, text: str) -> None:
+    assert LOST in text, f"{name} does not name {LOST}: {text}"
+
+
+def test_a_broker_that_is_offline(world: tuple[LocalCluster, Admin]) -> None:
+    cluster, admin = world
+    cluster.server(LOST).kill()
+    wait_until(admin.away_brokers, PATIENCE_S)
+    for name, call in OPERATIONS.items():
+        names_it(name, outcome(call, admin))
+
+
+def test_a_broker_that_hangs(world: tuple[LocalCluster, Admin]) -> None:
+    cluster, admin = world
+    cluster.server(LOST).pause()
+    for name, call in OPERATIONS.items():
+        if "dead_letters" not in name:  # these wait for half a minute
+            names_it(name, outcome(call, admin))
+
+
+@pytest.mark.parametrize(
+    "name", ["reset_offsets", "delete_topic", "delete_group", "update_topic", "count_dead_letters"]
+)
+def test_a_broker_that_dies_after_it_was_found(
+    world: tuple[LocalCluster, Admin], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, admin = world
+    call_all = ClusterClient.call_all
+
+    def kill_first(*arguments: Any, **named: Any) -> Any:
+        monkeypatch.setattr(ClusterClient, "call_all", call_all)
+        cluster.server(LOST).kill()
+        wait_until(admin.away_brokers, PATIENCE_S)
+        return call_all(*arguments, **named)
+
+    monkeypatch.setattr(ClusterClient, "call_all", kill_first)
+    names_it(name, outcome(OPERATIONS[name], admin))
