@@ -121,6 +121,21 @@ def test_all_is_stored_at_one_broker_with_a_receipt_for_each(
         tx.send(Message(first, b"late"))
 
 
+def test_a_transaction_has_a_largest_size_and_number_of_batches(
+    producer: Producer, topics: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(MessageTooLarge, match=r"the limit is 8,388,608: end it earlier"), producer.transaction() as tx:
+        for _ in range(3):
+            tx.send(Message(topics[0], bytes(3 << 20)))
+    monkeypatch.setattr("minimq.sending.transactions.transactor.MAX_ATOMIC_BATCHES", 1)
+    with (
+        pytest.raises(InvalidArgument, match=r"has 2 batches .*, the limit is 1: divide it"),
+        producer.transaction() as tx,
+    ):
+        for topic in topics:
+            tx.send(Message(topic, b"x"))
+
+
 def test_a_block_that_raises_has_sent_nothing(pair: LocalCluster, producer: Producer, topics: tuple[str, str]) -> None:
     with pytest.raises(KeyError), producer.transaction() as tx:
         tx.send(Message(topics[0], b"1"))

@@ -107,6 +107,17 @@ def test_streams_without_a_request_come_to_an_end(
     assert serves(nameserver)
 
 
+def test_the_routes_of_too_many_topics_are_not_sent_at_once(
+    nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("minimq_nameserver.answers.MAX_ANSWER_BYTES", 10)
+    stub = nameserver_pb2_grpc.NameServerStub(channel)
+    error = failure_of(lambda: stub.ListTopics(nameserver_pb2.ListTopicsRequest(), timeout=20))
+    assert isinstance(error, InvalidArgument)
+    assert "list the names, and request the routes that you need" in error.message
+    assert serves(nameserver)
+
+
 def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Channel, start_broker: StartBroker) -> None:
     topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
     start_broker(nameserver.address, name="broker-b", topics=topics)

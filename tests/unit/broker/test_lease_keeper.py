@@ -6,19 +6,35 @@ import asyncio
 import threading
 from pathlib import Path
 
+import pytest
+
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
+from minimq_broker.services import leases
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import GroupBeginnings
-from minimq_common.errors import StoreFull
+from minimq_common.errors import StoreFull, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import PATIENCE_S
 
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
+
+
+def test_members_request_a_limited_number_of_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(engine: Engine) -> None:
+        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *_: None)
+        keeper._check_room("g", "member", leases.MAX_OF_MEMBER - 1)
+        with pytest.raises(SystemBusy, match=r"member requests more than 20000 queues .*: start more members"):
+            keeper._check_room("g", "member", leases.MAX_OF_MEMBER)
+        monkeypatch.setattr(leases, "MAX_WANTED", 0)
+        with pytest.raises(SystemBusy, match="request more than 0 queues of this broker: stop consumers"):
+            keeper._check_room("g", "member", 0)
+
+    with_engine(tmp_path, test)
 
 
 def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path: Path) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.services.limits import LimitRefusals
-from minimq_common.errors import InvalidArgument, SystemBusy
+from minimq_broker.services.append import checked_header
+from minimq_broker.services.limits import LimitRefusals, Limits
+from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
+from support.stores import make_batch
 
 
 def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCaptureFixture) -> None:
@@ -33,3 +35,12 @@ def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCapture
         now += 1.0
         refusals.note(groups)
     assert lines() == ["refused: a limit is reached limit=groups reason=10 groups failures=61 outage_s=60.0"]
+
+
+def test_a_batch_and_a_body_over_a_limit_are_refused() -> None:
+    data = make_batch([bytes(1000)])
+    assert checked_header(Limits(1000, len(data), 1 << 20), data).largest_body == 1000
+    with pytest.raises(MessageTooLarge, match=rf"a batch of {len(data)} bytes is over the limit of this broker"):
+        checked_header(Limits(1000, len(data) - 1, 1 << 20), data)
+    with pytest.raises(MessageTooLarge, match="a message body has 1000 bytes, the limit of this broker is 999"):
+        checked_header(Limits(999, len(data), 1 << 20), data)

@@ -221,6 +221,21 @@ def test_a_stream_on_which_nothing_is_said_is_ended() -> None:
     assert error.message == "ended the Append call: no request arrived within 0.5 s"
 
 
+def test_a_call_whose_request_does_not_come_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minimq_common.wire.dispatcher.REQUEST_S", 0.2)
+    over = threading.Event()
+
+    def nothing() -> Iterator[bytes]:
+        over.wait()
+        yield from ()
+
+    with serving(Dispatcher()) as channel:
+        error = failure(stream(channel, nothing(), CALL))
+        over.set()
+    assert isinstance(error, InvalidArgument)
+    assert error.message == f"ended the {CALL} call: no request arrived within 0.2 s"
+
+
 def test_streams_of_one_kind_are_bounded() -> None:
     over = threading.Event()
 
