@@ -8,12 +8,18 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from minimq.admin import Admin
-from minimq.administration.group_descriptions import GroupDescription, GroupMemberDescription, GroupQueueDescription
+from minimq.administration.group_descriptions import (
+    GroupDescription,
+    GroupMemberDescription,
+    GroupQueueDescription,
+    group_from_wire,
+)
 from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.local.local_cluster import LocalCluster
@@ -22,6 +28,7 @@ from minimq.operations.views import View
 from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
+from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
 from support.waiting import wait_until
 
@@ -290,6 +297,18 @@ def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixt
     assert any(line.split()[2:5] == ["nobody,", "held", "7s"] and "for" not in line for line in lines)
     assert any("#1, #2 waits" in line for line in lines)
     assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))
+
+
+def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    blocking = broker_pb2.BlockingMessage(offset=7, message_group="account-7")
+    popped = broker_pb2.PoppedQueue(returned=3, blocking=blocking)
+    answer = broker_pb2.DescribeGroupResponse(
+        queues=[broker_pb2.GroupQueue(topic="flights", max_offset=9, committed_offset=7, popped=popped)]
+    )
+    found = group_from_wire("billing", {"broker-a": answer}, {}, datetime.now(UTC))
+    lines = " ".join(" ".join(shown(found, all_queues=True, capsys=capsys)).split())
+    assert "3 waiting for a retry, no new messages" in lines
+    assert "until offset 7 of message group 'account-7' is settled" in lines
 
 
 def test_a_held_queue_is_shown_though_nobody_is_left(capsys: pytest.CaptureFixture[str]) -> None:
