@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer, SendReceipt, SimpleConsumer
-from minimq.errors import AccessDenied, GroupConflict, HandleExpired, MiniMQError
+from minimq.errors import AccessDenied, Fenced, GroupConflict, HandleExpired, MiniMQError
 from minimq.sending.receipt import SendStatus
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -146,6 +146,32 @@ def test_a_client_id(world: World, kind: type[PullConsumer] | type[SimpleConsume
             wait_until(is_rejected, PATIENCE_S)
             producer.send(Message(world.topic, b"second"))
             wait_until(lambda: read(holder) == [b"second"], PATIENCE_S)
+
+
+def test_a_lease(world: World) -> None:
+    with PullConsumer(
+        world.cluster.nameserver, group=world.group, client_id="worker-0", credentials=world.alice
+    ) as consumer:
+        consumer.subscribe(world.topic)
+        with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
+            stub = broker_pb2_grpc.BrokerStub(channel)
+
+            def epoch() -> int:
+                consumer.poll(0.1)
+                described = stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=world.group), timeout=PATIENCE_S)
+                return next((item.epoch for item in described.queues if item.owner == "worker-0"), 0)
+
+            held = wait_until(epoch, PATIENCE_S)
+            offset = broker_pb2.QueueOffset(topic=world.topic, queue_id=0, offset=0, epoch=held)
+            commit = broker_pb2.CommitOffsetsRequest(group=world.group, client_id="worker-0", offsets=[offset])
+            with pytest.raises(grpc.RpcError) as raised:
+                stub.CommitOffsets(commit, timeout=PATIENCE_S)
+            assert isinstance(rpc.from_rpc_error(raised.value, "broker"), Fenced)
+            lease = broker_pb2.Lease(group=world.group, client_id="worker-0", epoch=held)
+            pull = broker_pb2.PullRequest(pull_id=1, topic=world.topic, max_messages=1, max_bytes=1, lease=lease)
+            [frame] = stub.Pull(iter([pull]), timeout=PATIENCE_S)
+            assert isinstance(rpc.from_failure(frame.failure), Fenced)
+        consumer.commit()
 
 
 def test_a_transaction(world: World) -> None:

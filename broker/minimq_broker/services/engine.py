@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
-from minimq_broker.core.leases import LeaseTable
+from minimq_broker.core.leases import LeaseKey, LeaseTable
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking, Poppers
 from minimq_broker.core.state import QueueEnd, QueueKey, State
@@ -23,7 +23,9 @@ from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore, StoreOptions
+from minimq_common.errors import Fenced
 from minimq_common.model import first_epoch
+from minimq_common.security.caller import current_caller
 from minimq_common.wire.unsent import UnsentBudget
 
 
@@ -190,6 +192,8 @@ class RoleTables:
         self.groups: GroupTable
         self.leases: LeaseTable
         self.poppers: Poppers
+        #: The user of each member, by (group, client id).
+        self.users: dict[tuple[str, str], str]
         #: Replaced as a whole: other threads read it.
         self.blocked: dict[PopKey, Blocking]
         self._set()
@@ -216,6 +220,13 @@ class RoleTables:
         """Keep the version growing after the state `before` was replaced."""
         self._versions_before += before.made + 1
 
+    def check_lease(self, key: LeaseKey, client_id: str, epoch: int) -> None:
+        """Raise `Fenced` unless a member of the current caller owns a queue under this epoch, which is not secret."""
+        self.leases.check(key, client_id, epoch)
+        user = current_caller().user
+        if self.users.get((key.group, client_id), user) != user:
+            raise Fenced(f"the lease of {client_id} in group {key.group} belongs to another user")
+
     def retain_topics(self) -> None:
         """Drop the leases of deleted topics."""
         self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
@@ -225,6 +236,7 @@ class RoleTables:
         until = self._loop.time() + self._recovery_s
         self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
         self.poppers = Poppers()
+        self.users = {}
         self.blocked = {}
         self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))
 

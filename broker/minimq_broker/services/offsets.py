@@ -91,7 +91,7 @@ class OffsetService:
 
     def _check_owner(self, key: LeaseKey, item: broker_pb2.QueueOffset, client_id: str) -> None:
         if client_id:
-            self._engine.leases.check(key, client_id, item.epoch)
+            self._engine.tables.check_lease(key, client_id, item.epoch)
         elif (owner := self._engine.leases.owner(key)) is not None:
             raise Fenced(
                 f"queue {item.topic}/{item.queue_id} belongs to {owner[0]} of group {key.group!r} now: "

@@ -294,7 +294,7 @@ class _Pull:
         if request.HasField("lease"):
             lease = request.lease
             self._engine.writes.check()  # a broker that is no longer the master must not trust its leases
-            self._engine.leases.check(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
+            self._engine.tables.check_lease(LeaseKey(lease.group, queue), lease.client_id, lease.epoch)
         return queue
 
     async def _write(self, frame: broker_pb2.PullFrame) -> None:

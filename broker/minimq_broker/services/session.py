@@ -46,7 +46,7 @@ class SessionService:
     def __init__(self, engine: Engine, options: BrokerOptions, broker_name: str) -> None:
         self._engine = engine
         self._options = options
-        self._sessions = SessionTable()
+        self._sessions = SessionTable(engine.tables.users)
         self._is_retired = False
         #: Serializes large requests, so that others run in between.
         self._turn = asyncio.Lock()

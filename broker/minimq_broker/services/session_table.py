@@ -68,7 +68,9 @@ class SessionTable:
     they are unique across users: the first client to use an id there keeps it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, users: dict[tuple[str, str], str] | None = None) -> None:
+        #: The user of each member, by group and client id, for others to read.
+        self._users = {} if users is None else users
         self._by_client: dict[tuple[str, str], Session] = {}
         self._by_member: dict[tuple[str, str], Session] = {}
 
@@ -119,6 +121,7 @@ class SessionTable:
         """Reserve the id of a client in a group. Raises `GroupConflict`."""
         self.check(group, session)
         self._by_member[group, session.client_id] = session
+        self._users[group, session.client_id] = session.user
         session.groups.add(group)
 
     def release(self, group: str, session: Session) -> None:
@@ -126,6 +129,7 @@ class SessionTable:
         session.groups.discard(group)
         if self.may_use(group, session):
             self._by_member.pop((group, session.client_id), None)
+            self._users.pop((group, session.client_id), None)
 
     def member(self, group: str, client_id: str) -> Session | None:
         """Return the session of a group's member, or of a client that was refused there."""
