@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections import deque
@@ -214,15 +215,28 @@ class _Loop(asyncio.SelectorEventLoop):
     """
 
     time = staticmethod(true_time)
+    _calls_at_once = False
+
+    def close(self) -> None:
+        """Close the loop, and make gRPC forget it: it keeps each loop while any client of the process is open."""
+        self._calls_at_once = True  # first: a report that another thread adds from here on is not lost
+        private: Any = self
+        for handle in [*private._ready]:
+            if getattr(handle._callback, "__module__", "") == "grpc._cython.cygrpc":
+                handle._run()
+        readers = [] if private._selector is None else [key.data[0] for key in private._selector.get_map().values()]
+        super().close()
+        for reader in filter(None, readers):
+            completion_queue = getattr(getattr(reader._callback, "func", None), "__self__", None)
+            for bound_loops in gc.get_referents(completion_queue):
+                if isinstance(bound_loops, dict):
+                    bound_loops.pop(self, None)
 
     def call_soon_threadsafe(
         self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
-        try:
+        if not self._calls_at_once:
             return super().call_soon_threadsafe(callback, *args, context=context)
-        except RuntimeError:
-            if not self.is_closed():
-                raise
         callback(*args)  # gRPC only frees the resources of the call
         return asyncio.Handle(callback, args, self, context)
 

@@ -26,7 +26,6 @@ from minimq.receiving.received import ReceivedMessage
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Closing
-from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
@@ -54,7 +53,6 @@ class Delivery:
         #: A verdict that is known in advance: the listener is not called.
         self.verdict: Verdict | None = None
         self.hangs = False
-        #: The verdict was processed; later ones are ignored.
         self.is_over = False
         #: It occupies one of the concurrent calls, normally until its verdict.
         self.has_slot = False
@@ -144,9 +142,8 @@ class ListenerRunner(Generic[D]):
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
         self.replier = Replier(source.client, MOST_BODY_BYTES)
         self._closing, self._is_closed = Closing(), False
-        #: Why reading has stopped for good.
+        #: Why reading has stopped for good, and why the latest attempt to take messages failed.
         self._broken: MiniMQError | None = None
-        #: Why the latest attempt to take messages failed; None after one that worked.
         self._refusal: MiniMQError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
@@ -172,8 +169,7 @@ class ListenerRunner(Generic[D]):
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
         is_rejected = self._refusal is not None and not self._refusal.retriable
-        is_open = self._broken is None and not self._is_closed
-        return is_taking and is_open and not is_rejected and self._source.is_ready
+        return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
 
     @property
     def error(self) -> MiniMQError | None:
@@ -467,8 +463,7 @@ class ListenerRunner(Generic[D]):
             await self._source.end(max(until - time.monotonic(), 0.0) + timeout_s)
 
     def check_may_close(self) -> None:
-        """Raise `InvalidArgument` in a callback or the listener, where `close` would wait for its own caller."""
-        check_no_signal()
+        """Raise `InvalidArgument` in a callback or the listener, where `close` would wait for its caller."""
         if self._source.is_callback() or (self._calls is not None and self._calls.is_mine()):
             raise InvalidArgument("close waits for the listener and the callbacks: call it from another thread")
 
