@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from minimq import Admin, PullConsumer, PushConsumer, SimpleConsumer
 
 if TYPE_CHECKING:
+    from minimq_common.wire.channels import _Channel
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
@@ -25,9 +26,9 @@ def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer | Admin, ways: M
     else:
         client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
     channels = client.connection._broker_channels
-    straight = channels.stub
+    straight = channels._open  # for calls and streams
 
-    def stub(address: str) -> BrokerAsyncStub:
-        return straight(ways.get(address, address))
+    def open_channel(address: str, number: int) -> _Channel[BrokerAsyncStub]:
+        return straight(ways.get(address, address), number)
 
-    channels.stub = stub  # type: ignore[method-assign]
+    channels._open = open_channel  # type: ignore[method-assign]
