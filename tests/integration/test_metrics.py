@@ -243,6 +243,7 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
     unseen = {
         "minimq_nameserver_brokers_away",
         "minimq_broker_group_in_flight_messages",
+        "minimq_broker_group_blocking_offset",
         "minimq_broker_throttled_seconds_total",
     }
     unseen |= {

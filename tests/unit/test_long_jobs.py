@@ -119,6 +119,9 @@ class Link:
     def check_open(self) -> None:
         """It is."""
 
+    async def begin(self) -> None:
+        """The group has begun."""
+
     @staticmethod
     def refused_s() -> float:
         return 0.0

@@ -129,7 +129,7 @@ def _own_key(message: Message) -> str:
     if message.message_group is not None:
         check_message_group(message.message_group)
         return message.message_group
-    if not message.keys or not message.keys[0]:
+    if not message.keys:
         raise InvalidArgument(
             f"topic {message.topic!r} is compacted by key, and the message has none: give it one in `keys`"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from minimq.receiving.listening.listener_runner import Delivery
+from minimq.receiving.listening.source import Delivery
 from minimq.receiving.member_state import Grant
 from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue

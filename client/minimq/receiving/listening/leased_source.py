@@ -16,9 +16,9 @@ from minimq.receiving.consumer import Consumer, Found
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
-from minimq.receiving.listening.listener_runner import Source
 from minimq.receiving.listening.redelivery import DIED, from_copy, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender, result_of
+from minimq.receiving.listening.source import Source
 from minimq.receiving.member_state import Grant
 from minimq.receiving.queue_decisions import OffsetReset
 from minimq.receiving.read_ahead import HandOver

@@ -13,8 +13,8 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.filtering.message_filter import TagExpression
 from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
 from minimq.receiving.listening.listener import ListenerCalls, Verdict
-from minimq.receiving.listening.listener_runner import Delivery, Source
 from minimq.receiving.listening.retries import Failed, RetryRule
+from minimq.receiving.listening.source import Delivery, Source
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
