@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, PullConsumer
-from minimq_common.errors import GroupConflict, InvalidArgument, SendFailed, TopicNotFound
+from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from support.members import Log, Member, shared_evenly
 from support.reading import check_brokers
 from support.waiting import wait_until
@@ -215,19 +215,6 @@ def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, t
         wait_until(lambda: not log.missing(load.sent - read), PATIENCE_S, what="all is read by one of them")
     assert survivor.error is None
     assert log.repeated == {}
-
-
-def test_a_client_id_in_use_is_refused(cluster: LocalCluster, topic: str, group: str) -> None:
-    log = Log()
-    with Member(cluster.nameserver, group, topic, log, client_id=f"same-{group}") as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
-        second = Member(cluster.nameserver, group, topic, log, client_id=f"same-{group}")
-        error = wait_until(lambda: second.error, PATIENCE_S)
-        second.leave()
-        assert isinstance(error, GroupConflict)
-        assert "give each its own id" in error.message
-        assert first.error is None
-        assert len(first.queues) == 8
 
 
 def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCluster, group: str) -> None:
