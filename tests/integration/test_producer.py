@@ -262,7 +262,10 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
             admin.delete_topic("audit")
         with pytest.raises(MiniMQError, match="does not exist"):
             producer.send(Message("audit", b"gone"))
-        assert producer.send(Message("audit", b"made anew")).queue_offset == 0
+        with pytest.raises(MiniMQError, match="was deleted"):
+            producer.send(Message("audit", b"gone"))
+        with Producer(made.nameserver) as another:
+            assert another.send(Message("audit", b"made again")).queue_offset == 0
 
 
 # ---- what is refused at once --------------------------------------------------------------------

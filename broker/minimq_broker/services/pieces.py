@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from minimq_common.errors import DeadlineExceeded, InvalidArgument, SystemBusy
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, SystemBusy
 
 #: Timeout in seconds for the next piece of a request.
 _PIECE_TIMEOUT_S = 30.0
@@ -36,8 +36,10 @@ class IncompleteRequests:
         try:
             while True:
                 piece = request.piece
-                if not piece or size + len(piece) + request.rest > max_size:
-                    raise InvalidArgument(f"a request in pieces must have pieces, and at most {max_size:,} bytes")
+                if not piece:
+                    raise InvalidArgument("another request came between the pieces of a request")
+                if (whole := size + len(piece) + request.rest) > max_size:
+                    raise MessageTooLarge(f"a request of {whole:,} bytes is over the limit of {max_size:,} bytes")
                 if self.held > size and size + len(piece) > self._max_bytes - self.held:
                     raise SystemBusy(
                         "too many bytes of incomplete requests (--max-pending-bytes): retry later",

@@ -23,8 +23,8 @@ SHORTEST_TRY_S = 0.2
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Pause of a batch that was not tried, as no broker accepts it.
 _UNTRIED_PAUSE_S = 0.1
-#: Tries of a batch that a proxy rejects. The second one has a stream of its own: a limit may count the whole stream.
-MAX_PROXY_TRIES = 2
+#: Tries of a batch that a proxy rejects. Each has a new stream, as a limit may count all requests of a stream.
+MAX_PROXY_TRIES = 4
 
 
 class RetrySchedule:

@@ -91,6 +91,8 @@ _UNREACHED_STATUSES = {
     504: "the server did not answer within its timeout (nginx: grpc_read_timeout)",
 }
 _TOO_LARGE = 413
+#: gRPC's details if a stream was reset; nginx does that instead of answering 413, once it has passed on an answer.
+_RESET = "Received RST_STREAM"
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
@@ -350,8 +352,9 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     details = error.details() or ""
     if _CODE_KEY in metadata:
         return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))
-    if by_proxy := _PROXY_STATUS.search(details):
-        return _from_proxy(int(by_proxy[1]), peer)
+    by_proxy = _PROXY_STATUS.search(details)
+    if by_proxy or (_RESET in details and error.code() is grpc.StatusCode.INTERNAL):
+        return _from_proxy(int(by_proxy[1]) if by_proxy else None, peer)
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
     text = f"{peer}: {error.code().name.lower()}: {details}"
     if cls is errors.Unavailable:
@@ -365,8 +368,11 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     return cls(text)
 
 
-def _from_proxy(status: int, peer: str) -> MiniMQError:
-    answer = f"a proxy in front of {peer} answered with HTTP status {status}"
+def _from_proxy(status: int | None, peer: str) -> MiniMQError:
+    if status is None:
+        status, answer = _TOO_LARGE, f"a proxy in front of {peer} reset the stream, as with HTTP status {_TOO_LARGE}"
+    else:
+        answer = f"a proxy in front of {peer} answered with HTTP status {status}"
     if status in _UNREACHED_STATUSES:
         return errors.Unavailable(f"{answer}: {_UNREACHED_STATUSES[status]}")
     if status == _TOO_LARGE:

@@ -10,7 +10,7 @@ import pytest
 
 from minimq_broker.services import pieces as pieces_module
 from minimq_broker.services.pieces import IncompleteRequests
-from minimq_common.errors import DeadlineExceeded, InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_proto.v1.broker_pb2 import AppendRequest
 from support.cases import for_each
 from support.on_loop import on_loop
@@ -51,7 +51,7 @@ def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
     [
         ([*pieces(50), AppendRequest(request_id=8, topic="orders")], InvalidArgument),
         ([*pieces(50), grpc.aio.EOF], InvalidArgument),
-        ([AppendRequest(piece=b"x", rest=200)], InvalidArgument),
+        ([AppendRequest(piece=b"x", rest=200)], MessageTooLarge),
         (pieces(50, 50, encoded=b"\xff" * 100), InvalidArgument),
     ],
 )
