@@ -126,7 +126,7 @@ class Registrations:
             async with asyncio.timeout(_ANSWER_S):
                 await stream.ask(question)
                 await stream.heard.wait()
-        except (TimeoutError, grpc.RpcError, grpc.aio.InternalError):  # silent, or its stream has ended
+        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError):  # silent, or its stream has ended
             return False
         return True
 
@@ -214,7 +214,7 @@ class _Stream:
     async def ask(self, question: nameserver_pb2.RegisterResponse) -> None:
         """Write a question in another task. Raises an error of gRPC if the stream has ended."""
         async with self._writing:
-            await self._context.write(question)
+            await self._context.write(question)  # `rpc.write` would cancel the task if the stream has ended
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:

@@ -150,6 +150,7 @@ TABLE = {
     "NotMaster": ("again route -", "tries again", "tries again"),
     "NotEnoughReplicas": ("again - avoid", "tries again", "tries again"),
     "SystemBusy": ("again - avoid", "tries again", "tries again"),
+    "RejectedByProxy": ("again - -", "tries again", "tries again"),
     "StoreFull": ("again - avoid", "tries again", "tries again"),
     "InternalError": ("again - avoid", "tries again", "tries again"),
     "TransportError": ("again route avoid", "tries again", "tries again"),
