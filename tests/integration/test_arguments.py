@@ -169,8 +169,14 @@ def test_a_closed_consumer_says_so_whatever_is_asked_of_it(consumer: Callable[..
             if is_subscribed:
                 closed.subscribe("t")
             await _done(closed.close())
-            listener = _coroutine if type(closed) is aio.PushConsumer else _plain
-            for name, arguments in {"subscribe": ("t",), "assign": ([],), "start": (listener,), "receive": ()}.items():
+            listeners: dict[object, list[Any]] = {PushConsumer: [_plain], aio.PushConsumer: [_coroutine]}
+            calls: dict[str, list[Any]] = {
+                "subscribe": ["t"],
+                "assign": [[]],
+                "start": listeners.get(type(closed), []),
+                "receive": [],
+            }
+            for name, arguments in calls.items():
                 if method := getattr(closed, name, None):
                     with pytest.raises(Closed):
                         await _done(method(*arguments))
