@@ -177,6 +177,22 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(
     assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"first"]
 
 
+def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
+    cluster: LocalCluster, consumer: PullConsumer, producer: Producer, topic: str
+) -> None:
+    queues = queues_of(cluster, topic)
+    for queue in queues:
+        producer.send(Message(topic, b"x"), queue=queue)
+    consumer.assign(queues)
+    fetcher = consumer._reader._fetcher
+    count = 0
+    while count < len(queues):
+        count += len(consumer.poll(PATIENCE_S, max_messages=1))
+        assert sum(bool(handed.messages) for handed in fetcher._turns if handed.is_over) <= 1
+    consumer.poll(0.0)
+    assert not any(handed.messages for handed in fetcher._turns)
+
+
 def test_tags_filter_what_a_subscription_gets(
     cluster: LocalCluster, producer: Producer, topic: str, new_name: Callable[[], str]
 ) -> None:

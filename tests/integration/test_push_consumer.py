@@ -19,7 +19,10 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
+from minimq.receiving.listening.leased_source import LeasedSource
+from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.receiving.listening.push_consumer import Balance
+from minimq.receiving.listening.source import Source
 from minimq.transport import client_log
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.listening import Listener, source_of
@@ -93,6 +96,28 @@ def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
             client_log.flush()
             assert len([each for each in caplog.records if "cannot take" in each.message]) == 1
         wait_until(lambda: second.is_ready and second.error is None, PATIENCE_S)
+
+
+@pytest.mark.parametrize(("source", "balance"), [(LeasedSource, "queues"), (PoppedSource, "messages")])
+def test_it_is_not_ready_while_unexpected_errors_repeat(
+    cluster: LocalCluster,
+    topic: str,
+    group: str,
+    source: type[Source[Any]],
+    balance: Balance,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def fail(*_: object) -> None:
+        raise IndexError("out of range")
+
+    with PushConsumer(cluster.nameserver, group=group, balance=balance, wait_s=1.0) as consumer:
+        consumer.subscribe(topic)
+        consumer.start(Listener())
+        wait_until(lambda: consumer.is_ready, PATIENCE_S)
+        with monkeypatch.context() as patched:
+            patched.setattr(source, "take", fail)
+            wait_until(lambda: not consumer.is_ready and "out of range" in str(consumer.error), PATIENCE_S)
+        wait_until(lambda: consumer.is_ready and consumer.error is None, PATIENCE_S)
 
 
 def test_each_call_has_messages_of_one_queue_in_order(

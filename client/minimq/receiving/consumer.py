@@ -237,9 +237,10 @@ class Consumer:
 
     async def _take(self, most: int, timeout_s: float, but: Collection[MessageQueue] = ()) -> Found | None:
         """Return messages of one queue; None if none arrived in time, or the caller has other work to do first."""
-        self._fetcher.raise_error()
-        if not self._fetcher.has_due(but) and (found := await self._at_hand(most, but)):
+        is_due = self._fetcher.due and self._fetcher.has_due(but)
+        if not is_due and (found := await self._at_hand(most, but)):
             return found
+        self._fetcher.raise_error()
         await self._on_loop(partial(self._fetcher.wait, most, but, timeout_s))
         self._fetcher.raise_error()
         return await self._at_hand(most, but)

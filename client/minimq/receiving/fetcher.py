@@ -8,10 +8,9 @@ in place for the next poll.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,87 +20,22 @@ from minimq.receiving.commits import BrokerOffsets, Commits
 from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.member_state import Grant
 from minimq.receiving.pulls import Pulls
-from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset, QueueEvent
+from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset
+from minimq.receiving.queue_events import QueueEvents
 from minimq.receiving.queue_reader import QueueReader
 from minimq.receiving.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
-from minimq_common.wire.rpc import keep_freed_memory
+from minimq_common.wire.rpc import keep_freed_memory, return_freed_memory
 
 log = client_logger(__name__)
 
+#: Minimum seconds between two calls of `return_freed_memory`.
+_TRIM_INTERVAL_S = 1.0
+
 if TYPE_CHECKING:  # circular: it imports this module
     from minimq.receiving.consumer import Consumer
-
-
-class QueueEvents:
-    """Queue changes whose user callbacks are still to be called, in order. Lives on the connection's event loop.
-
-    `take` moves them aside for `announce` on the polling thread, which after an interrupt continues with the rest.
-    """
-
-    def __init__(self, readers: Mapping[MessageQueue, QueueReader]) -> None:
-        self._readers = readers
-        #: Number of messages that were skipped by offset resets.
-        self.missed_messages = 0
-        self._events: list[tuple[QueueEvent, MessageQueue]] = []
-        self._resets: list[tuple[QueueReader, OffsetReset]] = []
-        #: The queues that were announced as gained.
-        self._announced: set[MessageQueue] = set()
-        # Moved here by `take`. The polling thread removes each one after its callback.
-        self._taken: list[tuple[QueueEvent, MessageQueue]] = []
-        self._taken_resets: list[OffsetReset] = []
-
-    @property
-    def are_there(self) -> bool:
-        """True if there is something to announce."""
-        return bool(self._events or self._resets or self._taken or self._taken_resets)
-
-    def gained(self, queue: MessageQueue) -> None:
-        """Record that a queue is now read."""
-        self._events.append((QueueEvent.GAINED, queue))
-
-    def lost(self, queue: MessageQueue, *, tell: bool) -> None:
-        """Record that a queue is no longer read; announced only if its gain was announced and `tell` is set."""
-        if queue not in self._announced:
-            self._events = [item for item in self._events if item != (QueueEvent.GAINED, queue)]
-        elif tell:
-            self._events.append((QueueEvent.LOST, queue))
-        self._announced.discard(queue)
-
-    def reset(self, reader: QueueReader, reset: OffsetReset) -> None:
-        """Record that a reader continues at another offset."""
-        self._resets.append((reader, reset))
-
-    def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """Return the queues whose gain was announced, and suppress the announcement of their loss."""
-        known = self._announced & set(queues)
-        self._announced -= known
-        return sorted(known)
-
-    def take(self) -> list[OffsetReset]:
-        """Move the pending changes aside for `announce`; return the resets among them."""
-        if not (self._taken or self._taken_resets):
-            resets = [reset for reader, reset in self._resets if self._readers.get(reader.queue) is reader]
-            self._taken, self._taken_resets = self._events, resets
-            self._events, self._resets = [], []
-            self.missed_messages += sum(reset.missed for reset in resets)
-            gained = {queue for event, queue in self._taken if event is QueueEvent.GAINED}
-            self._announced |= gained & self._readers.keys()
-        return [*self._taken_resets]
-
-    def announce(
-        self, announce: Callable[[QueueEvent, list[MessageQueue]], None], offset_reset: Callable[[OffsetReset], None]
-    ) -> None:
-        """Call the user's callbacks. On the polling thread."""
-        for event, together in itertools.groupby([*self._taken], key=lambda item: item[0]):
-            queues = [queue for _, queue in together]
-            announce(event, queues)
-            del self._taken[: len(queues)]
-        while self._taken_resets:
-            offset_reset(self._taken_resets[0])
-            del self._taken_resets[0]
 
 
 class _Wish(NamedTuple):
@@ -139,6 +73,7 @@ class Fetcher:
             recommit_s=options.recommit_interval_s,
             readers=lambda: max(len(self._readers), self._expected, 1),
         )
+        self._trim_at = 0.0
         self._passed_over = 0  # by readers that have ended
         self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
@@ -154,7 +89,7 @@ class Fetcher:
         #: Only the loop appends and removes; the polling thread rotates.
         self._turns: deque[HandOver] = deque()
         #: The queues with messages that are still to be handed over, in the order of their arrival.
-        self._due: dict[MessageQueue, None] = {}
+        self.due: dict[MessageQueue, None] = {}
         #: From where the user got messages last. Belongs to the polling thread.
         self._handed: HandOver | None = None
         self._wish: _Wish | None = None
@@ -182,12 +117,18 @@ class Fetcher:
 
     def has_due(self, but: Collection[MessageQueue]) -> bool:
         """Return whether queues wait for `wait` to give them their turn."""
-        return bool(self._due) and any(queue not in but for queue in [*self._due])
+        return any(queue not in but for queue in [*self.due])
 
     def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
         """Return the hand-over from which messages may be delivered without waiting, if any."""
-        handed = None if self._needs_attention else self._next_turn(but)
-        return handed if handed is not None and self._is_current(handed) else None
+        before = self._handed
+        if before is not None and before.given == before.count and not before.in_hand:
+            before.free()
+            self._handed = None
+        if self._needs_attention:
+            return None
+        handed, is_current = self._next_turn(but)
+        return handed if is_current else None
 
     def end_turn(self, handed: HandOver) -> None:
         """Record that messages of a hand-over are taken: the next ones come from another queue, if there are any."""
@@ -199,23 +140,19 @@ class Fetcher:
         if self._handed is not None:
             self._handed.in_hand = False
 
-    def _next_turn(self, but: Collection[MessageQueue]) -> HandOver | None:
-        """Move the first hand-over to the front that may be delivered, or is over; return it."""
+    def _next_turn(self, but: Collection[MessageQueue]) -> tuple[HandOver | None, bool]:
+        """Move the first hand-over to the front that may be delivered, or is over; return it, and whether it may."""
         now = time.monotonic()
         with suppress(IndexError):  # the loop has just removed the last one
             for _ in range(len(self._turns)):
                 handed = self._turns[0]
                 reader = self._readers.get(handed.queue)
                 if reader is None or not reader.is_current(handed):
-                    return handed
+                    return handed, False
                 if handed.queue not in but and reader.may_go_on(now):
-                    return handed
+                    return handed, True
                 self._turns.rotate(-1)
-        return None
-
-    def _is_current(self, handed: HandOver) -> bool:
-        reader = self._readers.get(handed.queue)
-        return reader is not None and reader.is_current(handed)
+        return None, False
 
     def may_use(self, queue: MessageQueue) -> bool:
         """Return whether delivered messages of a queue may be processed: its lease still holds. On any thread."""
@@ -283,17 +220,17 @@ class Fetcher:
             wish.over.set_result(None)
 
     def _fill(self, wish: _Wish) -> bool:
-        for queue in [queue for queue in self._due if queue not in wish.but]:
-            del self._due[queue]
+        for queue in [queue for queue in self.due if queue not in wish.but]:
+            del self.due[queue]
             self._hand_over(queue, wish)
-        while (handed := self._next_turn(wish.but)) is not None:
-            if self._is_current(handed):
-                return True
+        while True:
+            handed, is_current = self._next_turn(wish.but)
+            if handed is None or is_current:
+                return is_current
             self._turns.remove(handed)  # a polling thread whose wait was interrupted may rotate at the same time
             if (reader := self._readers.get(handed.queue)) is not None:
                 reader.put_back(handed)  # damaged batches, if any
                 self._hand_over(handed.queue, wish)
-        return False
 
     def _hand_over(self, queue: MessageQueue, wish: _Wish) -> None:
         reader, now = self._readers.get(queue), time.monotonic()
@@ -304,8 +241,8 @@ class Fetcher:
         self._pulls.carry_out(reader, reader.tick(now))
 
     def _note_due(self, reader: QueueReader) -> None:
-        if reader.queue not in self._due and reader.may_hand_over(time.monotonic()):
-            self._due[reader.queue] = None
+        if reader.queue not in self.due and reader.may_hand_over(time.monotonic()):
+            self.due[reader.queue] = None
 
     # ---- assignment -----------------------------------------------------------------------------
 
@@ -446,6 +383,11 @@ class Fetcher:
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)
             self._note_due(reader)  # delays are over, leases are renewed
+        if now >= self._trim_at and sum(reader.size for reader in self._readers.values()) > self._options.max_bytes:
+            # Each queue has a batch, and together they are too large. This thread has allocated the encoded ones, the
+            # polling thread the messages: without this, the process would take twice the memory.
+            self._trim_at = now + _TRIM_INTERVAL_S
+            return_freed_memory()
         self._changed()
 
     def close(self) -> None:

@@ -148,10 +148,12 @@ class PullReader(Consumer):
             if self.filters and not await self._join_by(deadline):
                 return None
         self.turn = object()
+        self._found = None
         self._fetcher.finish()
         while True:
             await self._between_polls()
-            await self._announce_all()
+            if self._fetcher.events.are_there:
+                await self._announce_all()
             found = self._found = await self._take(max_messages, max(deadline - time.monotonic(), 0.0))
             if found is not None or (time.monotonic() >= deadline and not self._fetcher.events.are_there):
                 return found

@@ -145,6 +145,12 @@ class QueueReader:
         """The latest hand-over, if messages of it are still to be delivered or finished."""
         return self._handed if self._handed is not None and self.is_current(self._handed) else None
 
+    @property
+    def size(self) -> int:
+        """Bytes of the encoded batches that are buffered or handed over."""
+        handed = self.open_hand_over
+        return self._ahead.size + (0 if handed is None else handed.size)
+
     def may_hand_over(self, now: float) -> bool:
         """Return whether `hand_over` may be called: batches are due, may be delivered, and follow a finished one."""
         return self._ahead.is_due(now) and self.open_hand_over is None and self.may_go_on(now)

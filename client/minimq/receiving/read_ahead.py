@@ -37,6 +37,7 @@ class HandOver:
         "_end",
         "_stored",
         "batches",
+        "count",
         "dropped",
         "first",
         "given",
@@ -61,6 +62,8 @@ class HandOver:
         #: Set by `opening`: the matching messages and, for `poll_arrow`, the decoded batches.
         self.batches: list[ReceivedBatch] = []
         self.messages: list[ReceivedMessage] | None = None
+        #: Number of these messages, also after `free`; -1 before `opening`.
+        self.count = -1
         #: Number of messages that did not match the filter.
         self.dropped = 0
         #: Number of messages delivered to the user.
@@ -73,7 +76,7 @@ class HandOver:
     @property
     def is_over(self) -> bool:
         """True if the user has finished all of it."""
-        return self.messages is not None and self.given == len(self.messages) and not self.in_hand
+        return self.given == self.count and not self.in_hand
 
     @property
     def position(self) -> int:
@@ -125,12 +128,17 @@ class HandOver:
         self.batches = batches if keeps_batches else []
         self._end = first
         self.messages = found
+        self.count = len(found)
         self._stored = self._stored[len(batches) :]  # last: an interrupt before it only keeps the bytes
 
+    def free(self) -> None:
+        """Free the messages of a hand-over that is over: its reader and its turn may keep it for longer."""
+        self.messages, self.batches = [], []
+
     def _behind(self, count: int) -> int:
-        if self.messages is None or (count <= 0 and self.messages):
+        if self.messages is None or (count <= 0 and self.count):
             return self.first
-        return self._end if count == len(self.messages) else self.messages[count - 1].queue_offset + 1
+        return self._end if count == self.count else self.messages[count - 1].queue_offset + 1
 
     def rest(self) -> list[EncodedBatch]:
         """Return the batches with messages at or after `position`."""
@@ -179,7 +187,7 @@ class ReadAhead:
         first = self.position
         batches: list[EncodedBatch] = []
         count = size = 0
-        while count < max(max_messages, _FEWEST_MESSAGES) and size < max_bytes and self.is_due(now):
+        while not batches or (count < max(max_messages, _FEWEST_MESSAGES) and size < max_bytes and self.is_due(now)):
             stored = self._next().stored
             batches.append(stored)
             count += stored.count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import errno
 import re
 import socket
@@ -491,3 +492,9 @@ def keep_freed_memory() -> None:
     next block, which costs more than everything else done with a frame of 1 MiB. So this allocates and frees 31 MiB.
     """
     bytes(_BLOCK_BYTES)
+
+
+def return_freed_memory() -> None:
+    """Return freed memory to the system, of all threads: glibc keeps it for the thread that allocated it."""
+    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
+        trim(0)

@@ -94,6 +94,12 @@ def test_what_is_ahead_of_a_damaged_batch_comes_first_and_a_seek_leads_past_it()
     assert reader.error is None
 
 
+def test_a_share_of_one_byte_takes_one_batch_at_a_time() -> None:
+    reader = reader_from(options=FetchOptions(100, 1))
+    reader.frame_arrived(1, Frame([stored(0, 3), stored(3, 3)], max_offset=6), 0.0)
+    assert [offsets(reader), offsets(reader)] == [[0, 1, 2], [3, 4, 5]]
+
+
 def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() -> None:
     reader = fetched(0, stored(0, 3), EncodedBatch(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
     assert len(offsets(reader)) == 3

@@ -75,7 +75,8 @@ class ListenerRunner(Generic[D]):
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        is_rejected = self._refusal is not None and not self._refusal.retriable
+        refusal = self._refusal  # an internal error usually repeats, although it is retried
+        is_rejected = refusal is not None and (not refusal.retriable or isinstance(refusal, InternalError))
         return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
 
     @property
@@ -265,6 +266,7 @@ class ListenerRunner(Generic[D]):
                 self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
+                self._refusal = InternalError(f"the consumer failed: {error!r}")
                 self._outage.crashed("consumer: failed, will try again group=%s", self._source.group, cause=error)
                 await asyncio.sleep(PAUSE_S)
             finally:
