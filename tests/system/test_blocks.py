@@ -41,6 +41,7 @@ OTHERWISE = {
     ("docs/migrating-from-confluent-kafka.md", "py"): (8, "system/test_migration_pages.py"),
     ("docs/migrating-from-rocketmq.md", "py"): (6, "system/test_migration_pages.py"),
     ("docs/processes.md", "python"): (4, "system/test_processes_page.py"),
+    ("docs/proxies.md", "nginx"): (1, "integration/test_proxies.py"),
     # Parts of a program with a session, tables and queries of its own. Here: they are Python, and their options exist.
     ("docs/spark.md", "python"): (10, "system/test_blocks.py", "spark/test_page.py", "spark/test_stream_read.py"),
     ("docs/spark.md", "py"): (3, "spark/test_page.py", "spark/test_compacted_topic.py"),

@@ -253,7 +253,7 @@ def test_a_broker_elects_its_master_through_the_controller(member: tuple[Path, d
     secrets, ports = member[0] / "server", member[1]
     flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
     command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
-    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path)]
+    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path), "--nameserver", "127.0.0.1:1"]
     with process(*command, "--controller", f"etcds://127.0.0.1:{ports['2379']}") as broker:
         assert broker.stderr is not None
         assert any("roles: leading" in line for line in broker.stderr)
