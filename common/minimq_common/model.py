@@ -209,6 +209,7 @@ class AwayBroker:
         stopped: whether it was stopped; if not, its connection was lost.
         queues: number of its readable queues, in the requested topic or, without one, in all topics.
         write_queues: the same for its writable queues.
+        online: whether it is registered again, without these queues, as after the loss of its disk.
     """
 
     cluster: str
@@ -218,6 +219,7 @@ class AwayBroker:
     stopped: bool
     queues: int
     write_queues: int = 0
+    online: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,8 @@ class TopicRoute:
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
     away: tuple[AwayBroker, ...] = ()
+    #: The run of the name server that reported it: what the same run no longer reports is gone.
+    run: int = field(default=0, compare=False, repr=False)
     #: Number of queues from which a compacted topic chooses the queue of a key; 0 for other topics.
     key_queues: int = field(init=False, compare=False)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Collection
 from typing import NamedTuple
@@ -44,6 +45,7 @@ class Answers:
         self._clock = clock
         #: The clock and the time of day at the start: converts moments so that their reported time never changes.
         self._began = clock(), time.time()
+        self._run = random.SystemRandom().getrandbits(64)
         self._kept: dict[str, RouteAnswer] = {}
         self._kept_bytes = 0
         self._listing = asyncio.Lock()
@@ -109,6 +111,7 @@ class Answers:
     def _make(self, topic: str) -> RouteAnswer:
         route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
         route.away.extend(self._away_to_wire(away, topic) for away in self._table.away(topic))
+        route.run = self._run
         encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
         return RouteAnswer(encoded, bool(route.queues), bool(route.away))
 
@@ -126,6 +129,7 @@ class Answers:
             stopped=away.stopped,
             queues=away.queues(Permission.READ, topic),
             write_queues=away.queues(Permission.WRITE, topic),
+            online=away.online,
         )
 
     def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:

@@ -25,6 +25,8 @@ class RememberedBroker:
     #: When its last replica left, in seconds of the caller's clock.
     since: float
     stopped: bool
+    #: Whether it is registered again, without these topics.
+    online: bool = False
 
     def queues(self, permission: Permission, topic: str | None = None) -> int:
         """Return the number of its readable or writable queues, of one topic or of all."""
@@ -42,9 +44,9 @@ class AwayBrokers:
         self._by_name: dict[str, RememberedBroker] = {}  # in the order in which they left
 
     def add(self, away: RememberedBroker) -> frozenset[str]:
-        """Remember a broker that has left. Returns the topics of brokers that are forgotten to make room.
+        """Remember a broker that has left. Returns the other topics whose routes change.
 
-        Keeps the topics that the broker was already missing.
+        Keeps the topics that the broker was already missing, and forgets other brokers to make room.
         """
         if not self._keep_s:
             return frozenset()
@@ -52,10 +54,10 @@ class AwayBrokers:
         if former is not None:
             away = replace(away, topics={**former.topics, **away.topics})
         self._by_name[away.broker.broker_name] = away
-        forgotten = frozenset[str]()
+        changed = frozenset[str](former.topics if former is not None else ())
         while len(self._by_name) > self._most or self._number_of_topics() > MAX_AWAY_TOPICS:
-            forgotten |= self.remove(next(iter(self._by_name))) or frozenset()
-        return forgotten
+            changed |= self.remove(next(iter(self._by_name))) or frozenset()
+        return changed
 
     def _number_of_topics(self) -> int:
         return sum(len(away.topics) for away in self._by_name.values())
@@ -63,17 +65,17 @@ class AwayBrokers:
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
         """Note that a broker has registered again. It stays remembered for the topics that it lacks.
 
-        Returns the remembered topics that it carries again.
+        Returns the remembered topics whose routes change.
         """
         away = self._by_name.get(broker_name)
         if away is None:
             return frozenset()
         missing = {topic: data for topic, data in away.topics.items() if topic not in topics}
         if missing:
-            self._by_name[broker_name] = replace(away, topics=missing)
+            self._by_name[broker_name] = replace(away, topics=missing, online=True)
         else:
             del self._by_name[broker_name]
-        return frozenset(away.topics.keys() - missing.keys())
+        return frozenset(away.topics.keys() - missing.keys() if away.online else away.topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
         """Return the remembered topics of a broker name."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -96,3 +98,41 @@ def test_a_producer_that_starts_while_a_broker_is_offline_keeps_the_queue_of_eac
     halves = TransactionalProducer(cluster.nameserver, group="g", check=lambda _: COMMIT, send_timeout_s=0.5)
     with halves, halves.transaction() as half, pytest.raises(errors.SendFailed, match=OFFLINE):
         half.send(message("fifo", waiting))
+
+
+def test_keys_of_a_broker_that_lost_its_disk_or_is_forgotten_move_in_a_running_producer(tmp_path: Path) -> None:
+    with (
+        LocalCluster(brokers=2, data_dir=tmp_path) as cluster,
+        Admin(cluster.nameserver) as admin,
+        Producer(cluster.nameserver, send_timeout_s=0.5) as producer,
+    ):
+        for topic in TOPICS[:2]:
+            admin.create_topic(topic, queues=2, fifo=topic == "fifo")
+        keys = [next(key for key in KEYS if send(producer, topic, key).broker_name == OFFLINE) for topic in TOPICS[:2]]
+        server = cluster.server(OFFLINE)
+        server.stop()
+        wait_until(admin.away_brokers)
+        for topic, key in zip(TOPICS[:2], keys, strict=True):
+            with pytest.raises(
+                errors.SendFailed, match=r"is offline: start it, or enter `minimq cluster forget broker-b`"
+            ):
+                send(producer, topic, key)
+        shutil.rmtree(server.data_dir)
+        server.start()
+        wait_until(lambda: [each.online for each in admin.away_brokers()] == [True])
+        for topic, key in zip(TOPICS[:2], keys, strict=True):
+            with pytest.raises(
+                errors.SendFailed, match=f"broker-b of .* is online but does not have topic {topic}: restore"
+            ):
+                send(producer, topic, key)
+        admin.create_topic("plain", queues=2, brokers=[OFFLINE])
+        wait_until(lambda: is_sent(producer, "plain", keys[0], OFFLINE))
+        admin.forget_broker(OFFLINE)
+        wait_until(lambda: is_sent(producer, "fifo", keys[1], "broker-a"))
+
+
+def is_sent(producer: Producer, topic: str, key: str, broker: str) -> bool:
+    try:
+        return send(producer, topic, key).broker_name == broker
+    except errors.SendFailed:
+        return False

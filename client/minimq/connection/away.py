@@ -15,6 +15,8 @@ from minimq_proto.v1 import nameserver_pb2
 
 def state_of(away: AwayBroker) -> str:
     """Return a text like "away since 12:03:05 (stopped)", in local time, with the date unless it is today."""
+    if away.online:
+        return "online without topics that it had"
     since = away.since.astimezone()
     is_today = since.date() == datetime.now().astimezone().date()
     stopped = " (stopped)" if away.stopped else ""
@@ -47,8 +49,14 @@ def say_away(away: Sequence[AwayBroker]) -> str:
     states = ", ".join(f"{each.broker_name} is {state_of(each)}" for each in away)
     forget = " and ".join(f"`minimq cluster forget {each.broker_name}`" for each in away)
     if len(away) > 1:
-        return f"{states}; start them again, or, if one will not come back, have it forgotten: {forget}"
-    return f"{states}; start it again, or, if it will not come back, have it forgotten with {forget}"
+        restore = ", restore the data directories of those online" if any(each.online for each in away) else ""
+        return f"{states}; start them again{restore}, or, if one will not come back, have it forgotten: {forget}"
+    return f"{states}; {remedy_of(away[0])}, or, if it will not come back, have it forgotten with {forget}"
+
+
+def remedy_of(away: AwayBroker) -> str:
+    """Return how the queues of a broker come back."""
+    return "restore its data directory" if away.online else "start it again"
 
 
 @dataclass(frozen=True, slots=True)

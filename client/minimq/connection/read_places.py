@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from minimq.connection.away import state_of
+from minimq.connection.away import remedy_of, state_of
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import BrokerMethod
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
@@ -95,5 +95,5 @@ def _why_nowhere(queue: MessageQueue, route: TopicRoute | None) -> str:
         return f"broker {name} of queue {queue} has no master now, and slaves are not to be read"
     for away in route.away if route is not None else ():
         if away.broker_name == name:
-            return f"broker {name} of queue {queue} is {state_of(away)}: start it again"
+            return f"broker {name} of queue {queue} is {state_of(away)}: {remedy_of(away)}"
     return f"no broker is known that carries queue {queue}: is {name} running?"

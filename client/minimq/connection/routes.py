@@ -306,7 +306,8 @@ class Routes:
             self._deleted.add(topic)
         elif not is_outdated:
             self._deleted.discard(topic)
-        if not route.queues or route == known or (known is not None and is_outdated):
+        is_same = known is not None and route == known and route.run == known.run
+        if not route.queues or is_same or (known is not None and is_outdated):
             return route if known is None else known
         self._routes[topic] = route
         self._dropped.discard(topic)

@@ -31,7 +31,8 @@ class ChosenQueues:
 
     When a broker dies, a hash over the remaining queues would move nearly every key, and break the order of its
     messages. So the queues of offline brokers count as well: messages for them wait or fail, and each key keeps its
-    queue. Name servers report them; this also remembers all it has seen, as a restarted name server may not know them.
+    queue. Name servers report them. A queue is gone once the name server that reported it no longer does, as after a
+    broker is forgotten; a name server that was started later may not know all queues yet.
 
     What a registered broker reports is believed: if it has fewer queues now, only these are chosen; without write
     permission, none. That is how a broker is taken out of service: withdraw its write permission first.
@@ -65,6 +66,10 @@ class ChosenQueues:
 
     def _update(self, route: TopicRoute, known: _KnownQueues | None) -> _KnownQueues:
         counts: dict[str, int] = {} if known is None else {**known.counts}
+        if known is not None and known.route.run == route.run:
+            reported = [each.broker_name for each in known.route.queues]
+            for name in reported + [each.broker_name for each in known.route.away]:
+                counts.pop(name, None)
         counts |= {offline.broker_name: offline.write_queues for offline in route.away}
         for data in route.queues:
             counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0

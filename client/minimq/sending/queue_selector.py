@@ -195,10 +195,21 @@ def _why_nowhere(route: TopicRoute) -> MiniMQError:
 
 def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
     name = queue.broker_name
-    if any(name == offline.broker_name for offline in route.away):
+    for absent in route.away:
+        if absent.broker_name == name:
+            forget = f", or enter `minimq cluster forget {name}`: then its keys move to other brokers"
+            if route.key_queues:  # the queues of its keys are fixed
+                forget = ""
+            if absent.online:
+                return Unavailable(
+                    f"broker {name} of queue {queue} is online but does not have topic {queue.topic}: restore its data "
+                    f"directory, or create the topic with `minimq topic create {queue.topic} --broker {name}`{forget}"
+                )
+            return Unavailable(f"broker {name} of queue {queue} is offline: start it{forget}")
+    if name not in route.brokers:
         return Unavailable(
-            f"broker {name} of queue {queue} is offline: start it, or, if it will not come back, enter `minimq cluster "
-            f"forget {name}` and restart all producers of topic {queue.topic}"
+            f"name servers do not report broker {name} of queue {queue} for topic {queue.topic}: start it, or, if it "
+            "will not come back, choose another queue, or create another producer, which moves its keys"
         )
     if route.master_of(name) is None:
         return Unavailable(f"broker {name} of queue {queue} has no master that is registered now: start it")

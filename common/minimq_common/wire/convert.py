@@ -202,6 +202,7 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
         queues=tuple(sorted(queues, key=lambda data: data.broker_name)),
         brokers={broker.broker_name: broker_from_wire(broker) for broker in message.brokers},
         away=tuple(map(away_from_wire, message.away)),
+        run=message.run,
     )
 
 

@@ -94,6 +94,7 @@ class AwayBroker(google.protobuf.message.Message):
     STOPPED_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
+    ONLINE_FIELD_NUMBER: builtins.int
     since_ms: builtins.int
     """When it went, in milliseconds since 1970."""
     stopped: builtins.bool
@@ -102,6 +103,8 @@ class AwayBroker(google.protobuf.message.Message):
     """Number of its readable queues: of the topic in a route, otherwise of all topics."""
     write_queues: builtins.int
     """The same for its writable queues."""
+    online: builtins.bool
+    """It is registered again, without the topic of the route, or without some of its topics."""
     @property
     def broker(self) -> global___BrokerData:
         """With the last known addresses of its replicas."""
@@ -114,9 +117,10 @@ class AwayBroker(google.protobuf.message.Message):
         stopped: builtins.bool = ...,
         queues: builtins.int = ...,
         write_queues: builtins.int = ...,
+        online: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["broker", b"broker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker", b"broker", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker", b"broker", "online", b"online", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped", "write_queues", b"write_queues"]) -> None: ...
 
 global___AwayBroker = AwayBroker
 
@@ -130,7 +134,10 @@ class TopicRoute(google.protobuf.message.Message):
     QUEUES_FIELD_NUMBER: builtins.int
     BROKERS_FIELD_NUMBER: builtins.int
     AWAY_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
     topic: builtins.str
+    run: builtins.int
+    """A random number that each run of a name server chooses."""
     @property
     def queues(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___QueueData]: ...
     @property
@@ -146,8 +153,9 @@ class TopicRoute(google.protobuf.message.Message):
         queues: collections.abc.Iterable[global___QueueData] | None = ...,
         brokers: collections.abc.Iterable[global___BrokerData] | None = ...,
         away: collections.abc.Iterable[global___AwayBroker] | None = ...,
+        run: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "queues", b"queues", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "queues", b"queues", "run", b"run", "topic", b"topic"]) -> None: ...
 
 global___TopicRoute = TopicRoute
 

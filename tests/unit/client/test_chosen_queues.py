@@ -44,7 +44,7 @@ def test_the_tuple_stays_the_same_until_queues_change() -> None:
     memory = OrderedQueues()
     memory.update(route(a=(2, RW, True), b=(2, RW, True)))
     queues = memory.queues()
-    memory.update(route(a=(2, RW, True)))
+    memory.update(replace(route(a=(2, RW, True)), run=1))
     assert memory.queues() is queues
     memory.update(route(a=(1, RW, True)))
     assert memory.queues() is not queues
@@ -61,21 +61,29 @@ def test_a_key_stays_in_its_queue_whatever_brokers_vanish_and_return(moments: li
     memory, selector, message = OrderedQueues(), by_hash(), Message("t", b"x", keys=[key])
     memory.update(route(**{name: (count, RW, True) for name, count in BROKERS.items()}))
     place = selector(memory.queues(), message)
-    for moment in moments:
-        memory.update(at(moment))
+    for run, moment in enumerate(moments, start=1):
+        memory.update(at(moment, run))
         assert selector(memory.queues(), message) == place
         if "unknown" not in moment.values():  # a producer that starts now agrees
             assert selector(ChosenQueues().of(at(moment)), message) == place
 
 
-def at(moment: dict[str, str]) -> TopicRoute:
+def test_a_queue_is_gone_once_the_run_that_reported_it_does_not() -> None:
+    memory = ChosenQueues()
+    offline = at({"a": "well", "b": "offline", "c": "unknown"}, run=2)
+    without = at({"a": "well", "b": "unknown", "c": "unknown"}, run=2)
+    counts = [len(memory.of(known)) for known in (at(dict.fromkeys(BROKERS, "well"), run=1), offline, without)]
+    assert counts == [8, 8, 7]  # the second run never reported c
+
+
+def at(moment: dict[str, str], run: int = 0) -> TopicRoute:
     online = {name: (BROKERS[name], RW, how == "well") for name, how in moment.items() if how in ROUTED[:2]}
     offline = [name for name, how in moment.items() if how == "offline"]
     since = datetime(2026, 1, 1, tzinfo=UTC)
     away = [
         AwayBroker("default", name, {}, since, stopped=True, queues=9, write_queues=BROKERS[name]) for name in offline
     ]
-    return replace(route(**online), away=tuple(away))
+    return replace(route(**online), away=tuple(away), run=run)
 
 
 told = st.tuples(st.integers(0, 4), st.sampled_from(Permission), st.booleans())
@@ -83,10 +91,11 @@ told = st.tuples(st.integers(0, 4), st.sampled_from(Permission), st.booleans())
 
 @given(st.lists(st.dictionaries(st.sampled_from("abc"), told)))
 def test_what_a_registered_broker_reports_last_counts(routes: list[dict[str, Told]]) -> None:
+    """Each route is that of another name server."""
     memory = OrderedQueues()
     expected: dict[str, int] = {}
-    for brokers in routes:
-        memory.update(route(**brokers))
+    for run, brokers in enumerate(routes):
+        memory.update(replace(route(**brokers), run=run))
         for name, (count, permission, _) in brokers.items():
             expected[name] = count if Permission.WRITE in permission else 0
     queues = [MessageQueue("t", name, number) for name, count in expected.items() for number in range(count)]
@@ -95,7 +104,7 @@ def test_what_a_registered_broker_reports_last_counts(routes: list[dict[str, Tol
 
 def test_a_change_is_remembered_though_nothing_is_sent_meanwhile() -> None:
     memory = ChosenQueues()
-    both, alone = route_of("a", "b"), route_of("a")
+    both, alone = route_of("a", "b"), replace(route_of("a"), run=1)
     before = memory.of(both)
     memory.route_changed(route_of("a", "b", closed="b"))
     memory.route_changed(alone)  # the broker was emptied, and then it left

@@ -142,3 +142,13 @@ def test_queues_that_could_not_be_read_are_not_missed() -> None:
     table = table_of(state("broker-a", permission=Permission.WRITE))
     table.unregister(1, now=1)
     assert [away.queues(Permission.READ, "orders") for away in table.away("orders")] == [0]
+
+
+def test_a_broker_that_returns_without_topics_is_online_and_their_routes_change() -> None:
+    table = table_of(state("a", topics=["orders", "bills"]))
+    table.unregister(1, now=7)
+    assert table.register(2, state("a", topics=["bills"]), now=8).topics == {"orders", "bills"}
+    assert [away.online for away in table.away("orders")] == [True]
+    assert table.register(2, replace(state("a", topics=["bills", "new"]), data_version=2), now=9).topics == {"new"}
+    assert table.unregister(2, now=10).topics == {"orders", "bills", "new"}
+    assert [away.online for away in table.away("orders")] == [False]
