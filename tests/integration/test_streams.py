@@ -5,14 +5,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 
 import pytest
 
-from minimq import LocalCluster, Message, MessageQueue
+from minimq import (
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
+from minimq.receiving.listening.push_consumer import Balance
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import Closed, MiniMQError, SystemBusy, Unavailable
@@ -132,3 +143,48 @@ def test_a_stream_beyond_the_limit_of_a_cluster_ends_with_an_error_that_names_it
     streams.pop().close()
     wait_until(lambda: connection._broker_channels._channels[address, 0].streams < channels.STREAMS_PER_CHANNEL)
     append(connection, AppendStream(connection, address), topic, b"x").result(30)
+
+
+def allow(streams: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Allow a number of streams to each server: a member of a group needs one for its session, and one for pulls."""
+    monkeypatch.setattr(channels, "STREAMS_PER_CHANNEL", 1)
+    monkeypatch.setattr(channels, "MAX_STREAMS", streams)
+
+
+@pytest.mark.parametrize("streams", [0, 1])
+def test_a_pull_consumer_without_a_stream_raises_that_until_there_is_one(
+    cluster: LocalCluster, topic: str, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Cluster(cluster.nameserver) as shared, PullConsumer(shared, group=topic, start_timeout_s=600) as consumer:
+        consumer.subscribe(topic)
+        with monkeypatch.context() as patched:
+            allow(streams, patched)
+            for _ in range(2):
+                with pytest.raises(SystemBusy, match="use another Cluster"):
+                    wait_until(lambda: consumer.poll(0.2))
+        with Producer(cluster.nameserver) as producer:
+            producer.send(Message(topic, b"x"))
+        wait_until(lambda: without_busy(lambda: consumer.poll(0.2)))
+
+
+@pytest.mark.parametrize(("balance", "streams"), [("queues", 0), ("queues", 1), ("messages", 0)])
+def test_a_push_consumer_without_a_stream_has_an_error_until_there_is_one(
+    cluster: LocalCluster, topic: str, balance: Balance, streams: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        Cluster(cluster.nameserver) as shared,
+        PushConsumer(shared, group=topic, balance=balance, wait_s=1.0, start_timeout_s=600) as consumer,
+    ):
+        consumer.subscribe(topic)
+        with monkeypatch.context() as patched:
+            allow(streams, patched)
+            consumer.start(lambda _: ConsumeResult.SUCCESS)
+            wait_until(lambda: isinstance(consumer.error, SystemBusy) and not consumer.is_ready)
+        wait_until(lambda: consumer.error is None and consumer.is_ready)
+
+
+def without_busy(poll: Callable[[], list[ReceivedMessage]]) -> list[ReceivedMessage]:
+    try:
+        return poll()
+    except SystemBusy:
+        return []

@@ -13,8 +13,9 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
 from minimq.transport.client_log import client_logger
-from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
 from minimq_common.wire.bound_check import check_answer
+from minimq_common.wire.channels import TooManyStreams
 from minimq_common.wire.rpc import from_rpc_error
 
 if TYPE_CHECKING:  # at run time it is the plain stub
@@ -117,8 +118,8 @@ class Stream(Generic[Request, Response]):
         try:
             with self._connection.broker_stub(self.address) as stub:
                 return await self._read(stub)
-        except SystemBusy as too_many_streams:
-            return too_many_streams
+        except TooManyStreams as error:
+            return error
         finally:
             self._requests.clear()
 

@@ -243,7 +243,10 @@ class Consumer:
         self._fetcher.raise_error()
         await self._on_loop(partial(self._fetcher.wait, most, but, timeout_s))
         self._fetcher.raise_error()
-        return await self._at_hand(most, but)
+        found = await self._at_hand(most, but)
+        if found is None:
+            self._fetcher.raise_too_many_streams()
+        return found
 
     async def _at_hand(self, most: int, but: Collection[MessageQueue]) -> Found | None:
         while (handed := self._fetcher.at_hand(but)) is not None:

@@ -27,6 +27,7 @@ from minimq.receiving.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
+from minimq_common.wire.channels import TooManyStreams
 from minimq_common.wire.rpc import keep_freed_memory, return_freed_memory
 
 log = client_logger(__name__)
@@ -114,6 +115,12 @@ class Fetcher:
         while self._failed_readers:
             if (error := self._failed_readers.popleft().take_error()) is not None:
                 raise error
+
+    def raise_too_many_streams(self) -> None:
+        """Raise `TooManyStreams` if a queue cannot be read because of it."""
+        for reader in [*self._readers.values()]:
+            if isinstance(reader.failure, TooManyStreams):
+                raise reader.failure.with_traceback(None)
 
     def has_due(self, but: Collection[MessageQueue]) -> bool:
         """Return whether queues wait for `wait` to give them their turn."""

@@ -14,6 +14,7 @@ from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
+from minimq_common.wire.channels import TooManyStreams
 
 log = client_logger(__name__)
 
@@ -28,8 +29,8 @@ _RECREATION_GRACE_S = 0.5
 class Refusals:
     """Decides which refusal of a member the user gets. Used by the member's task alone.
 
-    Errors that only the user can fix are reported at once. `SystemBusy` is reported when `start_timeout_s` is over and
-    no broker has accepted the member.
+    Errors that only the user can fix are reported at once. While no broker has accepted the member, `TooManyStreams` is
+    reported at once, too, and `SystemBusy` when `start_timeout_s` is over.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class Refusals:
         ):
             return
         self._reported = error
-        if isinstance(error, SystemBusy):
+        if isinstance(error, SystemBusy) and not isinstance(error, TooManyStreams):
             error = after_waiting(error, self._start_timeout_s)
         self._tell(error)
 
@@ -91,9 +92,10 @@ class Refusals:
         for error in self._reasons.values():
             if isinstance(error, _REPORTED_AT_ONCE):
                 return error
-        if self.was_taken or now < self._start_ends_at:
+        if self.was_taken:
             return None
-        return next((error for error in self._reasons.values() if isinstance(error, SystemBusy)), None)
+        reported = TooManyStreams if now < self._start_ends_at else SystemBusy
+        return next((error for error in self._reasons.values() if isinstance(error, reported)), None)
 
 
 class DeletedTopics:

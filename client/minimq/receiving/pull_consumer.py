@@ -187,8 +187,8 @@ class PullConsumer(PullFace):
             TopicNotFound: a topic does not exist.
             TopicUnavailable, Unavailable: the route of a topic was not found within `start_timeout_s` of the first
                 poll; polls return nothing before that.
-            SystemBusy: no broker had room for the consumer within `start_timeout_s`; raised by each `poll` until one
-                has.
+            SystemBusy: no broker had room for the consumer within `start_timeout_s`, or the `Cluster` has too many
+                streams; raised by each `poll` until that has changed.
             InvalidArgument: nothing was subscribed to or assigned, or a number is wrong.
             Closed: the consumer was closed, perhaps meanwhile, or belongs to the parent of a forked process.
         """

@@ -67,6 +67,10 @@ class _Channel(Generic[Stub]):
     streams: int = 0
 
 
+class TooManyStreams(SystemBusy):
+    """This process has as many streams to a server as it may have: waiting for the server does not help."""
+
+
 class Channels(Generic[Stub]):
     """The channels to the servers of one role. Belongs to one event loop.
 
@@ -98,13 +102,13 @@ class Channels(Generic[Stub]):
 
     @contextmanager
     def stream_stub(self, address: str) -> Iterator[Stub]:
-        """Yield the stub for one stream, which is counted until the end of the block. Raises `SystemBusy`."""
+        """Yield the stub for one stream, which is counted until the end of the block. Raises `TooManyStreams`."""
         for number in range(MAX_STREAMS // STREAMS_PER_CHANNEL):
             chosen = self._open(address, number)
             if chosen.streams < STREAMS_PER_CHANNEL:
                 break
         else:
-            raise SystemBusy(
+            raise TooManyStreams(
                 f"this Cluster has {MAX_STREAMS:,} streams to {address}, which is its limit: use another Cluster for "
                 "further clients"
             )

@@ -24,7 +24,7 @@ from minimq.receiving.listening.source import D, Source
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Closing
-from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of
 
@@ -75,8 +75,8 @@ class ListenerRunner(Generic[D]):
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        refusal = self._refusal  # an internal error usually repeats, although it is retried
-        is_rejected = refusal is not None and (not refusal.retriable or isinstance(refusal, InternalError))
+        refusal = self._refusal  # some errors usually repeat, although they are retried
+        is_rejected = refusal is not None and (not refusal.retriable or isinstance(refusal, InternalError | SystemBusy))
         return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
 
     @property
