@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import errno
-import re
 import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
@@ -16,6 +15,7 @@ import grpc.aio
 from minimq_common import errors
 from minimq_common.errors import MiniMQError
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES
+from minimq_common.wire.proxies import proxy_error
 from minimq_proto.v1 import errors_pb2
 
 if TYPE_CHECKING:
@@ -78,22 +78,6 @@ NO_TLS_REASONS = frozenset((WANTS_TLS, WANTS_CERTIFICATE, *(said for _, said in 
 
 #: Those that no retry can fix.
 LASTING_REASONS = NO_TLS_REASONS - {dict(_NO_CONNECTION)[_CLOSED]}
-
-
-#: gRPC's details if a proxy answered with an HTTP status other than 200.
-_PROXY_STATUS = re.compile(r"Received http2 header with status: (\d{3})")
-#: Statuses of proxies that do not reach the server, or gave up waiting, and the rest of the sentence.
-_UNREACHED_STATUSES = {
-    408: "no request came for longer than its timeout (nginx: client_body_timeout)",
-    429: "too many requests",
-    500: "it failed",
-    502: "it does not reach the server",
-    503: "it does not reach the server",
-    504: "the server did not answer within its timeout (nginx: grpc_read_timeout)",
-}
-_TOO_LARGE = 413
-#: gRPC's details if a stream was reset; nginx does that instead of answering 413, once it has passed on an answer.
-_RESET = "Received RST_STREAM"
 
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
@@ -353,9 +337,8 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
     details = error.details() or ""
     if _CODE_KEY in metadata:
         return _make(str(metadata[_CODE_KEY]), details, _whole(str(metadata.get(_RETRY_KEY))))
-    by_proxy = _PROXY_STATUS.search(details)
-    if by_proxy or (_RESET in details and error.code() is grpc.StatusCode.INTERNAL):
-        return _from_proxy(int(by_proxy[1]) if by_proxy else None, peer)
+    if by_proxy := proxy_error(error.code(), details, peer):
+        return by_proxy
     cls = _ERROR_BY_STATUS.get(error.code(), errors.InternalError)
     text = f"{peer}: {error.code().name.lower()}: {details}"
     if cls is errors.Unavailable:
@@ -367,21 +350,6 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
             f"{peer} does not know this call: it is of an older release, or a server of another kind has this address"
         )
     return cls(text)
-
-
-def _from_proxy(status: int | None, peer: str) -> MiniMQError:
-    if status is None:
-        status, answer = _TOO_LARGE, f"a proxy in front of {peer} reset the stream, as with HTTP status {_TOO_LARGE}"
-    else:
-        answer = f"a proxy in front of {peer} answered with HTTP status {status}"
-    if status in _UNREACHED_STATUSES:
-        return errors.Unavailable(f"{answer}: {_UNREACHED_STATUSES[status]}")
-    if status == _TOO_LARGE:
-        return errors.RejectedByProxy(
-            f"{answer}: the requests of one stream exceed its limit of the body size; remove that limit (nginx: "
-            "client_max_body_size 0), or send smaller batches (batch_bytes)"
-        )
-    return errors.RejectedByProxy(f"{answer}: check its configuration, and the address of the server")
 
 
 def why_unreached(details: str) -> str:
