@@ -25,6 +25,7 @@ from minimq_broker.core.facts import (
     decode_fact,
     encode_fact,
 )
+from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import (
     Leave,
     PopKey,
@@ -325,7 +326,8 @@ class PopWorld:
         return epoch
 
     def _write_all(self, jobs: list[tuple[str, list[PopStep]]], *, fails: bool) -> list[int]:
-        before, drafts, epochs = self._models, PopDrafts(self._state), list[int]()
+        tried = list[PopQueue]()
+        before, drafts, epochs = self._models, PopDrafts(self._state, tried), list[int]()
         recorded, handles = list[tuple[bytes, dict[PopKey, PopModel]]](), list[tuple[PopKey, Run]]()
         self._models = before.copy()
         for group, steps in jobs:
@@ -341,7 +343,8 @@ class PopWorld:
             if fact is not None:
                 recorded.append((encode_fact(fact), self._models.copy()))
             epochs.append(job.epoch)
-        drafts.end()
+        for queue in tried:
+            queue.end()
         if fails:
             self.trace.append(("failed",))
             self._models = before

@@ -274,9 +274,9 @@ class State:
                 queue.drop_before(done)
             for run in runs:
                 queue.put(run)
-            queue.refresh_due()
             self.changed.add(("popped", *key))
-            self.changed.update(("popped-block", *key, number) for number in queue.take_touched())
+            for number in queue.refresh():
+                self.changed.add(("popped-block", *key, number))
             # Operators settle dead letters under a group named like the topic: it has no offsets and no members.
             before = self.committed.get(key)
             if queue.done != before and not moved.group.startswith(DEAD_LETTER_PREFIX):

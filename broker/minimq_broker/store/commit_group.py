@@ -19,6 +19,7 @@ from minimq_broker.core.held.staging import (
     TransactionId,
     check_room,
 )
+from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.store.commit_log import CommitLog
@@ -90,6 +91,8 @@ class CommitGroup:
         self.rows: list[tuple[QueueKey, Row]] = []
         self.due: list[DueRow] = []
         self.effects: list[tuple[Effect, int, int]] = []
+        #: Popped queues with changes on trial.
+        self.tried: list[PopQueue] = []
         self._pending = PendingBatches(state.producers)
         #: Batches that the group stages, by transaction, producer id and sequence number.
         self._staged: dict[TransactionId, dict[int, dict[int, StagedBatch]]] = {}
@@ -112,12 +115,7 @@ class CommitGroup:
     @cached_property
     def pops(self) -> PopDrafts:
         """The decisions of the group on popped queues."""
-        return PopDrafts(self.state, self.ends)
-
-    def decided(self) -> None:
-        """Note that all jobs are decided: the state is as before, until the effects are applied."""
-        if "pops" in self.__dict__:
-            self.pops.end()
+        return PopDrafts(self.state, self.tried, self.ends)
 
     @cached_property
     def halves(self) -> HalfDrafts:

@@ -120,12 +120,11 @@ class CommitLog:
             self.roll(end)
             self.segments[-1].write(entries, rows, due)
 
-    def roll_if_full(self, end: int) -> None:
-        """Begin a new segment at position `end` if the active one has reached its size."""
+    def is_full(self, end: int) -> bool:
+        """Return whether the active segment, which ends at position `end`, has reached its size."""
         # A segment whose entries were all truncated keeps its file size, but has room.
         active = self.segments[-1]
-        if active.used_bytes >= self._segment_bytes and end != active.start:
-            self.roll(end)
+        return active.used_bytes >= self._segment_bytes and end != active.start
 
     def roll(self, end: int) -> None:
         """Seal the active segment and begin the next one at position `end`."""

@@ -261,10 +261,12 @@ class Writer:
         with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
             for job in jobs:
                 self._decide(group, job)
-            group.decided()
-            if group.entries:  # a group without entries can be answered even without disk space for a segment
+            for tried in group.tried:  # the state is as before, until the effects are applied
+                tried.end()
+            # A group without entries can be answered even without disk space for a segment.
+            if group.entries and self._log.is_full(start):
                 with self.figures.syncs.sync():
-                    self._log.roll_if_full(start)
+                    self._log.roll(start)
             if group.early:
                 self._answer_early(group, jobs, holds=holds)
             if group.entries:

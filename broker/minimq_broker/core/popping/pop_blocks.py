@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, insort
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from typing import Annotated
@@ -83,22 +83,30 @@ class Block:
             at = every.find(wanted, at + 1)
         return bits & self.used
 
-    def lanes_in(self, bits: int) -> set[int]:
-        """Return the lanes of some messages; 0 for those without one."""
-        lanes = self.lanes
-        return {0} if lanes is None else {lanes[at] for at in _positions(bits)}
+    def lanes_of(self, bits: int) -> Sequence[int]:
+        """Return the lane of each of some messages; 0 for those without one."""
+        count = bits.bit_count()
+        if self.lanes is None:
+            return [0] * count
+        end = bits.bit_length()
+        first = (bits & -bits).bit_length() - 1
+        if end - first == count:
+            return self.lanes[first:end]
+        return [self.lanes[at] for at in _positions(bits)]
 
 
-def spans_in(bits: int) -> Iterator[tuple[int, int]]:
-    """Yield first and end of each sequence of set bits, ascending."""
+def spans_in(bits: int) -> list[tuple[int, int]]:
+    """Return first and end of each sequence of set bits, ascending."""
+    found: list[tuple[int, int]] = []
     at = 0
     while bits:
         zeros = (bits & -bits).bit_length() - 1
         bits >>= zeros
         ones = (~bits & (bits + 1)).bit_length() - 1
-        yield at + zeros, at + zeros + ones
+        found.append((at + zeros, at + zeros + ones))
         at += zeros + ones
         bits >>= ones
+    return found
 
 
 def _by_lane(lanes: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int, int]]:
@@ -108,11 +116,13 @@ def _by_lane(lanes: Sequence[int], first: int, end: int) -> Iterator[tuple[int, 
         first = behind
 
 
-def _positions(bits: int) -> Iterator[int]:
+def _positions(bits: int) -> list[int]:
+    found: list[int] = []
     while bits:
         low = bits & -bits
-        yield low.bit_length() - 1
+        found.append(low.bit_length() - 1)
         bits ^= low
+    return found
 
 
 def mask(number: int, first: int, end: int) -> int:
@@ -121,120 +131,134 @@ def mask(number: int, first: int, end: int) -> int:
     return (1 << high) - (1 << low)
 
 
-def masks(first: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield number and bitmap of each block with offsets from `first` to before `end`."""
-    for number in range(first // BLOCK, (end + BLOCK - 1) // BLOCK):
-        yield number, mask(number, first, end)
-
-
 class PopBlocks:
     """The unsettled messages of a queue, with their counts, and the blocks that have messages of a lane."""
 
     def __init__(self) -> None:
-        self._blocks: dict[int, Block] = {}
+        #: Blocks with unsettled messages, by number.
+        self.blocks: dict[int, Block] = {}
         self._numbers: list[int] = []
         #: Blocks with messages of each lane, ascending.
         self._lanes: dict[int, list[int]] = {}
         #: By lane, the messages with an epoch.
-        self._delivered: Counter[int] = Counter()
+        self._delivered = defaultdict[int, int](int)
         #: By block, how many statuses of messages in flight it has.
-        self._flights: Counter[int] = Counter()
+        self._flights = defaultdict[int, int](int)
         #: Bitmaps in all.
         self.bitmaps = 0
         #: Unsettled messages, those in flight, and those with which a consumer died.
         self.count = self.held = self.lost = 0
         #: Blocks changed since `touched` was cleared.
         self.touched: set[int] = set()
-        #: Lanes, and -1 minus the numbers of blocks with messages without a lane, whose due time may have changed.
-        self.dirty: set[int] = set()
+        #: Lanes, and -1 minus the numbers of blocks with messages without a lane, whose due time may have changed; with
+        #: the new one if it is known.
+        self.dirty: dict[int, int | None] = {}
 
     # ---- changes -----------------------------------------------------------------------------------
 
     def put(self, first: int, end: int, status: Status | None, lane: int = 0) -> None:
         """Set the status of messages; None: they are settled."""
         if status is None and end - first > BLOCK:  # most blocks of a long span may have no unsettled messages
-            for number in self._between(first, end):
-                self._assign(number, mask(number, first, end), None, 0)
-            return
-        for number, bits in masks(first, end):
-            self._assign(number, bits, status, lane)
+            numbers: Iterable[int] = self._between(first, end)
+        else:
+            numbers = range(first // BLOCK, (end - 1) // BLOCK + 1)
+        for number in numbers:
+            block = self.blocks.get(number)
+            if block is None:
+                if status is None:
+                    continue
+                block = self._begin(number)
+            at = block.first
+            bits = (1 << min(BLOCK, end - at)) - (1 << max(0, first - at))
+            if lane or block.lanes is not None:
+                self._put_lanes(block, bits, status, lane)
+            else:
+                self._put(block, bits, status)
+            self.touched.add(number)
+            if not block.used:
+                del self.blocks[number]
+                del self._numbers[bisect_left(self._numbers, number)]
+
+    def _begin(self, number: int) -> Block:
+        insort(self._numbers, number)
+        block = self.blocks[number] = Block(number)
+        return block
 
     def _between(self, first: int, end: int) -> list[int]:
         begin, behind = bisect_left(self._numbers, first // BLOCK), bisect_left(self._numbers, (end - 1) // BLOCK + 1)
         return self._numbers[begin:behind]
 
-    def _assign(self, number: int, bits: int, status: Status | None, lane: int) -> None:
-        block = self._blocks.get(number)
-        if block is None:
-            if status is None:
-                return
-            block = self._blocks[number] = Block(number)
-            insort(self._numbers, number)
-        former = block.used & bits
-        lanes = block.lanes_in(former) if former else set[int]()
-        if former:
-            self._remove(block, number, former)
+    def _put(self, block: Block, bits: int, status: Status | None) -> None:
+        if former := block.used & bits:
+            for each, every in [*block.states.items()]:
+                if hit := every & former:
+                    self._flip(block, hit, each, -1)
+                    if each.epoch and block.lanes is not None:
+                        self._forget_delivered(block.lanes_of(hit))
+                    former ^= hit
+                    if not former:
+                        break
         if status is not None:
-            self._add(block, number, bits, status, lane)
-            lanes.add(lane)
-        elif not block.used:
-            del self._blocks[number]
-            del self._numbers[bisect_left(self._numbers, number)]
-        self.touched.add(number)
-        for each in lanes:
-            self.dirty.add(each or -1 - number)
-            if each and each != lane and not block.lane_bits(each):
-                self._leave(each, number)
+            self._flip(block, bits, status, 1)
 
-    def _remove(self, block: Block, number: int, bits: int) -> None:
-        block.used &= ~bits
-        for status, every in [*block.states.items()]:
-            if not (hit := every & bits):
-                continue
-            if every == hit:
-                del block.states[status]
-                self.bitmaps -= 1
-                if status.state is RunState.OUT:
-                    self._flights[number] -= 1
-                    if not self._flights[number]:
-                        del self._flights[number]
+    def _put_lanes(self, block: Block, bits: int, status: Status | None, lane: int) -> None:
+        number, former = block.first // BLOCK, block.used & bits
+        if former:
+            lanes = {*block.lanes_of(former)}
+            self._put(block, former, None)
+            for each in lanes:
+                self.dirty[each or -1 - number] = None
+                if each and not (block.used and block.lane_bits(each)):
+                    self._leave(each, number)
+        if status is not None:
+            if block.lanes is None:
+                block.lanes = array("I", bytes(4 * BLOCK))
+            end, count = bits.bit_length(), bits.bit_count()
+            if count == 1:
+                block.lanes[end - 1] = lane
             else:
-                block.states[status] = every ^ hit
-            self._count(block, hit, status, -1)
-            bits ^= hit
-            if not bits:
-                return
+                block.lanes[end - count : end] = array("I", [lane]) * count
+            self._flip(block, bits, status, 1)
+            if status.epoch and lane:
+                self._delivered[lane] += count
+            if lane in self._lanes or not lane:
+                self.dirty[lane or -1 - number] = None
+            else:
+                self.dirty[lane] = status.until_ms
+            if lane:
+                self._enter(lane, number)
 
-    def _add(self, block: Block, number: int, bits: int, status: Status, lane: int) -> None:
-        if block.lanes is None and lane:
-            block.lanes = array("I", bytes(4 * BLOCK))
-        if block.lanes is not None:
-            low = (bits & -bits).bit_length() - 1
-            block.lanes[low : bits.bit_length()] = array("I", [lane]) * bits.bit_count()
+    def _flip(self, block: Block, bits: int, status: Status, sign: int) -> None:
+        """Add messages to the bitmap of a status, or remove them if `sign` is -1."""
         every = block.states.get(status, 0)
-        if not every:
-            self.bitmaps += 1
-            if status.state is RunState.OUT:
-                self._flights[number] += 1
-        block.states[status] = every | bits
-        block.used |= bits
-        self._count(block, bits, status, 1)
-        if lane:
-            self._enter(lane, number)
-
-    def _count(self, block: Block, bits: int, status: Status, sign: int) -> None:
+        block.used ^= bits
+        if every == bits:
+            del block.states[status]
+        else:
+            block.states[status] = every ^ bits
+        is_out = status.state is RunState.OUT
+        if not every or every == bits:
+            self.bitmaps += sign
+            number = block.first // BLOCK
+            if block.lanes is None:  # the time when the rest is due depends on the statuses alone
+                self.dirty[-1 - number] = None
+            if is_out:
+                self._flights[number] += sign
+                if not self._flights[number]:
+                    del self._flights[number]
         count = sign * bits.bit_count()
         self.count += count
-        if status.state is RunState.OUT:
+        if is_out:
             self.held += count
         if status.lost:
             self.lost += count
-        if status.epoch and block.lanes is not None:
-            for at in _positions(bits):
-                if lane := block.lanes[at]:
-                    self._delivered[lane] += sign
-                    if not self._delivered[lane]:
-                        del self._delivered[lane]
+
+    def _forget_delivered(self, lanes: Iterable[int]) -> None:
+        for lane in lanes:
+            if lane:
+                self._delivered[lane] -= 1
+                if not self._delivered[lane]:
+                    del self._delivered[lane]
 
     def _enter(self, lane: int, number: int) -> None:
         numbers = self._lanes.setdefault(lane, [])
@@ -254,13 +278,13 @@ class PopBlocks:
     def runs(self, first: int = 0, end: int = NEVER) -> Iterator[Run]:
         """Yield the unsettled messages of a span, ascending; adjacent ones may be in several runs."""
         for number in self._between(first, end):
-            if (block := self._blocks.get(number)) is not None:
+            if (block := self.blocks.get(number)) is not None:
                 yield from block.runs(mask(number, first, end))
 
     def statuses(self, first: int = 0) -> Iterator[tuple[Status, int]]:
         """Yield the statuses of the messages from an offset on, with numbers of messages."""
         for number in self._between(first, NEVER):
-            if (block := self._blocks.get(number)) is not None:
+            if (block := self.blocks.get(number)) is not None:
                 wanted = mask(number, first, NEVER)
                 for status, bits in [*block.states.items()]:
                     if count := (bits & wanted).bit_count():
@@ -268,23 +292,19 @@ class PopBlocks:
 
     def count_before(self, offset: int) -> int:
         """Return how many unsettled messages are before an offset."""
-        blocks = [(number, self._blocks.get(number)) for number in self._between(0, offset)]
+        blocks = [(number, self.blocks.get(number)) for number in self._between(0, offset)]
         return sum((block.used & mask(number, 0, offset)).bit_count() for number, block in blocks if block is not None)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the blocks that have unsettled messages."""
         return self._numbers.copy()
 
-    def block(self, number: int) -> Block | None:
-        """Return a block, None if all of its messages are settled."""
-        return self._blocks.get(number)
-
     @property
     def first(self) -> int:
         """The oldest unsettled message, `NEVER` if there is none."""
         if not self._numbers:
             return NEVER
-        block = self._blocks[self._numbers[0]]
+        block = self.blocks[self._numbers[0]]
         return block.first + (block.used & -block.used).bit_length() - 1
 
     @property
@@ -292,7 +312,7 @@ class PopBlocks:
         """The offset behind the last unsettled message; 0 if there is none."""
         if not self._numbers:
             return 0
-        block = self._blocks[self._numbers[-1]]
+        block = self.blocks[self._numbers[-1]]
         return block.first + block.used.bit_length()
 
     @property
@@ -307,19 +327,19 @@ class PopBlocks:
             return False
         if numbers[-1] > first // BLOCK:
             return True
-        return numbers[-1] == first // BLOCK and bool(self._blocks[numbers[-1]].lane_bits(lane) >> first % BLOCK)
+        return numbers[-1] == first // BLOCK and bool(self.blocks[numbers[-1]].lane_bits(lane) >> first % BLOCK)
 
     def lane_runs(self, lane: int) -> Iterator[Run]:
         """Yield the messages of a lane, ascending."""
         for number in self._lanes.get(lane, ())[:]:
-            block = self._blocks[number]
+            block = self.blocks[number]
             yield from block.runs(block.lane_bits(lane))
 
     def delivered_runs(self, lanes: Iterable[int]) -> list[Run]:
         """Return the messages of some lanes that have an epoch."""
         found: list[Run] = []
         for lane in lanes:
-            left = self._delivered[lane]
+            left = self._delivered.get(lane, 0)
             for run in self.lane_runs(lane) if left else ():
                 if run.epoch:
                     found.append(run)
@@ -331,14 +351,14 @@ class PopBlocks:
     def flights(self) -> Iterator[Status]:
         """Yield the statuses of the messages in flight, by block."""
         for number in [*self._flights]:
-            for status in self._blocks[number].states:
+            for status in self.blocks[number].states:
                 if status.state is RunState.OUT:
                     yield status
 
     def runs_in_flight(self, client: str) -> Iterator[Run]:
         """Yield the messages that a consumer has."""
         for number in sorted(self._flights):
-            block, bits = self._blocks[number], 0
+            block, bits = self.blocks[number], 0
             for status, each in block.states.items():
                 if status.state is RunState.OUT and status.client == client:
                     bits |= each
@@ -348,16 +368,19 @@ class PopBlocks:
         """Return when a member of `dirty` is due; None if it has no messages."""
         if unit >= 0:
             return self._lane_due_ms(unit)
-        block = self._blocks.get(-1 - unit)
+        block = self.blocks.get(-1 - unit)
         if block is None:
             return None
-        bits = block.lane_bits(0)
-        return min((status.until_ms for status, each in block.states.items() if each & bits), default=None)
+        found, bits = None, block.lane_bits(0)
+        for status, each in block.states.items():
+            if each & bits and (found is None or status.until_ms < found):
+                found = status.until_ms
+        return found
 
     def _lane_due_ms(self, lane: int) -> int | None:
-        found, left = None, self._delivered[lane]
+        found, left = None, self._delivered.get(lane, 0)
         for number in self._lanes.get(lane, ()):
-            block = self._blocks[number]
+            block = self.blocks[number]
             bits = block.lane_bits(lane)
             wanted = bits & -bits if found is None else 0  # the oldest message, and those in flight
             for status, each in block.states.items():
@@ -376,12 +399,12 @@ class PopBlocks:
                 if run.until_ms > now_ms:
                     break
                 yield run
-        elif (block := self._blocks.get(-1 - unit)) is not None:
+        elif (block := self.blocks.get(-1 - unit)) is not None:
             yield from (run for run in block.runs(block.lane_bits(0)) if run.until_ms <= now_ms)
 
     def is_bitmap(self, run: Run) -> bool:
         """Return whether a run is all messages of its status in their block."""
-        block = self._blocks[run.first // BLOCK]
+        block = self.blocks[run.first // BLOCK]
         return block.states.get(run.status, 0).bit_count() == run.count
 
     # ---- the checkpoint ------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from minimq_broker.core.popping.pop_runs import Run, RunState, Stretch, merged_runs
+from minimq_broker.core.popping.pop_runs import Run, RunState, Stretch, add_run
 
 FREE, OUT = RunState.FREE, RunState.OUT
 
@@ -52,7 +52,7 @@ def fresh_runs(
             behind = min(behind, first + most)
             most -= behind - first
             run = Run(first, behind, OUT, out.tries, out.until_ms, out.epoch, out.client, stretch.lane)
-        found[-1:] = merged_runs([*found[-1:], run])
+        add_run(found, run)
         first = behind
     return found
 

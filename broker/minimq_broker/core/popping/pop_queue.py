@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from minimq_broker.core.popping import pop_lanes
 from minimq_broker.core.popping.due_times import DueTimes
-from minimq_broker.core.popping.pop_blocks import BLOCK, Block, BlockRow, PopBlocks, masks, spans_in
+from minimq_broker.core.popping.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
 from minimq_broker.core.popping.pop_runs import (
     MAX_BITMAPS,
     MAX_HELD,
@@ -55,11 +55,11 @@ class PopQueue:
     __slots__ = ("_blocks", "_due", "_former", "done", "due_ms", "next")
 
     def __init__(self, start: int = 0, runs: Iterable[Run] = ()) -> None:
-        #: All messages before this one are settled.
+        #: All messages before this one are settled; `refresh` moves it on.
         self.done = start
         #: The first message that was never delivered.
         self.next = start
-        #: When the next redelivery is due, in ms since 1970, or `NEVER`; as of the latest `refresh_due`.
+        #: When the next redelivery is due, in ms since 1970, or `NEVER`; as of the latest `refresh`.
         self.due_ms = NEVER
         self._blocks = PopBlocks()
         self._due = DueTimes()
@@ -67,7 +67,7 @@ class PopQueue:
         self._former: list[tuple[int, int, list[Run], int]] | None = None
         for run in runs:
             self.put(run)
-        self.refresh_due()
+        self.refresh()
 
     def __len__(self) -> int:
         """Return the number of bitmaps, to which its memory is proportional."""
@@ -95,28 +95,31 @@ class PopQueue:
         first, end = run.first, run.end
         if not first < end or first > self.next or (first < self.done and run.state is not FREE):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
-        self._note(first, end)
+        if self._former is not None:
+            self._note(first, end)
         self._blocks.put(first, end, None if run.state is DONE else run.status, run.lane)
-        self._move(max(self.next, end))
+        self.done, self.next = min(self.done, first), max(self.next, end)
 
     def drop_before(self, offset: int) -> None:
         """Drop the messages before an offset, which were deleted from the log. Idempotent."""
         if offset > self.done:
-            self._note(self.done, offset)
+            if self._former is not None:
+                self._note(self.done, offset)
             self._blocks.put(self.done, offset, None)
-            self._move(max(self.next, offset))
+            self.next = max(self.next, offset)
+            self.done = offset
 
-    def _move(self, following: int) -> None:
-        self.next = following
-        self.done = min(self._blocks.first, following)
-
-    def refresh_due(self) -> None:
-        """Update `due_ms` after changes."""
+    def refresh(self) -> set[int]:
+        """Update `done` and `due_ms` after changes. Return the numbers of the blocks changed since the last call."""
         blocks, due = self._blocks, self._due
-        for unit in blocks.dirty:
-            due.set(unit, blocks.due_ms(unit))
-        blocks.dirty.clear()
-        self.due_ms = due.first_ms
+        self.done = min(blocks.first, self.next)
+        if blocks.dirty:
+            for unit, due_ms in blocks.dirty.items():
+                due.set(unit, blocks.due_ms(unit) if due_ms is None else due_ms)
+            blocks.dirty.clear()
+            self.due_ms = due.first_ms
+        touched, blocks.touched = blocks.touched, set()
+        return touched
 
     def begin(self) -> None:
         """Record from now on how to undo changes."""
@@ -129,32 +132,28 @@ class PopQueue:
 
     def undo(self, mark: int) -> None:
         """Undo the changes since a mark."""
-        former, self._former = self._former or [], None
+        if self._former is None:
+            return
+        former, self._former = self._former, None
         while len(former) > mark:
             first, end, runs, following = former.pop()
             self._blocks.put(first, end, None)
             for run in runs:
                 self._blocks.put(run.first, run.end, run.status, run.lane)
-            self._move(following)
+            self.next = following
         self._former = former
-        self.refresh_due()
+        self.refresh()
 
     def end(self) -> None:
         """Undo all changes since `begin`."""
-        if self._former is not None:
-            self.undo(0)
-            self._former = None
+        self.undo(0)
+        self._former = None
 
     def _note(self, first: int, end: int) -> None:
-        if self._former is not None:
-            self._former.append((first, end, [*self._blocks.runs(first, end)], self.next))
+        assert self._former is not None
+        self._former.append((first, end, [*self._blocks.runs(first, end)], self.next))
 
     # ---- the checkpoint ------------------------------------------------------------------------------
-
-    def take_touched(self) -> list[int]:
-        """Return the numbers of the blocks changed since the last call."""
-        touched, self._blocks.touched = self._blocks.touched, set()
-        return [*touched]
 
     def blocks(self) -> list[int]:
         """Return the numbers of all blocks that have rows."""
@@ -162,19 +161,18 @@ class PopQueue:
 
     def block_row(self, number: int) -> BlockRow | None:
         """Return the row of a block, None if all of its messages are settled."""
-        block = self._blocks.block(number)
+        block = self._blocks.blocks.get(number)
         return None if block is None else block.row()
 
     def load_next(self, following: int) -> None:
         """Set `next` from the checkpoint."""
-        self._move(following)
+        self.next = following
+        self.refresh()
 
     def load_block(self, number: int, row: BlockRow) -> None:
         """Load a block from the checkpoint. Raises `StoreError`."""
         self._blocks.load(number, row)
-        self._blocks.touched.clear()
-        self._move(self.next)
-        self.refresh_due()
+        self.refresh()
 
     # ---- lookups; any thread may call these ------------------------------------------------------------
 
@@ -256,9 +254,9 @@ class PopQueue:
             found.append(run)
             return
         # The oldest messages of a lane are delivered first, so a lane is free if none are behind those.
-        found += pop_lanes.fresh_runs(
-            wanted.lanes, lambda lane: self._blocks.has_lane(lane, ends.get(lane, 0)), first, end, most, run
-        )
+        has_lane = self._blocks.has_lane
+        is_busy = (lambda lane: has_lane(lane, ends.get(lane, 0))) if ends else has_lane
+        found += pop_lanes.fresh_runs(wanted.lanes, is_busy, first, end, most, run)
 
     def _due_runs(self, now_ms: int, most: int) -> list[Run]:
         found: list[Run] = []
@@ -334,6 +332,35 @@ class PopQueue:
         """
         found: list[Run] = []
         expired: list[tuple[int, int]] = []
+        out_only = settled.outcome in (PopOutcome.RETURN, PopOutcome.EXTEND)
+        for number, wanted in self._wanted(settled, expired).items():
+            block, base, taken = self._blocks.blocks.get(number), number * BLOCK, 0
+            late = wanted if settled.outcome is PopOutcome.EXTEND else 0
+            if block is not None:
+                for status, each in block.states.items():
+                    if status.epoch == settled.epoch and (status.state is OUT or not out_only):
+                        taken |= each & wanted
+                late = (late | block.used & wanted) & ~taken
+                if settled.outcome is not PopOutcome.DONE:
+                    found += [_after(run, settled) for run in block.runs(taken)]
+                else:
+                    for first, end in spans_in(taken):
+                        found.append(Run(base + first, base + end, DONE))
+            if late:
+                expired += [(base + first, base + end) for first, end in spans_in(late)]
+        if len(found) > 1:
+            found = merged_runs(found)
+        if settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN) and self._blocks.has_lanes:
+            lanes = {run.lane for run in found if run.lane}
+            found += pop_lanes.following(self._blocks.delivered_runs(lanes), found, settled.epoch)
+        return found, sorted(expired)
+
+    def _has_epoch(self, epoch: int) -> bool:
+        return any(status.epoch == epoch for status, _ in self._blocks.statuses())
+
+    def _wanted(self, settled: Settle, expired: list[tuple[int, int]]) -> dict[int, int]:
+        """Return the messages of a settle as bitmaps by block, except those before `done` or behind `next`."""
+        found: dict[int, int] = {}
         before, following = 0, self.next
         for first, end in settled.spans:
             is_past = end > following
@@ -349,32 +376,12 @@ class PopQueue:
             before = end
             if first < self.done and settled.outcome is PopOutcome.EXTEND:
                 expired.append((first, min(end, self.done)))
-            if end > self.done:
-                self._settle_span(settled, max(first, self.done), end, found, expired)
-        found = merged_runs(found)
-        if self._blocks.has_lanes and settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN):
-            lanes = {run.lane for run in found if run.lane}
-            found += pop_lanes.following(self._blocks.delivered_runs(lanes), found, settled.epoch)
-        return found, expired
-
-    def _has_epoch(self, epoch: int) -> bool:
-        return any(status.epoch == epoch for status, _ in self._blocks.statuses())
-
-    def _settle_span(
-        self, settled: Settle, first: int, end: int, found: list[Run], expired: list[tuple[int, int]]
-    ) -> None:
-        for number, wanted in masks(first, end):
-            block, base = self._blocks.block(number), number * BLOCK
-            late = wanted if settled.outcome is PopOutcome.EXTEND else 0
-            if block is not None:
-                late |= block.used & wanted
-                taken = _with_epoch(block, settled) & wanted
-                late &= ~taken
-                if settled.outcome is PopOutcome.DONE:
-                    found += [Run(base + low, base + high, DONE) for low, high in spans_in(taken)]
-                elif taken:
-                    found += [_after(run, settled) for run in block.runs(taken)]
-            expired += [(base + low, base + high) for low, high in spans_in(late)]
+            begin = max(first, self.done)
+            for number in range(begin // BLOCK, (end - 1) // BLOCK + 1) if begin < end else ():
+                at = number * BLOCK
+                bits = (1 << min(BLOCK, end - at)) - (1 << max(0, begin - at))
+                found[number] = found.get(number, 0) | bits
+        return found
 
     def has_all(self, settled: Settle) -> bool:
         """Return whether all messages of a settle are unsettled and were not redelivered since."""
@@ -447,16 +454,6 @@ def _check_ascending(spans: Iterable[tuple[int, int]]) -> None:
         if not before <= first < end:
             raise InvalidArgument(f"messages {first} to {end - 1} are out of order: spans must ascend without overlaps")
         before = end
-
-
-def _with_epoch(block: Block, settled: Settle) -> int:
-    """Return the bitmap of the messages of a block that a settle can change."""
-    out_only = settled.outcome in (PopOutcome.RETURN, PopOutcome.EXTEND)
-    bits = 0
-    for status, each in block.states.items():
-        if status.epoch == settled.epoch and (status.state is OUT or not out_only):
-            bits |= each
-    return bits
 
 
 def _after(run: Run, settled: Settle) -> Run:

@@ -101,11 +101,16 @@ def merged_runs(runs: Iterable[Run]) -> list[Run]:
     """Merge adjacent runs that have the same state."""
     found: list[Run] = []
     for run in runs:
-        if found and run.continues(found[-1]):
-            found[-1] = run.part(found[-1].first, run.end)
-        else:
-            found.append(run)
+        add_run(found, run)
     return found
+
+
+def add_run(found: list[Run], run: Run) -> None:
+    """Append a run, or merge it with the last one."""
+    if found and run.continues(found[-1]):
+        found[-1] = run.part(found[-1].first, run.end)
+    else:
+        found.append(run)
 
 
 Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]

@@ -92,23 +92,28 @@ class PopJob(Job):
 class PopDraft:
     """A popped queue as it will be after a commit. The queue is changed only if a later decision depends on that."""
 
-    def __init__(self, queue: PopQueue) -> None:
+    def __init__(self, queue: PopQueue, tried: list[PopQueue]) -> None:
         self._queue = queue
-        #: Changes that are not put into the queue yet.
-        self._pending_runs: list[Run] = []
-        self._runs: list[Run] = []
+        self._tried = tried
+        #: New states of messages, in order. The first `_tried_runs` are in the queue, the first `_recorded` in a fact.
+        self.runs: list[Run] = []
+        self._tried_runs = self._recorded = 0
         self._done = 0
 
     @property
     def queue(self) -> PopQueue:
         """The queue with all changes so far; read-only."""
-        if self._pending_runs:
-            self._queue.begin()
-            for run in self._pending_runs:
+        if self._tried_runs < len(self.runs):
+            self._begin()
+            for run in self.runs[self._tried_runs :]:
                 self._queue.put(run)
-            self._pending_runs = []
-            self._queue.refresh_due()
+            self._tried_runs = len(self.runs)
+            self._queue.refresh()
         return self._queue
+
+    def _begin(self) -> None:
+        self._queue.begin()
+        self._tried.append(self._queue)
 
     def drop_before(self, first: int) -> int:
         """Drop deleted messages; return how many of them were not settled."""
@@ -116,43 +121,44 @@ class PopDraft:
         if first <= queue.done:
             return 0
         missed = queue.unsettled_before(first)
-        queue.begin()
+        self._begin()
         queue.drop_before(first)
-        queue.refresh_due()
+        queue.refresh()
         self._done = first
         # `State.apply` drops first, then puts the runs: these must not contain dropped messages.
-        self._runs = [run.part(max(run.first, first), run.end) for run in self._runs if run.end > first]
+        runs = self.runs[self._recorded :]
+        self.runs[self._recorded :] = [run.part(max(run.first, first), run.end) for run in runs if run.end > first]
+        self._tried_runs = len(self.runs)
         return missed
-
-    def put(self, runs: Sequence[Run]) -> None:
-        """Set the states of messages."""
-        self._pending_runs += runs
-        self._runs += runs
 
     def changes(self, key: PopKey) -> QueueMoved | None:
         """Return the changes since the previous call; None if there are none."""
-        if not self._runs and not self._done:
+        runs, done = self.runs[self._recorded :], self._done
+        if not runs and not done:
             return None
-        moved = QueueMoved(key.topic_id, key.queue_id, tuple(self._runs), self._done)
-        self._runs, self._done = [], 0
-        return moved
+        self._recorded, self._done = len(self.runs), 0
+        return QueueMoved(key.topic_id, key.queue_id, tuple(runs), done)
 
     def undo(self, mark: int) -> None:
-        """Undo the changes since a mark of the queue, none of which `changes` has returned."""
-        self._pending_runs, self._runs, self._done = [], [], 0
+        """Undo the changes since a mark of the queue, at which all earlier ones were in the queue and in a fact."""
+        self.runs, self._tried_runs, self._recorded, self._done = [], 0, 0, 0
         self._queue.undo(mark)
-
-    def end(self) -> None:
-        """Leave the queue as it was: applying the facts of the commit changes it."""
-        self._pending_runs = []
-        self._queue.end()
 
 
 class PopDrafts:
-    """The popped queues that one commit group changes, as they will be after the commit. `end` undoes the changes."""
+    """The popped queues that one commit group changes, as they will be after the commit.
 
-    def __init__(self, state: State, ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})) -> None:
+    Args:
+        state: of the broker.
+        tried: gets the queues with changes, which `PopQueue.end` undoes: applying the facts makes them.
+        ends: of the queues to which the commit group adds batches.
+    """
+
+    def __init__(
+        self, state: State, tried: list[PopQueue], ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})
+    ) -> None:
         self._state = state
+        self._tried = tried
         self._ends = ends
         self._drafts: dict[PopKey, PopDraft] = {}
 
@@ -189,14 +195,9 @@ class PopDrafts:
             for key in keys & self._drafts.keys():
                 self._drafts[key].undo(marks.get(key, 0))
                 if key not in marks:
-                    self._drafts.pop(key).end()
+                    del self._drafts[key]
             raise
         return moved
-
-    def end(self) -> None:
-        """Undo the changes of all queues, before the facts are applied."""
-        for draft in self._drafts.values():
-            draft.end()
 
     def _has_all(self, key: PopKey, settle: Settle) -> bool:
         draft = self._draft(key)
@@ -216,14 +217,14 @@ class PopDrafts:
                 self._take(step, what, job, draft)
             case Settle():
                 settled, step.expired = draft.queue.settle(what)
-                draft.put(settled)
+                draft.runs += settled
             case Leave():
                 step.runs = draft.queue.freed(what)
-                draft.put(step.runs)
+                draft.runs += step.runs
             case Claim():
-                draft.put(draft.queue.claim(what))
+                draft.runs += draft.queue.claim(what)
             case Reopen():
-                draft.put(draft.queue.reopen(what, step.stored))
+                draft.runs += draft.queue.reopen(what, step.stored)
 
     def _begun(self, key: PopKey, what: Take | Settle | Leave | Claim | Reopen) -> PopDraft | None:
         if self._state.topic_name(key.topic_id) is None:
@@ -232,7 +233,7 @@ class PopDrafts:
             raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
         if not isinstance(what, Take | Claim):
             return None
-        draft = self._drafts[key] = PopDraft(PopQueue(self._state.committed.get(key, 0)))
+        draft = self._drafts[key] = PopDraft(PopQueue(self._state.committed.get(key, 0)), self._tried)
         return draft
 
     def _take(self, step: PopStep, take: Take, job: PopJob, draft: PopDraft) -> None:
@@ -254,7 +255,7 @@ class PopDrafts:
         runs = draft.queue.take(take, job.now_ms, self._readable_end(step), epoch)
         step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
         if not step.makes_room:
-            draft.put(runs)
+            draft.runs += runs
             step.runs = [run for run in runs if run.state is RunState.OUT]
             step.passed_over = len(runs) > len(step.runs)
 
@@ -277,7 +278,7 @@ class PopDrafts:
     def _draft(self, key: PopKey) -> PopDraft | None:
         draft = self._drafts.get(key)
         if draft is None and (queue := self._state.popped.get(key)) is not None:
-            draft = self._drafts[key] = PopDraft(queue)
+            draft = self._drafts[key] = PopDraft(queue, self._tried)
         return draft
 
 
