@@ -32,6 +32,8 @@ _LONGEST_RETRY_S = 1.0
 
 #: Timeout of `CheckPlace`. A name server that has just started answers after its grace period.
 _CHECK_S = 5.0
+#: How long a start waits for the other name servers once one has answered: one that hangs must not delay it.
+_OTHERS_S = 1.0
 #: How long `stop` waits for name servers to confirm that the broker has left.
 _LEAVE_S = 1.0
 
@@ -42,6 +44,9 @@ class Registration:
     Sends the whole topic table when a stream opens and when its version has grown, otherwise heartbeats. When a stream
     ends, even because the process was killed, the name server removes the broker from routes at once.
 
+    Before its first registration with a name server it asks there whether another run has its place. So a copy of this
+    broker waits while a restarted name server waits for running brokers, which register again without that question.
+
     Lives on the event loop on which `start` was called.
     """
 
@@ -50,17 +55,17 @@ class Registration:
         nameservers: Sequence[str],
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
+        place: nameserver_pb2.CheckPlaceRequest,
         *,
         heartbeat_s: float = 30.0,
         timeout_s: float = 5.0,
         security: ChannelSecurity = PLAIN,
-        place: nameserver_pb2.CheckPlaceRequest | None = None,
     ) -> None:
         self._links = [
-            _Link(address, describe, version, heartbeat_s, timeout_s, security, place, self._conflicts)
+            _Link(address, describe, version, place, self._refuse, heartbeat_s, timeout_s, security)
             for address in nameservers
         ]
-        #: Completes if another broker has the place of this one, which has never been registered.
+        #: Completes if a name server with which this broker was never registered knows another one in its place.
         self.refused: asyncio.Future[BrokerConflict] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -74,17 +79,28 @@ class Registration:
         """The addresses of the name servers with which the broker is registered now."""
         return tuple(link.address for link in self._links if link.connected)
 
-    async def check_place(self) -> None:
-        """Raise `BrokerConflict` if a name server knows another broker in this place that is alive.
+    async def check_place(self) -> bool:
+        """Return whether a name server confirms that the place is free. Raises `BrokerConflict` if it is not.
 
         Name servers that do not answer are skipped: a broker serves even while no name server is up.
         """
-        for conflict in await asyncio.gather(*(link.conflict() for link in self._links)):
-            if conflict is not None:
-                raise conflict
+        if not self._links:
+            return True
+        checks = {asyncio.create_task(link.is_free(), name=f"place-{link.address}") for link in self._links}
+        try:
+            _, late = await asyncio.wait(checks, timeout=_CHECK_S, return_when=asyncio.FIRST_COMPLETED)
+            if late:
+                await asyncio.wait(late, timeout=_OTHERS_S)
+        finally:
+            for check in checks:
+                check.cancel()
+        answers = await asyncio.gather(*checks, return_exceptions=True)
+        if self.refused.done():
+            raise self.refused.result()
+        return True in answers
 
-    def _conflicts(self, conflict: BrokerConflict) -> None:
-        if not self.refused.done() and not any(link.was_registered for link in self._links):
+    def _refuse(self, conflict: BrokerConflict) -> None:
+        if not self.refused.done():
             self.refused.set_result(conflict)
 
     def start(self) -> None:
@@ -117,16 +133,16 @@ class _Link:
         address: str,
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
+        place: nameserver_pb2.CheckPlaceRequest,
+        refuse: Callable[[BrokerConflict], None],
         heartbeat_s: float,
         timeout_s: float,
         security: ChannelSecurity,
-        place: nameserver_pb2.CheckPlaceRequest | None,
-        conflicts: Callable[[BrokerConflict], None],
     ) -> None:
         self.address = address
         self.master_address: str | None = None
-        self.connected = self.was_registered = False
-        self._place, self._conflicts = place, conflicts
+        self.connected = self._was_registered = False
+        self._place, self._refuse = place, refuse
         self._describe = describe
         self._version = version
         self._heartbeat_s, self._timeout_s = heartbeat_s, timeout_s
@@ -148,37 +164,46 @@ class _Link:
             security=self._security,
         )
 
-    async def conflict(self) -> BrokerConflict | None:
-        """Return the conflict if another broker in this place is alive; None also without an answer."""
-        if self._place is None:
-            return None
+    async def is_free(self) -> bool:
+        """Ask the name server about the place; False without an answer, or if it was taken, which is reported."""
         async with contextlib.aclosing(self._channels()) as channels:
             try:
-                await channels.stub(self.address).CheckPlace(self._place, timeout=_CHECK_S)
-            except grpc.RpcError as error:
-                found = await self._explained(error)
-                log.log(logging.DEBUG, "place not checked nameserver=%s reason=%s", self.address, found)
-                return found if isinstance(found, BrokerConflict) else None
-        return None
+                await self._check_place(channels.stub(self.address))
+            except (grpc.RpcError, BrokerConflict) as error:
+                log.debug("place not confirmed nameserver=%s reason=%s", self.address, error)
+                return False
+        return True
+
+    async def _check_place(self, stub: NameServerAsyncStub) -> None:
+        try:
+            await stub.CheckPlace(self._place, timeout=_CHECK_S)
+        except grpc.RpcError as error:
+            found = await self._explained(error)
+            if isinstance(found, BrokerConflict):
+                self._refuse(found)
+                raise found from None
+            raise
 
     async def _explained(self, error: grpc.RpcError) -> MiniMQError:
         return await explained(error, "name server", self.address, self._security.trust())
 
     async def run(self) -> None:
         retry_s = _FIRST_RETRY_S
-        async with contextlib.aclosing(self._channels()) as channels:
-            while not self._leaving.is_set():
-                try:
-                    await self._hold(channels.stub(self.address).Register())
-                except Exception as error:  # noqa: BLE001 - any error: without this link clients do not find the broker
-                    was_connected = self.connected
-                    cause = await self._explained(error) if isinstance(error, grpc.RpcError) else error
-                    self._lost(cause)
-                    if isinstance(cause, BrokerConflict) and (conflict := await self.conflict()) is not None:
-                        self._conflicts(conflict)
-                    # Retry at the shortest interval after a link that worked, otherwise with backoff.
-                    retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
-                    await _wait(self._leaving, retry_s)
+        while not self._leaving.is_set():
+            try:
+                # A new channel connects at once: one that has failed would first wait for the backoff of gRPC.
+                async with contextlib.aclosing(self._channels()) as channels:
+                    stub = channels.stub(self.address)
+                    if not self._was_registered:
+                        await self._check_place(stub)
+                    await self._hold(stub.Register())
+            except Exception as error:  # noqa: BLE001 - any error: without this link clients do not find the broker
+                was_connected = self.connected
+                cause = await self._explained(error) if isinstance(error, grpc.RpcError) else error
+                self._lost(cause)
+                # Retry at the shortest interval after a link that worked, otherwise with backoff.
+                retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
+                await _wait(self._leaving, retry_s)
 
     async def _hold(self, stream: _Stream) -> None:
         answers: asyncio.Queue[nameserver_pb2.RegisterResponse] = asyncio.Queue()
@@ -195,10 +220,7 @@ class _Link:
 
     async def _read(self, stream: _Stream, answers: asyncio.Queue[nameserver_pb2.RegisterResponse]) -> None:
         async for answer in stream:
-            if check_answer(answer, f"name server {self.address}").are_you_there:
-                self._wake.set()
-            else:
-                answers.put_nowait(answer)
+            answers.put_nowait(check_answer(answer, f"name server {self.address}"))
         if not self._leaving.is_set():
             raise Unavailable(f"name server {self.address} ended the registration")
 
@@ -237,7 +259,7 @@ class _Link:
         if not self._outage.worked("registered nameserver=%s", self.address) and not self.connected:
             log.info("registered nameserver=%s", self.address)
         self.master_address = master_address or None
-        self.connected = self.was_registered = True
+        self.connected = self._was_registered = True
 
     def _lost(self, cause: Exception) -> None:
         if not self._leaving.is_set():

@@ -7,7 +7,7 @@ import logging
 import math
 import shutil
 from collections import defaultdict
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import fields
 from functools import partial
 from typing import Protocol
@@ -44,7 +44,7 @@ from minimq_broker.store.data_dir import Owner
 from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.segment import FILES_PER_SEGMENT
-from minimq_common.errors import CorruptEntry, MiniMQError, SystemBusy
+from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.certificates import security_of_files
@@ -97,6 +97,7 @@ class Broker:
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self._address = options.listen
+        self._run = new_run()
         self._engine: Engine | None = None
         self._dispatcher: Dispatcher | None = None
         self._registration: Registration | None = None
@@ -106,6 +107,8 @@ class Broker:
         self._due_timer: DueTimer | None = None
         self._service: BrokerService | None = None
         self._roles: RoleKeeper | None = None
+        #: Waits for a name server before this replica reports to its controller.
+        self._joining: asyncio.Task[None] | None = None
         self._secrets: ServerSecrets | None = None
         self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
@@ -160,19 +163,17 @@ class Broker:
             options.nameservers,
             self._describe,
             lambda: engine.tables.data_version,
-            security=security_of(self._secrets),
-            place=nameserver_pb2.CheckPlaceRequest(
-                broker_name=options.name, replica_id=options.broker_id, address=options.advertise or self._address
+            nameserver_pb2.CheckPlaceRequest(
+                broker_name=options.name,
+                replica_id=options.broker_id,
+                address=options.advertise or self._address,
+                run=self._run,
             ),
+            security=security_of(self._secrets),
         )
-        await registration.check_place()
+        is_placed = await registration.check_place()
         await server.start()
-        self._registration = registration
-        self._ends.push_async_callback(self._unregister, self._registration)
-        if self._roles is not None:
-            self._roles.start()  # registers once the broker has a role
-        else:
-            self._registration.start()
+        self._register(registration, is_placed=is_placed)
         if options.metrics:
             await self._start_metrics(engine, identity, replication_view)
         standard.serving()
@@ -306,6 +307,23 @@ class Broker:
         assert self._registration is not None  # after `start`
         raise await asyncio.shield(self._registration.refused)
 
+    def _register(self, registration: Registration, *, is_placed: bool) -> None:
+        self._registration = registration
+        self._ends.push_async_callback(self._unregister, registration)
+        if self._roles is None:
+            registration.start()
+        else:
+            joining = self._join_replicas(self._roles, registration, is_placed=is_placed)
+            self._joining = asyncio.create_task(joining, name="broker-join")
+
+    async def _join_replicas(self, roles: RoleKeeper, registration: Registration, *, is_placed: bool) -> None:
+        # Not before: because of a report of its copy, the controller would fence the replica that has the place.
+        with suppress(BrokerConflict):  # `failure` raises it
+            while not is_placed:
+                await asyncio.sleep(_CHECK_INTERVAL_S)
+                is_placed = await registration.check_place()
+            roles.start()  # registers once the broker has a role
+
     async def _close_engine(self, engine: Engine, clock: DeletionClock) -> None:
         await asyncio.to_thread(clock.stop)
         self._engine = None
@@ -313,6 +331,8 @@ class Broker:
 
     async def _unregister(self, registration: Registration) -> None:
         self._registration = None
+        if self._joining is not None:
+            self._joining.cancel()
         await registration.stop()
 
     async def _end_calls(self, server: grpc.aio.Server, engine: Engine, dispatcher: Dispatcher) -> None:
@@ -383,6 +403,7 @@ class Broker:
             broker_id=self._options.broker_id if self._roles is None else self._roles.shown_id,
             replica_id=self._options.broker_id,
             address=self._options.advertise or self._address,
+            run=self._run,
             data_version=data_version,
             permission=state.permission,
             groups=[

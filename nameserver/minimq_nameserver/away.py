@@ -117,6 +117,7 @@ class Conflict:
     broker_id: int
     address: str
     holder_address: str
+    holder_run: int
     reason: str
     #: In seconds of the caller's clock, as `last_at`.
     first_at: float
@@ -143,6 +144,7 @@ class ConflictLog:
             broker_id=loser.broker_id,
             address=loser.address,
             holder_address=holder.address,
+            holder_run=holder.run,
             reason=reason,
             first_at=known.first_at if known else now,
             last_at=now,
@@ -156,9 +158,9 @@ class ConflictLog:
         self._seen = {
             (name, address): conflict
             for (name, address), conflict in self._seen.items()
-            # If two names claim one address, a new registration of the holder does not end the conflict.
+            # If two brokers claim one address, a new registration of the holder does not end the conflict.
             if address != registered.address
-            or (name != registered.broker_name and conflict.holder_address == registered.address)
+            or (conflict.holder_address == registered.address and conflict.holder_run == registered.run)
         }
 
     def recent(self, now: float) -> list[Conflict]:

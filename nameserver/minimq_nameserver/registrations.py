@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import filterfalse
 from typing import Any
 
@@ -29,8 +30,8 @@ log = logging.getLogger(__name__)
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
-#: How long the holder of a place has to answer when another broker wants the place.
-_ANSWER_S = 1.0
+#: Time for the end of a connection to be noticed: it may arrive together with the next run of its broker.
+_ENDING_S = 0.5
 
 
 @dataclass(slots=True)
@@ -72,12 +73,11 @@ class Registrations:
         session = next(self._session_ids)
         stopped = False
         with rpc.LiveStream(self._live) as live:
-            stream = self._streams[session] = _Stream(live, context)
+            self._streams[session] = _Stream(live)
             try:
                 async for request in requests:
-                    stream.heard.set()
                     answer, stopped = await self._register(session, request)
-                    await stream.write(answer)
+                    await rpc.write(context, answer)
             except MiniMQError as error:
                 self._counters.refusals += 1
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
@@ -91,44 +91,27 @@ class Registrations:
         self, session: int, request: nameserver_pb2.RegisterRequest
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
         if not request.heartbeat_only:
-            await self._make_place(request)
             async with self._registering:
                 self._enter(session, await read_registration(request, self._table.topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving
 
-    async def check_place(self, place: Place, address: str) -> None:
-        """Raise `BrokerConflict` if another broker holds a place and is alive."""
-        holder = self._table.holder(place, address)
-        if holder is None or not await self._is_alive(holder[0]):
+    async def check_place(self, place: Place, address: str, run: int) -> None:
+        """Raise `BrokerConflict` if another run is registered in a place: its stream is open."""
+        self.expire()
+        holder = self._table.holder(place, run)
+        if holder is None:
             return
-        refused = replace(holder[1], address=address)
-        conflict = BrokerConflict(f"broker {refused} is refused: {holder[1]} is alive and {TAKEN}")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                await self._streams[holder[0]].ended.wait()
+                return
+        refused = replace(holder[1], address=address, run=run)
+        conflict = BrokerConflict(f"broker {refused} is refused: {holder[1]} {TAKEN}")
+        self._counters.refusals += 1
         self.note_conflict(refused, holder[1], conflict)
         raise conflict
-
-    async def _make_place(self, request: nameserver_pb2.RegisterRequest) -> None:
-        replica_id = request.replica_id if request.HasField("replica_id") else request.broker_id
-        holder = self._table.holder((request.broker_name, replica_id), request.address)
-        if holder is not None and not await self._is_alive(holder[0]):
-            self._carry_out(self._table.evict(holder[0], request.address, self._clock()))
-
-    async def _is_alive(self, session: int) -> bool:
-        # Its stream is not proof enough: without a network it stays open.
-        stream = self._streams.get(session)
-        if stream is None:
-            return False
-        stream.heard.clear()
-        question = self._registered("")
-        question.are_you_there = True
-        try:
-            async with asyncio.timeout(_ANSWER_S):
-                await stream.ask(question)
-                await stream.heard.wait()
-        except (TimeoutError, grpc.RpcError, grpc.aio.BaseError):  # silent, or its stream has ended
-            return False
-        return True
 
     def _enter(self, session: int, state: BrokerState) -> None:
         self.expire()  # first, so that a silent broker causes no conflict
@@ -154,7 +137,7 @@ class Registrations:
         )
 
     def _leave(self, session: int, *, stopped: bool) -> None:
-        del self._streams[session]
+        self._streams.pop(session).ended.set()
         state = self._table.broker(session)
         if state is not None:
             log.info("broker left broker=%s stopped=%s", state, stopped)
@@ -187,34 +170,19 @@ class Registrations:
             stream.end(Unavailable(reason))
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        """Remember a broker that the controller of this name server refuses."""
+        """Remember a broker that this name server or its controller refuses."""
         self._table.note_conflict(refused, holder, conflict.message, self._clock())
         log.log(
             logging.DEBUG if self._is_logged(conflict) else logging.WARNING,
-            "report refused reason=%r",
+            "broker refused reason=%r",
             conflict.message,
         )
 
 
+@dataclass(frozen=True, slots=True)
 class _Stream:
-    """The stream of one broker. Writes answers, and questions of other tasks, one at a time."""
-
-    def __init__(self, live: rpc.LiveStream, context: _Context) -> None:
-        self.live = live
-        #: Set by each request.
-        self.heard = asyncio.Event()
-        self._context = context
-        self._writing = asyncio.Lock()
-
-    async def write(self, answer: nameserver_pb2.RegisterResponse) -> None:
-        """Write an answer in the task of the stream."""
-        async with self._writing:
-            await rpc.write(self._context, answer)
-
-    async def ask(self, question: nameserver_pb2.RegisterResponse) -> None:
-        """Write a question in another task. Raises an error of gRPC if the stream has ended."""
-        async with self._writing:
-            await self._context.write(question)  # `rpc.write` would cancel the task if the stream has ended
+    live: rpc.LiveStream
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
@@ -247,6 +215,7 @@ async def read_registration(request: nameserver_pb2.RegisterRequest, known_topic
         permission=permission_from_wire(request.permission),
         topics=topics,
         replica_id=request.replica_id if request.HasField("replica_id") else None,
+        run=request.run,
     )
 
 

@@ -18,10 +18,10 @@ from minimq_common.names import check_address, check_broker, check_cluster
 from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 
-#: Follows the name of a broker whose place another one wants.
+#: Follows the name of a broker whose place another one wants. The time is the keepalive of the name server.
 TAKEN = (
-    "has that name and id; give one of them another --name or --id, or do not start a copy of its data directory in "
-    "this cluster"
+    "is connected and has that name and id; give one of them another --name or --id, or do not start a copy of its "
+    "data directory in this cluster. If its machine is gone, start this broker again after 80 s"
 )
 #: Retry delay for a broker that is refused because the table is full.
 _BUSY_RETRY_S = 5.0
@@ -43,6 +43,8 @@ class BrokerState:
     topics: Mapping[str, QueueData]
     #: With a controller, the replica whose role `broker_id` shows; None: the same as `broker_id`.
     replica_id: int | None = None
+    #: Identifies one start of the broker.
+    run: int = 0
 
     def __post_init__(self) -> None:
         check_cluster(self.cluster)
@@ -118,12 +120,12 @@ class RouteTable:
     def register(self, session: int, state: BrokerState, now: float) -> Change:
         """Add a broker, or replace its former registration. Raises `BrokerConflict` and `SystemBusy`.
 
-        The address is the identity: a broker that returns with another id was promoted or demoted and loses its former
-        id. A replica that is registered at another address is a conflict: see `holder`. If two replicas are masters,
-        as after a fail-over, the larger data version wins, which contains the term.
+        Place and run are the identity: a run that returns with another id was promoted or demoted and loses its former
+        id. Another run in the place is a conflict until its registration ends. If two replicas are masters, as after a
+        fail-over, the larger data version wins, which contains the term.
         """
-        self._check_place(session, state, now)
-        former = self._by_address.get(state.address)
+        former = self._in_place(state.place)
+        self._check_place(session, state, former, now)
         self._check_room(state, former)
         name = state.broker_name
         ended = []
@@ -237,24 +239,13 @@ class RouteTable:
             for broker_id in sorted(self._brokers[name])
         }
 
-    def holder(self, place: Place, address: str) -> tuple[int, BrokerState] | None:
-        """Return the session and the state of the broker that holds a place at another address."""
-        for replica in self._brokers.get(place[0], {}).values():
-            if replica.state.place == place and replica.state.address != address:
-                return replica.session, replica.state
-        return None
-
-    def evict(self, session: int, by: str, now: float) -> Change:
-        """Remove a broker that does not answer while another one, at the address `by`, wants its place."""
-        replica = self._by_session.get(session)
-        if replica is None:
-            return Change()
-        self._remove(replica)
-        reason = f"broker {replica.state} did not answer, and was replaced by the same broker at {by}"
-        return Change(self._gone(replica.state.broker_name, now, stopped=False), ((session, reason),))
+    def holder(self, place: Place, run: int) -> tuple[int, BrokerState] | None:
+        """Return the session and the state of another run that is registered in a place."""
+        replica = self._in_place(place)
+        return None if replica is None or replica.state.run == run else (replica.session, replica.state)
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
-        """Remember a broker that may not register because its controller knows another one in its place."""
+        """Remember a broker that may not register because another one has its place."""
         self._conflicts.note(refused, holder, reason, now)
 
     def conflicts(self, now: float) -> list[Conflict]:
@@ -271,11 +262,15 @@ class RouteTable:
         master = self._brokers.get(broker_name, {}).get(MASTER_ID)
         return master.state.address if master else None
 
-    def _check_place(self, session: int, state: BrokerState, now: float) -> None:
+    def _in_place(self, place: Place) -> _Registration | None:
+        replicas = self._brokers.get(place[0], {}).values()
+        return next((replica for replica in replicas if replica.state.place == place), None)
+
+    def _check_place(self, session: int, state: BrokerState, former: _Registration | None, now: float) -> None:
         mine = self._by_session.get(session)
-        if mine is not None and (mine.state.broker_name, mine.state.address) != (state.broker_name, state.address):
+        if mine is not None and (mine is not former or mine.state.run != state.run):
             raise InvalidArgument(f"broker {state} registers over the stream of {mine.state}: open a stream for each")
-        rival = next(self._rivals(state), None)
+        rival = next(self._rivals(state, former), None)
         if rival is not None:
             other, remedy = rival
             reason = f"broker {state} is refused: {other} {remedy}"
@@ -295,10 +290,12 @@ class RouteTable:
         if routed > MAX_ROUTED_TOPICS:
             raise _full(state, f"there are {len(self._carriers)} topics, and the limit is {MAX_ROUTED_TOPICS}")
 
-    def _rivals(self, state: BrokerState) -> Iterator[tuple[BrokerState, str]]:
-        former = self._by_address.get(state.address)
-        if former is not None and former.state.broker_name != state.broker_name:
-            yield former.state, "has that address; give each broker an address of its own with --advertise"
+    def _rivals(self, state: BrokerState, former: _Registration | None) -> Iterator[tuple[BrokerState, str]]:
+        if former is not None and former.state.run != state.run:
+            yield former.state, TAKEN
+        neighbour = self._by_address.get(state.address)
+        if neighbour is not None and neighbour is not former:
+            yield neighbour.state, "has that address; give each broker an address of its own with --advertise"
         others = {
             broker_id: replica.state
             for broker_id, replica in self._brokers.get(state.broker_name, {}).items()
@@ -307,8 +304,6 @@ class RouteTable:
         for other in others.values():
             if other.cluster != state.cluster:
                 yield other, f"belongs to cluster {other.cluster}, not {state.cluster}; give one of them another --name"
-            if other.place == state.place:
-                yield other, f"is alive and {TAKEN}"
         incumbent = others.get(state.broker_id)
         if incumbent is not None and incumbent.data_version >= state.data_version:
             yield (

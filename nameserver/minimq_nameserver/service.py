@@ -96,10 +96,10 @@ class NameServerService:
     async def CheckPlace(
         self, request: nameserver_pb2.CheckPlaceRequest, context: _Context
     ) -> nameserver_pb2.CheckPlaceResponse:
-        """Answer once it is certain that no other broker which is alive holds the place."""
+        """Answer if no other broker is registered in the place, or raise `BrokerConflict`."""
         await self._settled.wait()  # its holder may be registering again
         await self.registrations.check_place(
-            (check_broker(request.broker_name), request.replica_id), check_address(request.address)
+            (check_broker(request.broker_name), request.replica_id), check_address(request.address), request.run
         )
         return nameserver_pb2.CheckPlaceResponse()
 

@@ -6,13 +6,16 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.local.server_process import BrokerProcess
+from minimq.local.server_process import BrokerProcess, ServerProcess
 from support.command import Minimq
+from support.fake_broker import registered
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -21,44 +24,80 @@ PATIENCE_S = 60.0
 pytestmark = [pytest.mark.fault, pytest.mark.system]
 
 
-def command_at(broker: BrokerProcess, data_dir: Path) -> list[str]:
-    """Return the command of a broker with another directory and address."""
-    name, *flags = shlex.split(broker.command_line)
-    return [str(Path(sys.executable).with_name(name)), *flags, "--listen=127.0.0.1:0", f"--data-dir={data_dir}"]
+@contextmanager
+def copy_of(broker: BrokerProcess, data_dir: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+    """Start the command of a broker with another directory and port."""
+    name, *own = shlex.split(broker.command_line)
+    command = [str(Path(sys.executable).with_name(name)), *own, "--listen=127.0.0.1:0", f"--data-dir={data_dir}"]
+    with subprocess.Popen([*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
 
 
-@pytest.mark.parametrize(("nameservers", "slaves"), [(1, 0), (2, 0), (2, 1)])
-def test_a_copied_directory_is_refused_while_its_broker_lives(tmp_path: Path, nameservers: int, slaves: int) -> None:
+def masters(nameserver: ServerProcess) -> list[str | None]:
+    return [broker.master for broker in registered(nameserver.address)]
+
+
+def assert_refused(copy: subprocess.Popen[str], by: str) -> None:
+    _, errors = copy.communicate(timeout=PATIENCE_S)
+    assert copy.returncode == 1
+    assert f"{by} is connected and has that name and id" in errors
+
+
+@pytest.mark.parametrize(
+    ("nameservers", "slaves", "promoted", "same_address"),
+    [(1, 0, 0, False), (2, 0, 0, False), (1, 0, 0, True), (2, 1, 0, False), (1, 1, 1, False)],
+)
+def test_a_copied_directory_is_refused_while_its_broker_lives(
+    tmp_path: Path, nameservers: int, slaves: int, promoted: int, same_address: bool
+) -> None:
     with LocalCluster(brokers=1, nameservers=nameservers, slaves=slaves, data_dir=tmp_path / "live") as cluster:
-        live, minimq = cluster.brokers[0], Minimq(cluster.nameserver)
+        minimq = Minimq(cluster.nameserver)
+        live = cluster.brokers[promoted]
         with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
             admin.create_topic("t", queues=1)
+            if promoted:
+                admin.promote("broker-a", promoted)
+            wait_until(lambda: masters(cluster.nameservers[0]) == [live.address], PATIENCE_S)
             producer.send(Message("t", b"before"))
             shutil.copytree(live.data_dir, tmp_path / "copy")
-            command = command_at(live, tmp_path / "copy")
-            copy = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
-            assert (copy.returncode, copy.stdout) == (1, "")
-            assert f"{live.address} is alive and has that name and id" in copy.stderr
+            flags = [f"--advertise={live.address}"] if same_address else []
+            with copy_of(live, tmp_path / "copy", *flags) as copy:
+                assert_refused(copy, live.address)
             producer.send(Message("t", b"after"))
-        assert f"{live.address} is alive" in minimq("cluster", "status", status=1)
+        assert f"{live.address} is connected" in minimq("cluster", "status", status=1)
         assert [each.body for each in read_all(cluster.nameserver, "t")] == [b"before", b"after"]
 
 
-def test_a_broker_that_hangs_is_replaced_at_its_new_address(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("nameservers", "slaves"), [(1, 0), (2, 0), (1, 1)])
+def test_a_copy_that_starts_without_name_servers_ends_when_they_return(
+    tmp_path: Path, nameservers: int, slaves: int
+) -> None:
+    with LocalCluster(brokers=1, nameservers=nameservers, slaves=slaves, data_dir=tmp_path / "live") as cluster:
+        live = cluster.brokers[0]
+        shutil.copytree(live.data_dir, tmp_path / "copy")
+        for nameserver in cluster.nameservers:
+            nameserver.kill()
+        with copy_of(live, tmp_path / "copy") as copy:
+            assert copy.stdout is not None
+            assert copy.stdout.readline().startswith("ready broker")
+            for nameserver in cluster.nameservers:
+                nameserver.start()
+            assert_refused(copy, live.address)
+        wait_until(lambda: all(masters(each) == [live.address] for each in cluster.nameservers), PATIENCE_S)
+
+
+def test_a_broker_that_hangs_keeps_its_place_until_its_connection_ends(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path / "live") as cluster:
         former = cluster.brokers[0]
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-            shutil.copytree(former.data_dir, tmp_path / "moved")
-            former.pause()
-            command = command_at(former, tmp_path / "moved")
-            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as moved:
-                try:
-                    assert moved.stdout is not None
-                    address = moved.stdout.readline().split()[-1]
-                    what = "the broker has its place at the new address"
-                    wait_until(lambda: admin.route("t").master_of("broker-a") == address, PATIENCE_S, what=what)
-                finally:
-                    moved.terminate()
-                    moved.wait(PATIENCE_S)
-                    former.resume()
+        shutil.copytree(former.data_dir, tmp_path / "moved")
+        former.pause()
+        with copy_of(former, tmp_path / "moved") as copy:
+            assert_refused(copy, former.address)
+        former.kill()
+        with copy_of(former, tmp_path / "moved") as moved:
+            assert moved.stdout is not None
+            address = moved.stdout.readline().split()[-1]
+            wait_until(lambda: masters(cluster.nameservers[0]) == [address], PATIENCE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from support.nameserver_client import NameServerClient
 from support.waiting import wait_until
 
 _ANSWER_S = 5.0
+_RUNS = itertools.count(1)
 
 
 class FakeBroker:
@@ -34,6 +36,8 @@ class FakeBroker:
             cluster="default",
             broker_name=name,
             broker_id=broker_id,
+            replica_id=broker_id,
+            run=next(_RUNS),
             address=address or f"{name}-{broker_id}:10911",
             permission=6,
         )
@@ -46,11 +50,18 @@ class FakeBroker:
                 nameservers,
                 self.describe,
                 lambda: self.request.data_version,
+                self._place(),
                 heartbeat_s=0.1,
                 timeout_s=self._timeout_s,
             )
         )
         self._loop.call(self.registration.start)
+
+    def _place(self) -> nameserver_pb2.CheckPlaceRequest:
+        own = self.request
+        return nameserver_pb2.CheckPlaceRequest(
+            broker_name=own.broker_name, replica_id=own.replica_id, address=own.address, run=own.run
+        )
 
     def tell(self, broker_id: int | None = None, permission: int | None = None) -> None:
         """Change the id or the permission of the broker, and register anew with a higher version."""

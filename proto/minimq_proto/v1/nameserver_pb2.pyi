@@ -206,6 +206,7 @@ class RegisterRequest(google.protobuf.message.Message):
     PERMISSION_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
     REPLICA_ID_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -220,6 +221,8 @@ class RegisterRequest(google.protobuf.message.Message):
     """In the last heartbeat: the broker is stopping, and ends the stream. Missing if its connection is lost."""
     replica_id: builtins.int
     """With a controller, the replica whose role `broker_id` shows. Not set: the same as `broker_id`."""
+    run: builtins.int
+    """A random number for each start of the broker: another run in the same place is another broker."""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicGroup]: ...
     def __init__(
@@ -235,9 +238,10 @@ class RegisterRequest(google.protobuf.message.Message):
         permission: builtins.int = ...,
         leaving: builtins.bool = ...,
         replica_id: builtins.int | None = ...,
+        run: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "replica_id", b"replica_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "replica_id", b"replica_id", "run", b"run"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_replica_id", b"_replica_id"]) -> typing.Literal["replica_id"] | None: ...
 
 global___RegisterRequest = RegisterRequest
@@ -248,51 +252,53 @@ class RegisterResponse(google.protobuf.message.Message):
 
     MASTER_ADDRESS_FIELD_NUMBER: builtins.int
     EXPIRE_AFTER_MS_FIELD_NUMBER: builtins.int
-    ARE_YOU_THERE_FIELD_NUMBER: builtins.int
     master_address: builtins.str
     """Address of the master of this broker name, if there is one, for its slaves."""
     expire_after_ms: builtins.int
     """The broker is removed when it has not sent anything for this long."""
-    are_you_there: builtins.bool
-    """Not the answer to a request: another broker wants the place of this one, which sends a heartbeat at once if it is alive."""
     def __init__(
         self,
         *,
         master_address: builtins.str = ...,
         expire_after_ms: builtins.int = ...,
-        are_you_there: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["are_you_there", b"are_you_there", "expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
 
 global___RegisterResponse = RegisterResponse
 
 @typing.final
 class CheckPlaceRequest(google.protobuf.message.Message):
-    """A broker asks, before it serves, whether another one holds its place."""
+    """A broker asks each name server, before it registers there for the first time, whether another broker is registered in its
+    place. A name server that has just started answers when running brokers have had the time to register again.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     BROKER_NAME_FIELD_NUMBER: builtins.int
     REPLICA_ID_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
+    RUN_FIELD_NUMBER: builtins.int
     broker_name: builtins.str
     replica_id: builtins.int
     address: builtins.str
-    """HOST:PORT for clients. A broker that is registered with the same address is a former run of this one."""
+    """HOST:PORT for clients."""
+    run: builtins.int
+    """As in `RegisterRequest`."""
     def __init__(
         self,
         *,
         broker_name: builtins.str = ...,
         replica_id: builtins.int = ...,
         address: builtins.str = ...,
+        run: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_name", b"broker_name", "replica_id", b"replica_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_name", b"broker_name", "replica_id", b"replica_id", "run", b"run"]) -> None: ...
 
 global___CheckPlaceRequest = CheckPlaceRequest
 
 @typing.final
 class CheckPlaceResponse(google.protobuf.message.Message):
-    """The place is free, or its holder does not answer."""
+    """The place is free."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -232,13 +232,27 @@ def test_a_lost_name_server_is_logged_once_and_once_when_it_is_back(
     assert said == ["not registered, trying again", "registered"]
 
 
+@pytest.mark.parametrize(
+    ("is_known", "reason"), [(False, "has not answered in time"), (True, "no answer within 0.2 s")]
+)
 def test_a_name_server_that_hangs_is_given_up_and_does_not_delay_the_stop(
-    loop: LoopThread, cleanup: contextlib.ExitStack, caplog: pytest.LogCaptureFixture
+    loop: LoopThread,
+    cleanup: contextlib.ExitStack,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_known: bool,
+    reason: str,
 ) -> None:
+    async def is_free(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr("minimq_broker.registration._CHECK_S", 0.1)
+    if is_known:
+        monkeypatch.setattr("minimq_broker.registration._Link._check_place", is_free)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         broker = FakeBroker(loop, f"127.0.0.1:{silent.getsockname()[1]}", timeout_s=0.2)
         cleanup.callback(broker.stop)
-        wait_until(lambda: "no answer within 0.2 s" in caplog.text)
+        wait_until(lambda: reason in caplog.text)
         started = time.monotonic()
         broker.stop()
         broker.stop()

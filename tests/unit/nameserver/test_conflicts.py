@@ -1,15 +1,17 @@
 from __future__ import annotations
 
+import pytest
+
 from minimq_common.model import Permission
 from minimq_nameserver.away import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
 from minimq_nameserver.route_table import BrokerState
 
 
-def broker(address: str, name: str = "broker-a") -> BrokerState:
-    return BrokerState("default", name, 0, address, 1, Permission.READ_WRITE, {})
+def broker(address: str, name: str = "broker-a", run: int = 2) -> BrokerState:
+    return BrokerState("default", name, 0, address, 1, Permission.READ_WRITE, {}, run=run)
 
 
-HOLDER = broker("holder:1")
+HOLDER = broker("holder:1", run=1)
 
 
 def test_a_conflict_that_is_seen_again_is_one_conflict() -> None:
@@ -39,12 +41,13 @@ def test_a_conflict_is_over_when_the_broker_has_a_place() -> None:
     assert [conflict.address for conflict in log.recent(now=0.0)] == ["third:1"]
 
 
-def test_that_the_holder_of_an_address_registers_again_settles_nothing() -> None:
+@pytest.mark.parametrize("name", ["broker-a", "broker-b"])
+def test_that_the_holder_of_an_address_registers_again_settles_nothing(name: str) -> None:
     log = ConflictLog()
-    log.note(broker("holder:1", name="broker-b"), HOLDER, "two names for one address", 0.0)
+    log.note(broker("holder:1", name), HOLDER, "two brokers at one address", 0.0)
     log.settle(HOLDER)
     assert len(log.recent(now=0.0)) == 1
-    log.settle(broker("holder:1", name="broker-b"))
+    log.settle(broker("holder:1", name))
     assert log.recent(now=0.0) == []
 
 

@@ -23,6 +23,7 @@ def state(
     permission: Permission = RW,
     topic_permission: Permission = RW,
     replica_id: int | None = None,
+    run: int = 1,
 ) -> BrokerState:
     return BrokerState(
         cluster=cluster,
@@ -33,6 +34,7 @@ def state(
         permission=permission,
         topics={topic: QueueData(name, 8, 4, topic_permission) for topic in topics},
         replica_id=replica_id,
+        run=run,
     )
 
 
@@ -61,27 +63,33 @@ def test_a_slave_learns_its_master() -> None:
 # ---- Two brokers for one place -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [1, 2, 9])
-def test_a_broker_keeps_its_place_until_it_is_evicted(version: int) -> None:
-    table = table_of(state(address="first:1", version=2))
+@for_each("version", [1, 2, 9])
+@for_each("address", ["first:1", "second:1"])
+def test_a_run_keeps_its_place_until_its_registration_ends(version: int, address: str) -> None:
+    first, second = state(address="first:1", version=2), state(address=address, version=version, run=2)
+    table = table_of(first)
     before = everything(table)
-    with pytest.raises(BrokerConflict, match=r"second:1 is refused: broker-a \(id 0\) at first:1"):
-        table.register(2, state(address="second:1", version=version), now=0)
+    with pytest.raises(BrokerConflict, match=rf"{address} is refused: broker-a \(id 0\) at first:1 is connected"):
+        table.register(2, second, now=0)
     assert everything(table) == before
     assert table.unregister(2, now=0).topics == set()
-    assert table.holder(("broker-a", 0), "first:1") is None
-    assert table.holder(("broker-a", 0), "second:1") == (1, state(address="first:1", version=2))
-    change = table.evict(1, "second:1", now=0)
-    assert change.topics == {"orders"}
-    assert [session for session, _ in change.ended] == [1]
-    table.register(3, state(address="second:1", version=version), now=0)
+    assert table.holder(first.place, first.run) is None
+    assert table.holder(second.place, second.run) == (1, first)
+    table.unregister(1, now=0)
+    table.register(3, second, now=0)
+    assert table.master_of("broker-a") == address
+
+
+def test_a_run_may_return_at_another_address() -> None:
+    table = table_of(state(address="first:1"))
+    table.register(2, state(address="second:1"), now=0)
     assert table.master_of("broker-a") == "second:1"
 
 
 def test_a_broker_that_moved_takes_its_place_when_the_old_connection_has_expired() -> None:
     table = table_of(state(address="old:1", version=5))
     table.expire(now=120)
-    table.register(2, state(address="new:1", version=1), now=120)
+    table.register(2, state(address="new:1", version=1, run=2), now=120)
     assert table.master_of("broker-a") == "new:1"
 
 
@@ -117,7 +125,11 @@ def test_a_broker_that_reconnects_replaces_itself() -> None:
 
 @pytest.mark.parametrize(
     ("second", "remedy"),
-    [(state("broker-b", address="broker-a-0:10911"), "--advertise"), (state("broker-a", 1, cluster="other"), "--name")],
+    [
+        (state("broker-b", address="broker-a-0:10911"), "--advertise"),
+        (state("broker-a", 1, address="broker-a-0:10911"), "--advertise"),
+        (state("broker-a", 1, cluster="other"), "--name"),
+    ],
 )
 def test_set_ups_that_cannot_work_are_refused(second: BrokerState, remedy: str) -> None:
     table = table_of(state("broker-a"))

@@ -40,6 +40,7 @@ class Step(NamedTuple):
             permission=self.permission,
             topics={topic: QueueData(self.name, 4, 4, permission) for topic, permission in sorted(self.topics)},
             replica_id=self.number,
+            run=10 * self.number + NAMES.index(self.name),
         )
 
 
