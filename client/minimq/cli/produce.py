@@ -299,11 +299,15 @@ class _InputParser:
 
     def say_stored(self, done: _Done) -> str:
         """Return which lines are stored after an early end, and the line to continue with."""
+        following = self._stored + 1
         said = f"lines 1 to {self._stored:,} are stored" if self._stored else "no line is known to be stored"
         more = done.counted.acknowledged - done.messages if done.counted is not None else 0
         if more:
-            said += f", and {count_of(more, 'message')} of the lines after them, which are duplicated if sent again"
-        return f"{said}: continue with line {self._stored + 1:,}"
+            said = (
+                f"line {following:,} is not known to be stored, but {count_of(more, 'message')} of later lines are, "
+                "and sending them again duplicates them"
+            )
+        return f"{said}: continue with line {following:,}"
 
     def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
         """Return the error of a broker about the last block, with the number of its longest line."""

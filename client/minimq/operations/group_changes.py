@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.administration.masters import raise_failures
 from minimq.operations import values
-from minimq.operations.group_patterns import delete_matching, is_pattern, plan_of_pattern
+from minimq.operations.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.texts import left_out, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, deletion_view
@@ -155,7 +155,7 @@ def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
     if is_pattern(given.group):
-        return plan_of_pattern(admin, given.group, dead_letters=given.dead_letters)
+        return plan_of_pattern(admin, given.group, dead_letters=given.dead_letters, force=given.force)
     name = check_group(given.group)
     admin._to_delete_group(name, force=given.force)
     kept = dead_letter_topic(name)
@@ -407,8 +407,7 @@ class GroupChanges(Operations):
         """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
-            remedy = "delete it on the others with force (--force)"
-            self._masters.refuse_if_away(f"group {group} was not deleted", remedy)
+            self._masters.refuse_if_away(f"group {group} was not deleted", DELETE_ON_OTHERS)
             _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
         return masters
 

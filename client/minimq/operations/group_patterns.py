@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from minimq_common.model import AwayBroker
 
 _NAMED = 20
+DELETE_ON_OTHERS = "delete on the others with force (--force)"
 
 
 def is_pattern(group: str) -> bool:
@@ -33,9 +34,11 @@ def matching_groups(admin: Admin, pattern: str) -> list[str]:
     return found
 
 
-def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool) -> Plan:
-    """Return the plan of the deletion of all matching groups."""
+def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool, force: bool) -> Plan:
+    """Return the plan of the deletion of all matching groups. Members are only checked when a group's turn comes."""
     found = matching_groups(admin, pattern)
+    if not force:
+        admin._masters.refuse_if_away(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
     named = listing(found[:_NAMED]) + (f", and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
     letters = "Their dead letters go as well." if dead_letters else "Their dead letters stay."
     return Plan(
