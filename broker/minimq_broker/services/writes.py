@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_FAILED = "writes: a callback of a commit failed"
+
 Written = TypeVar("Written", bound=Job)
 
 
@@ -202,7 +204,10 @@ class Writes:
             self._maybe_changed = self._maybe_recorded = False
             for job in jobs:
                 self._pending_bytes -= self._pending.pop(job, 0)
-                _do(self._answer, job)
+                try:  # as `_do`, without a call for each job
+                    self._answer(job)
+                except Exception:
+                    log.exception(_FAILED)
         finally:
             self._calls = None
         self._stuck_since = math.inf
@@ -248,4 +253,4 @@ def _do(call: Callable[..., object], *arguments: object) -> None:
     try:
         call(*arguments)
     except Exception:
-        log.exception("writes: a callback of a commit failed")
+        log.exception(_FAILED)

@@ -165,14 +165,11 @@ class CommitGroup:
         if due_ms is None:
             return None
         place = self.delays.put(job, self._queue_of(job, topic), due_ms, is_recallable=delay.recallable)
-        self._remember(job, place)
-        return place
-
-    def _remember(self, job: AppendJob, place: Place) -> None:
         header = job.header
         if header.producer_id:
             key = header.producer_id, place.topic_id, job.user
             self._pending.add(key, header.sequence, header.settled_before, place)
+        return place
 
     def add_atomic(self, job: AtomicJob) -> None:
         """Assign all batches of a job their places and add its facts, or find the existing places."""
@@ -221,10 +218,11 @@ class CommitGroup:
     def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
         header = job.header
         place = self.put(queue, job.data, header, user=job.user)
-        numbers = header.producer_id, header.sequence, header.settled_before
+        numbers = header.producer_id, header.sequence, (settled_before := header.settled_before)
         effect = BatchApplied(queue, self.ends[queue], place, *numbers, job.user)
         self.effects.append((effect, self.end, place.stored_ms))
-        self._remember(job, place)
+        if header.producer_id:
+            self._pending.add((header.producer_id, place.topic_id, job.user), header.sequence, settled_before, place)
         return place
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:

@@ -17,27 +17,33 @@ class SyncWatch:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._began_at: float | None = None
-        #: End and duration of the slowest recent sync.
+        #: When the running sync began; None if none is running.
+        self.began_at: float | None = None
+        #: End and duration of the slowest recent sync, if it was slow.
         self._slowest = (0.0, 0.0)
 
     @contextmanager
     def sync(self) -> Iterator[None]:
         """Measure the block, which waits for the disk."""
-        self._began_at = began_at = self._clock()
+        self.began_at = began_at = self._clock()
         try:
             yield
         finally:
             now = self._clock()
-            ended_at, slowest_s = self._slowest
-            if now - began_at >= slowest_s or now - ended_at > _MEMORY_S:
-                self._slowest = now, now - began_at
-            self._began_at = None
+            if now - began_at >= SLOW_S:
+                self.was_slow(now, now - began_at)
+            self.began_at = None
+
+    def was_slow(self, now: float, took_s: float) -> None:
+        """Note a sync that took `SLOW_S` or longer."""
+        ended_at, slowest_s = self._slowest
+        if took_s >= slowest_s or now - ended_at > _MEMORY_S:
+            self._slowest = now, took_s
 
     @property
     def running_s(self) -> float:
         """Seconds since the running sync began; 0 if none is running."""
-        began_at = self._began_at
+        began_at = self.began_at
         return 0.0 if began_at is None else self._clock() - began_at
 
     @property

@@ -29,7 +29,7 @@ from minimq_broker.store.disk import no_room
 from minimq_broker.store.held.delay_drafts import DelayLimits
 from minimq_broker.store.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.store.recovery import truncate
-from minimq_broker.store.sync_watch import SyncWatch
+from minimq_broker.store.sync_watch import SLOW_S, SyncWatch
 from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MiniMQError, NotMaster, StoreError
 from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
@@ -299,16 +299,21 @@ class Writer:
         return frozenset()
 
     def _store(self, group: CommitGroup, *, holds: bool) -> None:
-        began_at = time.monotonic()
+        syncs = self.figures.syncs
+        syncs.began_at = began_at = time.monotonic()  # as `syncs.sync`, with fewer calls
         try:
-            with self.figures.syncs.sync():
-                self._log.append(self.state.position, group.entries, group.rows, group.due)
+            self._log.append(self.state.position, group.entries, group.rows, group.due)
         except Exception:
             if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
                 log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
             raise
+        finally:
+            stored_at = time.monotonic()
+            if stored_at - began_at >= SLOW_S:
+                syncs.was_slow(stored_at, stored_at - began_at)
+            syncs.began_at = None
         try:
-            self.figures.committed(group, began_at, time.monotonic())
+            self.figures.committed(group, began_at, stored_at)
             if holds:
                 self._confirmation.cover({queue: self.state.end(queue) for queue in group.ends})
             for effect, position, at_ms in group.effects:

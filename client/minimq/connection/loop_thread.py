@@ -14,7 +14,7 @@ from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
 from minimq.transport.client_log import client_logger, handed_over
-from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened
+from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened, is_finalizing
 from minimq_common.errors import Closed
 
 Ts = TypeVarTuple("Ts")
@@ -99,7 +99,7 @@ class LoopThread:
 
     def call_soon(self, callback: Callable[[Unpack[Ts]], object], *arguments: *Ts) -> bool:
         """Schedule a call on the loop. False if the loop is closed: then the call is never made."""
-        if self.process.is_void:
+        if self.process.is_forked or is_finalizing():  # `is_void`, without a call: this runs for each message
             return False
         if threading.get_ident() == self._ident and self._loop is not None:  # no wake-up needed
             self._loop.call_soon(callback, *arguments)

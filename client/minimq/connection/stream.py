@@ -34,8 +34,7 @@ log = client_logger(__name__)
 class Stream(Generic[Request, Response]):
     """One bidirectional gRPC stream.
 
-    Requests are queued while another is being written. `join` merges them: it receives the next request and the deque
-    behind it, and pops what it absorbs.
+    Requests are queued while another is being written.
     """
 
     def __init__(
@@ -45,7 +44,6 @@ class Stream(Generic[Request, Response]):
         method: StreamMethod[Request, Response],
         on_response: Callable[[Response], None],
         on_end: Callable[[MiniMQError | None], None],
-        join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
         self._connection = connection
         self.address = address
@@ -53,7 +51,6 @@ class Stream(Generic[Request, Response]):
         self._peer = f"broker {address}"
         self._on_response = on_response
         self._on_end = on_end
-        self._join = join
         self._requests: deque[Request | None] = deque()  # None: end of requests
         self._is_over = False
         #: Accepts requests; None before it begins, and after a write has failed.
@@ -179,7 +176,7 @@ class Stream(Generic[Request, Response]):
         request = self._requests.popleft()
         if request is None:
             return call.done_writing()
-        return call.write(self._join(request, self._requests) if self._join is not None and self._requests else request)
+        return call.write(request)
 
     def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
         error: MiniMQError | None
@@ -220,14 +217,13 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         address: str,
         method: StreamMethod[Request, Response],
         parts: Callable[[Response], Iterable[Part[Answer]]],
-        join: Callable[[Request, deque[Request | None]], Request] | None = None,
     ) -> None:
         self._parts = parts
         self._ids = itertools.count(1)
         self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], object]] = {}
         #: Why the stream has ended; None while it is open.
         self.failure: MiniMQError | None = None
-        super().__init__(connection, address, method, self._respond, self._conclude, join)
+        super().__init__(connection, address, method, self._respond, self._conclude)
 
     @property
     def ended(self) -> bool:

@@ -59,14 +59,9 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
     def __init__(self, connection: Connection, address: str, on_end: Callable[[Any], object] = lambda _: None) -> None:
         self._on_stream_end = on_end
         self._pacing = Pacing()
-        super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: (), self._joined)
-
-    def _send(self, request_id: int, pieces: Sequence[bytes], answer: Answer[Result]) -> None:
-        """Send a request; `answer` is called once, unless this raises."""
-        if self.failure is not None:
-            raise self.failure
-        self._receivers[request_id] = answer
-        self.add(tuple(pieces))
+        #: Seconds for which the broker's disk has not finished a sync, as the last `Append` response reported; or 0.
+        self.syncing_s = 0.0
+        super().__init__(connection, address, lambda stub: getattr(stub, self.method), lambda _: ())
 
     @property
     def moved_at(self) -> float:
@@ -87,11 +82,12 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
             answer.cancel()
 
     def _next_write(self, call: grpc.aio.StreamStreamCall[Parts, Response]) -> Coroutine[Any, Any, None]:
-        request = self._requests[0]
-        if request is None or (not isinstance(request, _Rest) and sum(map(len, request)) <= self._pacing.piece_bytes):
-            return super()._next_write(call)
-        self._requests.popleft()
-        return call.write(self._piece(request))
+        request = self._requests.popleft()
+        if request is None:
+            return call.done_writing()
+        if isinstance(request, _Rest) or sum(map(len, request)) > self._pacing.piece_bytes:
+            return call.write(self._piece(request))
+        return call.write(self._joined(request, self._requests) if self._requests else request)
 
     def _piece(self, request: Parts) -> Parts:
         whole = memoryview(request[0] if isinstance(request, _Rest) else b"".join(request))
@@ -126,14 +122,19 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
         return request
 
     def _respond(self, response: Any) -> None:
+        self.syncing_s = 0.0
         for result in response.results:
             answer = self._receivers.pop(result.request_id, None)
             if answer is None:
+                self._respond_unasked(result)
                 continue
             if result.HasField("failure"):
                 answer(None, from_failure(result.failure))
             else:
                 answer(result, None)
+
+    def _respond_unasked(self, result: Any) -> None:
+        pass
 
     def _conclude(self, error: MiniMQError | None) -> None:
         self._on_stream_end(self)  # first: a receiver may send again, and must get a new stream
@@ -144,13 +145,6 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
     """Sends batches to one broker by `Append`."""
 
     method, most_bytes, kind = "Append", _MOST_BYTES, broker_pb2.AppendRequest
-    #: Seconds for which the disk of the broker has not finished a sync, as far as the broker has reported it; or 0.
-    syncing_s = 0.0
-
-    def _respond(self, response: broker_pb2.AppendResponse) -> None:
-        for result in response.results:
-            self.syncing_s = result.syncing_ms / 1000
-        super()._respond(response)
 
     def append(
         self,
@@ -168,6 +162,8 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         `key_queues` is the number of queues of a compacted topic from which the queue was chosen; 0 for other topics.
         `traceparent` is the context of a recorded trace; empty if there is none.
         """
+        if self.failure is not None:
+            raise self.failure
         request_id = next(self._ids)
         made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
         if key_queues:
@@ -184,7 +180,11 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
                 made.delay.delay_ms = due.left_ms(time.monotonic())
             else:
                 made.delay.due_ms = due.at_ms
-        self._send(request_id, (made.SerializeToString(), field_head(_BATCH, len(data)), data), answer)
+        self._receivers[request_id] = answer
+        self.add((made.SerializeToString(), field_head(_BATCH, len(data)), data))
+
+    def _respond_unasked(self, result: broker_pb2.AppendResult) -> None:
+        self.syncing_s = result.syncing_ms / 1000
 
     def _behind_others(self, request: Parts) -> Parts:
         return field_head(_JOINED, sum(map(len, request))), *request
@@ -202,13 +202,16 @@ class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.Atomi
         answer: Answer[broker_pb2.AtomicAppendResult],
     ) -> None:
         """Send batches that are stored all or none; `answer` is called once, unless this raises."""
+        if self.failure is not None:
+            raise self.failure
         made.request_id = next(self._ids)
         pieces = [made.SerializeToString()]
         for queue, data in batches:
             about = broker_pb2.AtomicBatch(topic=queue.topic, queue_id=queue.queue_id).SerializeToString()
             head = field_head(_ATOMIC_BATCH, len(data))
             pieces += [field_head(_ATOMIC_BATCHES, len(about) + len(head) + len(data)), about, head, data]
-        self._send(made.request_id, (field_head(_APPENDS, sum(map(len, pieces))), *pieces), answer)
+        self._receivers[made.request_id] = answer
+        self.add((field_head(_APPENDS, sum(map(len, pieces))), *pieces))
 
 
 S = TypeVar("S", bound=BatchStream[Any, Any])

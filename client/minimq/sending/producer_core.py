@@ -41,7 +41,7 @@ from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactions.transactor import Consumed, Transactor
 from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import check_no_signal
+from minimq.transport.home_process import check_no_signal, is_finalizing
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue, with_property
@@ -103,7 +103,7 @@ class ProducerCore:
         if self._interceptors:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
             return
-        if self._process.is_void:
+        if self._process.is_forked or is_finalizing():  # `is_void`, without a call
             self._process.check_void()
         self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
 

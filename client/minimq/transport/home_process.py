@@ -85,7 +85,7 @@ def _after_fork_in_child() -> None:
     loop_threads.clear()
     _pid, _main_thread = os.getpid(), threading.get_ident()
     for home in [*_homes]:
-        home._is_forked = True
+        home.is_forked = True
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
@@ -128,13 +128,14 @@ class HomeProcess:
         if is_finalizing():
             raise Closed("no client works at the end of the interpreter: its threads would not run")
         self._process = _pid
-        self._is_forked = False
+        #: True in a fork of that process.
+        self.is_forked = False
         _homes.add(self)
 
     @property
     def is_void(self) -> bool:
         """True in a fork, and once the interpreter ends: the threads of clients do not run there."""
-        return self._is_forked or is_finalizing()
+        return self.is_forked or is_finalizing()
 
     def check(self) -> None:
         """Check before a blocking call: raise `Closed` as `check_void`, and `UsageError` as `check_no_signal`."""
@@ -145,7 +146,7 @@ class HomeProcess:
         """Raise `Closed` in a fork, and once the interpreter ends."""
         if is_finalizing():
             raise Closed("the interpreter ends, and has stopped the threads of the client: use it before that")
-        if self._is_forked:
+        if self.is_forked:
             raise Closed(
                 f"the client was made in process {self._process}, and this is its fork {_pid}: start "
                 "processes with spawn or forkserver, or fork before the first client is made (docs/processes.md)"
