@@ -8,8 +8,11 @@ version=$(.venv/bin/python -c 'import importlib.metadata; print(importlib.metada
 checkout=.venv/faststream-$version
 if [ -n "${FASTSTREAM_TESTS:-}" ] || [ -d "$checkout" ]; then exit 0; fi
 
+source=https://github.com/ag2ai/faststream
+export GIT_TERMINAL_PROMPT=0
 rm -rf "$checkout.new"
-if timeout 120 git clone --quiet --depth 1 --branch "$version" https://github.com/ag2ai/faststream "$checkout.new"; then
+if timeout 15 git ls-remote --quiet --exit-code "$source" "refs/tags/$version" >/dev/null &&
+  timeout 120 git clone --quiet --depth 1 --branch "$version" "$source" "$checkout.new"; then
   mv "$checkout.new" "$checkout"
 else
   echo "FastStream's own tests cannot be fetched, and are skipped: FASTSTREAM_TESTS may name a checkout of $version." >&2

@@ -27,16 +27,18 @@ from minimq import (
 )
 from minimq.errors import Closed
 from minimq.transport import client_log
+from support.chance import rounds
 from support.waiting import wait_until
 
-ROUNDS = 1_000
+#: 100, and 1,000 in `make test-long`.
+ROUNDS = 50 * rounds(2)
 #: Caches of Python, of libraries and of ours have what they need by then.
 WARM_UP_ROUNDS = 30
 #: What may come and go by chance.
 MAX_FILES, MAX_LOOPS, MAX_OBJECTS = 2, 3, 500
 MAX_MEMORY_KB = 20_000
 
-pytestmark = pytest.mark.timeout(1_200)
+pytestmark = [pytest.mark.rounds, pytest.mark.timeout(200 + ROUNDS)]
 
 Use = Callable[[str, str], object]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,8 +27,13 @@ pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
 def own() -> Iterator[LocalCluster]:
     with LocalCluster(brokers=1) as cluster:
         with Admin(cluster.nameserver) as admin:
-            admin.create_topic("orders", queues=2)
+            for topic in map(topic_of, WAYS):
+                admin.create_topic(topic, queues=1)
         yield cluster
+
+
+def topic_of(way: str) -> str:
+    return way.replace(" ", "-")
 
 
 def change(cluster: LocalCluster, servers: str) -> None:
@@ -48,28 +55,37 @@ def wait_for_line(program: subprocess.Popen[str], line: str) -> None:
     assert program.stdout.readline() == f"{line}\n"
 
 
+def signal_of(way: str) -> signal.Signals | None:
+    return signal.Signals[way.rsplit(maxsplit=1)[-1]] if "SIG" in way else None
+
+
 @pytest.mark.parametrize("servers", ["alive", "gone", "hanging"])
-@pytest.mark.parametrize("way", WAYS)
-def test_every_client_ends_without_an_error(own: LocalCluster, way: str, servers: str) -> None:
-    name = way.partition(" ")[2] or way
-    stop = getattr(signal, name) if name.startswith("SIG") else None
-    argument = way.replace(name, "signal") if stop else way
-    with process(sys.executable, str(PROGRAM), own.nameserver, argument) as program:
-        wait_for_line(program, "ready")
+def test_every_client_ends_without_an_error(own: LocalCluster, servers: str) -> None:
+    """All programs run at once: most of their time they wait."""
+    with ExitStack() as stack:
+        programs = {}
+        for way in WAYS:
+            argument = re.sub(r"SIG\w+", "signal", way)
+            command = sys.executable, str(PROGRAM), own.nameserver, argument, topic_of(way)
+            programs[way] = stack.enter_context(process(*command))
+        for program in programs.values():
+            wait_for_line(program, "ready")
         try:
             change(own, servers)
-            print(file=program.stdin, flush=True)
-            if stop:
-                wait_for_line(program, "waits")
-                program.send_signal(stop)
-            printed, errors = program.communicate(timeout=PATIENCE_S)
+            for way, program in programs.items():
+                print(file=program.stdin, flush=True)
+                if (stop := signal_of(way)) is not None:
+                    wait_for_line(program, "waits")
+                    program.send_signal(stop)
+            ends = {way: (*program.communicate(timeout=PATIENCE_S), program) for way, program in programs.items()}
         finally:
             restore(own)
-    assert printed == "", errors
-    if stop is signal.SIGINT:
-        assert errors.rstrip().endswith("KeyboardInterrupt"), errors
-        assert program.returncode == -signal.SIGINT
-    else:
-        assert "Traceback" not in errors
-        assert "ignored" not in errors
-        assert program.returncode == 0
+    for way, (printed, errors, program) in ends.items():
+        assert printed == "", (way, errors)
+        if signal_of(way) is signal.SIGINT:
+            assert errors.rstrip().endswith("KeyboardInterrupt"), (way, errors)
+            assert program.returncode == -signal.SIGINT, way
+        else:
+            assert "Traceback" not in errors, (way, errors)
+            assert "ignored" not in errors, (way, errors)
+            assert program.returncode == 0, way

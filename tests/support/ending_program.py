@@ -1,6 +1,7 @@
 """A program that uses every kind of client, and ends them in the way that its second argument names.
 
-It prints "ready" once all clients are in use, waits for a line on stdin, and prints each error that an end raises.
+The third argument is its topic, and begins the names of its groups. It prints "ready" once all clients are in use,
+waits for a line on stdin, and prints each error that an end raises.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from minimq import (
     aio,
 )
 
-TOPIC = "orders"
+TOPIC = sys.argv[3]
 
 
 def opened(nameserver: str) -> dict[str, Any]:
@@ -39,20 +40,23 @@ def opened(nameserver: str) -> dict[str, Any]:
         admin.describe_topic(TOPIC)
     producer = Producer(nameserver)
     producer.send(Message(TOPIC, b"espresso"))
-    pull = PullConsumer(nameserver, group="pull")
+    pull = PullConsumer(nameserver, group=f"{TOPIC}-pull")
     pull.subscribe(TOPIC)
     while not pull.poll(1.0):
         pass
     pull.poll(0.0)  # its message is to be committed
-    push = [PushConsumer(nameserver, group="push"), PushConsumer(nameserver, group="work", balance="messages")]
+    push = [
+        PushConsumer(nameserver, group=f"{TOPIC}-push"),
+        PushConsumer(nameserver, group=f"{TOPIC}-work", balance="messages"),
+    ]
     for each in push:
         each.subscribe(TOPIC)
         each.start(lambda _: ConsumeResult.SUCCESS)
-    simple = SimpleConsumer(nameserver, group="simple")
+    simple = SimpleConsumer(nameserver, group=f"{TOPIC}-simple")
     simple.subscribe(TOPIC)
     while not simple.receive(1):
         pass
-    transactional = TransactionalProducer(nameserver, group="shop", check=lambda _: COMMIT)
+    transactional = TransactionalProducer(nameserver, group=f"{TOPIC}-shop", check=lambda _: COMMIT)
     with transactional.transaction() as transaction:
         transaction.send(Message(TOPIC, b"ristretto"))
     admin = Admin(nameserver)
@@ -65,23 +69,23 @@ async def opened_for_asyncio(nameserver: str) -> dict[str, Any]:
     """Return clients of asyncio that are in use, by name."""
     producer = aio.Producer(nameserver)
     await producer.send(Message(TOPIC, b"espresso"))
-    pull = aio.PullConsumer(nameserver, group="aio-pull")
+    pull = aio.PullConsumer(nameserver, group=f"{TOPIC}-aio-pull")
     pull.subscribe(TOPIC)
     while not await pull.poll(1.0):
         pass
     await pull.poll(0.0)
-    push = aio.PushConsumer(nameserver, group="aio-push")
+    push = aio.PushConsumer(nameserver, group=f"{TOPIC}-aio-push")
     push.subscribe(TOPIC)
 
     async def listen(_: object) -> ConsumeResult:
         return ConsumeResult.SUCCESS
 
     await push.start(listen)
-    simple = aio.SimpleConsumer(nameserver, group="aio-simple")
+    simple = aio.SimpleConsumer(nameserver, group=f"{TOPIC}-aio-simple")
     simple.subscribe(TOPIC)
     while not await simple.receive(1):
         pass
-    transactional = aio.TransactionalProducer(nameserver, group="aio-shop", check=lambda _: COMMIT)
+    transactional = aio.TransactionalProducer(nameserver, group=f"{TOPIC}-aio-shop", check=lambda _: COMMIT)
     async with transactional.transaction() as transaction:
         await transaction.send(Message(TOPIC, b"ristretto"))
     admin = aio.Admin(nameserver)
@@ -191,7 +195,7 @@ async def try_end_async(name: str, end: Coroutine[Any, Any, object]) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    address, way = sys.argv[1:]
+    address, way = sys.argv[1:3]
     if way.startswith("aio "):
         asyncio.run(run_in_asyncio(address, way.removeprefix("aio ")))
     else:
