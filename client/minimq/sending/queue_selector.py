@@ -209,7 +209,7 @@ def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
     if name not in route.brokers:
         return Unavailable(
             f"name servers do not report broker {name} of queue {queue} for topic {queue.topic}: start it, or, if it "
-            "will not come back, choose another queue, or create another producer, which moves its keys"
+            "was forgotten, send again: its keys move to other queues, at the latest in another producer"
         )
     if route.master_of(name) is None:
         return Unavailable(f"broker {name} of queue {queue} has no master that is registered now: start it")
