@@ -13,6 +13,8 @@ from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLa
 
 #: Timeout in seconds for the next piece of a request.
 _PIECE_TIMEOUT_S = 30.0
+#: Smallest piece before the last one: each takes memory and an answer besides its bytes.
+_MIN_PIECE_BYTES = 4096
 
 
 class IncompleteRequests:
@@ -38,6 +40,10 @@ class IncompleteRequests:
                 piece = request.piece
                 if not piece:
                     raise InvalidArgument("another request came between the pieces of a request")
+                if len(piece) < _MIN_PIECE_BYTES and request.rest:
+                    raise InvalidArgument(
+                        f"a piece of a request has at least {_MIN_PIECE_BYTES} bytes, except the last"
+                    )
                 if (whole := size + len(piece) + request.rest) > max_size:
                     raise MessageTooLarge(f"a request of {whole:,} bytes is over the limit of {max_size:,} bytes")
                 if self.held > size and size + len(piece) > self._max_bytes - self.held:

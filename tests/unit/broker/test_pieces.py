@@ -15,7 +15,7 @@ from minimq_proto.v1.broker_pb2 import AppendRequest
 from support.cases import for_each
 from support.on_loop import on_loop
 
-REQUEST = AppendRequest(request_id=7, topic="orders", batch=bytes(100))
+REQUEST = AppendRequest(request_id=7, topic="orders", batch=bytes(10_000))
 ENCODED = REQUEST.SerializeToString()
 
 
@@ -35,30 +35,31 @@ async def whole(incomplete: IncompleteRequests, received: Sequence[object], ackn
         return next(left)
 
     first = next(left)
-    found: AppendRequest = await incomplete.whole(first, read, acknowledged.append, 200)
+    found: AppendRequest = await incomplete.whole(first, read, acknowledged.append, 20_000)
     return found
 
 
 def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
     acknowledged: list[int] = []
-    received = pieces(50, 50, len(ENCODED) - 100)
-    assert asyncio.run(whole(IncompleteRequests(200), received, acknowledged)) == REQUEST
+    received = pieces(5000, 5000, len(ENCODED) - 10_000)
+    assert asyncio.run(whole(IncompleteRequests(20_000), received, acknowledged)) == REQUEST
     assert acknowledged == [0, 1, 2]
 
 
 @for_each(
     ["received", "error"],
     [
-        ([*pieces(50), AppendRequest(request_id=8, topic="orders")], InvalidArgument),
-        ([*pieces(50), grpc.aio.EOF], InvalidArgument),
-        ([AppendRequest(piece=b"x", rest=200)], MessageTooLarge),
-        (pieces(50, 50, encoded=b"\xff" * 100), InvalidArgument),
+        ([*pieces(5000), AppendRequest(request_id=8, topic="orders")], InvalidArgument),
+        ([*pieces(5000), grpc.aio.EOF], InvalidArgument),
+        ([AppendRequest(piece=bytes(5000), rest=20_000)], MessageTooLarge),
+        (pieces(4095, len(ENCODED) - 4095), InvalidArgument),
+        (pieces(5000, 5000, encoded=b"\xff" * 10_000), InvalidArgument),
     ],
 )
 def test_a_wrong_piece_ends_the_stream_and_frees_the_memory(
     received: Sequence[object], error: type[MiniMQError]
 ) -> None:
-    incomplete = IncompleteRequests(110)
+    incomplete = IncompleteRequests(11_000)
     with pytest.raises(error):
         asyncio.run(whole(incomplete, received, []))
     assert not incomplete.held
@@ -66,13 +67,13 @@ def test_a_wrong_piece_ends_the_stream_and_frees_the_memory(
 
 @on_loop
 async def test_incomplete_requests_share_a_bound() -> None:
-    incomplete, acknowledged = IncompleteRequests(110), asyncio.Event()
-    first, last = pieces(60, len(ENCODED) - 60)
+    incomplete, acknowledged = IncompleteRequests(11_000), asyncio.Event()
+    first, last = pieces(6000, len(ENCODED) - 6000)
     arrived: asyncio.Future[AppendRequest] = asyncio.get_running_loop().create_future()
-    waiting = asyncio.create_task(incomplete.whole(first, lambda: arrived, lambda _: acknowledged.set(), 200))
+    waiting = asyncio.create_task(incomplete.whole(first, lambda: arrived, lambda _: acknowledged.set(), 20_000))
     await acknowledged.wait()
     with pytest.raises(SystemBusy):
-        await whole(incomplete, pieces(60, len(ENCODED) - 60), [])
+        await whole(incomplete, pieces(6000, len(ENCODED) - 6000), [])
     arrived.set_result(last)
     assert await waiting == REQUEST
     assert not incomplete.held
@@ -81,7 +82,7 @@ async def test_incomplete_requests_share_a_bound() -> None:
 @on_loop
 async def test_a_piece_that_does_not_arrive_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pieces_module, "_PIECE_TIMEOUT_S", 0.0)
-    incomplete, never = IncompleteRequests(110), asyncio.get_running_loop().create_future()
+    incomplete, never = IncompleteRequests(11_000), asyncio.get_running_loop().create_future()
     with pytest.raises(DeadlineExceeded):
-        await incomplete.whole(pieces(50)[0], lambda: never, lambda _: None, 200)
+        await incomplete.whole(pieces(5000)[0], lambda: never, lambda _: None, 20_000)
     assert not incomplete.held
