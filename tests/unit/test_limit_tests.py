@@ -122,7 +122,7 @@ REACHED = {
         "answers that clients": "integration/test_unread.py::test_who_reads_is_served_while_others_do_not",
         "bytes of requests that have": "unit/broker/test_pieces.py::test_incomplete_requests_share_a_bound",
         "time until the next piece": "unit/broker/test_pieces.py::test_a_piece_that_does_not_arrive_ends_the_stream",
-        "pieces of such a request": "unit/broker/test_pieces.py::test_a_wrong_piece_",
+        "pieces of such a request": "unit/broker/test_pieces.py::test_a_wrong_piece_ends_the_stream",
         "concurrent copies": "integration/test_unread.py::test_only_some_copies_are_taken_at_a_time",
         "jump of the clock": "unit/broker/test_deletion_clock.py::"
         "test_a_clock_that_jumps_ahead_deletes_nothing_until_it_returns",

@@ -56,9 +56,7 @@ def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
         (pieces(5000, 5000, encoded=b"\xff" * 10_000), InvalidArgument),
     ],
 )
-def test_a_wrong_piece_ends_the_stream_and_frees_the_memory(
-    received: Sequence[object], error: type[MiniMQError]
-) -> None:
+def test_a_wrong_piece_ends_the_stream(received: Sequence[object], error: type[MiniMQError]) -> None:
     incomplete = IncompleteRequests(11_000)
     with pytest.raises(error):
         asyncio.run(whole(incomplete, received, []))
