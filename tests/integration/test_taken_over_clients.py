@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 from minimq import LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from minimq.errors import Fenced
+from minimq_proto.v1 import broker_pb2
+from support.raw_member import RawMember
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -90,6 +93,37 @@ def test_the_newcomer_takes_over_and_the_former_is_fenced(
             assert isinstance(former.error(), Fenced)
             assert "another consumer has started with client id 'worker-0'" in str(former.error())
         assert b"first" in newcomer.bodies or kind is not Work  # what the former had in flight comes again
+
+
+def test_an_older_consumer_that_connects_later_does_not_take_over(
+    cluster: LocalCluster, topic: str, group: str
+) -> None:
+    older, newer = (Work(cluster.nameserver, topic, group) for _ in range(2))
+    with older.consumer, newer.consumer, Producer(cluster.nameserver) as producer:
+        for body in (b"1", b"2"):
+            producer.send(Message(topic, body))
+            wait_until(partial(newer.has, body), PATIENCE_S)
+            wait_until(older.error, PATIENCE_S)
+    beat, name = broker_pb2.Heartbeat(number=1), group
+    with RawMember(cluster.brokers[0].address, name) as second, RawMember(cluster.brokers[0].address, name) as first:
+        second.say(run=2, heartbeat=beat)
+        second.hear("heartbeat")
+        first.say(run=1, heartbeat=beat)
+        assert isinstance(first.ended.get(timeout=PATIENCE_S), Fenced)
+        second.say(heartbeat=beat)
+        second.hear("heartbeat")
+
+
+@pytest.mark.parametrize("kind", [Pull, Work])
+def test_groups_have_client_ids_of_their_own(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], kind: type[Pull]
+) -> None:
+    first, second = (kind(cluster.nameserver, topic, new_name()) for _ in range(2))
+    with first.consumer, second.consumer, Producer(cluster.nameserver) as producer:
+        for body in (b"1", b"2"):
+            producer.send(Message(topic, body))
+            for each in (first, second, first):
+                wait_until(partial(each.has, body), PATIENCE_S)
 
 
 def error_of(call: Callable[[], object]) -> Exception | None:

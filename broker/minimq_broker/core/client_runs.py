@@ -1,31 +1,18 @@
-"""The processes that have used one client id: the newest one has taken over, and the others are fenced."""
+"""The consumers that have used one client id: the newest one has taken over, and older ones are fenced.
+
+A run is one consumer; its number, the same at all brokers, begins with the time when it started.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from minimq_common.errors import Fenced
 
-#: Fenced runs that are remembered for each client id; a process stops once it has received the error.
-_MAX_FENCED = 16
 
-
-class Runs(NamedTuple):
-    """A run is one consumer object; its number is random, and the same for all of its streams."""
-
-    current: int
-    fenced: tuple[int, ...] = ()
-
-    def followed_by(self, run: int) -> Runs:
-        """Return the runs after a connection of `run`."""
-        if run == self.current:
-            return self
-        return Runs(run, (*self.fenced, self.current)[-_MAX_FENCED:])
-
-    def check(self, run: int, client_id: str) -> None:
-        """Raise `Fenced` if another run has taken over from this one."""
-        if run in self.fenced:
-            raise fenced(client_id)
+def is_newer(run: int, known: int, client_id: str) -> bool:
+    """Return whether `run` takes over from the `known` one. Raises `Fenced` if it is the older one."""
+    if run < known:
+        raise fenced(client_id)
+    return run > known
 
 
 def fenced(client_id: str) -> Fenced:

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 
-from minimq_broker.core.client_runs import fenced
+from minimq_broker.core.client_runs import fenced, is_newer
 from minimq_broker.core.facts import Fact, GroupAgreed
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
@@ -20,7 +20,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper, refusal
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
-from minimq_broker.services.session_table import MemberLists, Session, SessionTable
+from minimq_broker.services.session_table import MemberLists, Session, SessionKey, SessionTable
 from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
@@ -81,7 +81,7 @@ class SessionService:
         first = await anext(incoming, None)
         if first is None:
             return
-        session = self._open(check_client_id(first.client_id), first.run)
+        session = self._open(first)
         name = f"session-{session.client_id}"
         writer: StreamWriter[broker_pb2.SessionEvent] = StreamWriter(context, self._engine.unsent)
         sender = asyncio.create_task(_send(session, writer), name=f"{name}-sender")
@@ -140,23 +140,22 @@ class SessionService:
 
     # ---- opening and ending ---------------------------------------------------------------------
 
-    def _open(self, client_id: str, run: int) -> Session:
-        user, most = current_caller().user, self._engine.limits.max_sessions
-        former = self._sessions.find(user, client_id)
+    def _open(self, first: broker_pb2.SessionRequest) -> Session:
+        group, client_id, run = first.join.group, check_client_id(first.client_id), first.run
+        key = SessionKey(current_caller().user, check_group(group) if group else "", client_id)
+        former, most = self._sessions.find(key), self._engine.limits.max_sessions
         if former is None and len(self._sessions) >= most:
             raise SystemBusy(
                 f"this broker already serves {most} consumers, its limit (--max-sessions): stop some, or "
                 "raise the limit",
                 limit="sessions",
             )
-        session = Session(client_id, user, run)
+        session = Session(key, run)
         if former is not None:
-            former.runs.check(run, client_id)
-            session.runs = former.runs.followed_by(run)
+            other = is_newer(run, former.run, client_id)
             if former.connected:
-                is_same = former.runs.current == run
-                former.end(Unavailable("the client has opened another session") if is_same else fenced(client_id))
-                log.info("session: taken over client=%s same_process=%s", client_id, is_same)
+                former.end(fenced(client_id) if other else Unavailable("the client has opened another session"))
+                log.info("session: taken over group=%s client=%s same_process=%s", group, client_id, not other)
             if former.grace is not None:
                 former.grace.cancel()
         self._sessions.enter(session)
@@ -164,7 +163,7 @@ class SessionService:
 
     def _disconnected(self, session: Session) -> None:
         session.connected = False
-        if self._is_retired or self._sessions.find(session.user, session.client_id) not in (session, None):
+        if self._is_retired or self._sessions.find(session.key) not in (session, None):
             return
         if not any(self._engine.groups.is_member(group, session.client_id) for group in session.groups):
             self._sessions.remove(session)
@@ -175,19 +174,19 @@ class SessionService:
         session.grace = loop.call_later(self._options.session_grace_s, self._bury, session)
 
     def _bury(self, session: Session) -> None:
-        if self._is_retired or self._sessions.find(session.user, session.client_id) is not session:
+        if self._is_retired or self._sessions.find(session.key) is not session:
             return  # the client has reconnected
         self._sessions.remove(session)
         self._engine.streams.receive(self._leave_all(session), "burial")
 
     async def _leave_all(self, session: Session) -> None:
         for group in sorted(session.groups):
-            if self._is_retired or self._sessions.find(session.user, session.client_id) is not None:
+            if self._is_retired or self._sessions.find(session.key) is not None:
                 break
             is_member = self._engine.groups.is_member(group, session.client_id)
             if await self._leave(group, session, died=not session.is_silent) and is_member:
                 log.info("session: member lost group=%s client=%s", group, session.client_id)
-        later = self._sessions.find(session.user, session.client_id)
+        later = self._sessions.find(session.key)
         if later is not None:
             self._sessions.hand_over(session, later)  # reconnected meanwhile: keeps the groups not left yet
 
@@ -276,9 +275,9 @@ class SessionService:
     async def _leave(self, group: str, session: Session, *, died: bool = False) -> bool:
         if not self._sessions.may_use(group, session):
             return False
-        now = self._sessions.find(session.user, session.client_id)
+        now = self._sessions.find(session.key)
         await self.leases.ended(group, session.client_id, died=died)
-        while not self._is_retired and self._sessions.find(session.user, session.client_id) is now:
+        while not self._is_retired and self._sessions.find(session.key) is now:
             if self.leases.drop(group, session.client_id):
                 break
             await asyncio.sleep(0)

@@ -7,8 +7,8 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
-from minimq_broker.core.client_runs import Runs
 from minimq_broker.core.groups import Members
 from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
@@ -24,14 +24,21 @@ log = logging.getLogger(__name__)
 MAX_WAITING_BYTES = 8 << 20
 
 
+class SessionKey(NamedTuple):
+    """A client id is unique per user and group."""
+
+    user: str
+    group: str
+    client_id: str
+
+
 class Session:
     """One client. Its groups and leases outlive a broken stream by the grace period."""
 
-    def __init__(self, client_id: str, user: str, run: int = 0) -> None:
-        self.client_id = client_id
-        self.runs = Runs(run)
-        #: Client ids are unique per user.
-        self.user = user
+    def __init__(self, key: SessionKey, run: int = 0) -> None:
+        self.key = key
+        self.client_id = key.client_id
+        self.run = run
         self.connected = True
         #: Ended because heartbeats were missing: the client may still run, suspended or cut off.
         self.is_silent = False
@@ -64,14 +71,14 @@ class Session:
 class SessionTable:
     """The sessions of all clients. Belongs to the event loop.
 
-    Client ids are unique per user, so a user cannot take over the session of another user's client. Within a group
-    they are unique across users: the first client to use an id there keeps it.
+    Client ids are unique per user and group, so a client takes over only from one of the same user in the same group.
+    Within a group they are unique across users: the first client to use an id there keeps it.
     """
 
     def __init__(self, users: dict[tuple[str, str], str] | None = None) -> None:
         #: The user of each member, by group and client id, for others to read.
         self._users = {} if users is None else users
-        self._by_client: dict[tuple[str, str], Session] = {}
+        self._by_client: dict[SessionKey, Session] = {}
         self._by_member: dict[tuple[str, str], Session] = {}
 
     def __len__(self) -> int:
@@ -80,17 +87,17 @@ class SessionTable:
     def __iter__(self) -> Iterator[Session]:
         return iter(self._by_client.values())
 
-    def find(self, user: str, client_id: str) -> Session | None:
+    def find(self, key: SessionKey) -> Session | None:
         """Return the session of a client, which may be disconnected and in its grace period."""
-        return self._by_client.get((user, client_id))
+        return self._by_client.get(key)
 
     def enter(self, session: Session) -> None:
         """Add a session; it takes over the groups of the client's former session."""
-        former = self.find(session.user, session.client_id)
-        self._by_client[session.user, session.client_id] = session
+        former = self.find(session.key)
+        self._by_client[session.key] = session
         if former is not None:
             self.hand_over(former, session)
-            if session.runs.current != former.runs.current:
+            if session.run != former.run:
                 session.inherited |= former.groups  # a new process knows nothing of the leases
 
     def hand_over(self, former: Session, session: Session) -> None:
@@ -102,26 +109,26 @@ class SessionTable:
 
     def remove(self, session: Session) -> None:
         """Remove the session of a client, but not from the groups that it is in."""
-        if self.find(session.user, session.client_id) is session:
-            del self._by_client[session.user, session.client_id]
+        if self.find(session.key) is session:
+            del self._by_client[session.key]
 
     def check(self, group: str, session: Session) -> None:
-        """Raise `GroupConflict` if another user's client has this id in the group."""
+        """Raise `GroupConflict` if another client has this id in the group."""
         if not self.may_use(group, session):
             raise GroupConflict(
                 f"client id {session.client_id!r} is in use by another client in group {group!r}: give each its own id"
             )
 
     def may_use(self, group: str, session: Session) -> bool:
-        """Return whether no other user's client has this id in the group."""
+        """Return whether no other client has this id in the group."""
         holder = self.member(group, session.client_id)
-        return holder is None or holder.user == session.user
+        return holder is None or holder.key == session.key
 
     def claim(self, group: str, session: Session) -> None:
         """Reserve the id of a client in a group. Raises `GroupConflict`."""
         self.check(group, session)
         self._by_member[group, session.client_id] = session
-        self._users[group, session.client_id] = session.user
+        self._users[group, session.client_id] = session.key.user
         session.groups.add(group)
 
     def release(self, group: str, session: Session) -> None:

@@ -407,7 +407,7 @@ class ConsumerFace:
 
     @property
     def client_id(self) -> str:
-        """Unique name of this consumer among all clients."""
+        """Unique name of this consumer in its group."""
         return self._reader.client_id
 
     @property

@@ -29,7 +29,7 @@ class ConsumerCall:
     Attributes:
         operation: what the call does.
         group: the consumer group; empty if the consumer has none.
-        client_id: unique name of the consumer among all clients.
+        client_id: unique name of the consumer in its group.
         messages: the messages; in "receive" and "process" of one queue, and in "receive" set when the call ends.
             Without those that are settled by their handles.
         count: number of messages, including those that are settled by their handles.

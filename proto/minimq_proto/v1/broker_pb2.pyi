@@ -531,7 +531,9 @@ class PopRequest(google.protobuf.message.Message):
     stream that ends without this may be a broken connection.
     """
     run: builtins.int
-    """Random, to tell a consumer that reconnects from another one with its client id, which takes over."""
+    """When the consumer started, in microseconds since 1970, then 12 random bits. Of the consumers with one client id, all
+    brokers keep the newest and reject the others. A consumer that reconnects has the same number.
+    """
     @property
     def settles(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopSettle]:
         """Handled before the takes, in this order. They are independent: a rejected one does not affect the others."""
@@ -1958,9 +1960,9 @@ class SessionRequest(google.protobuf.message.Message):
     SAVED_FIELD_NUMBER: builtins.int
     HOLDING_FIELD_NUMBER: builtins.int
     client_id: builtins.str
-    """Only in the first request of a stream."""
+    """Only in the first request of a stream, which also joins the group: ids are unique per user and group."""
     run: builtins.int
-    """The same. Random, to tell a consumer that reconnects from another one with its client id, which takes over."""
+    """Only in the first request. Like that of `PopRequest`."""
     @property
     def heartbeat(self) -> global___Heartbeat: ...
     @property

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minimq_broker.core.client_runs import Runs
+from minimq_broker.core.client_runs import is_newer
 from minimq_common.errors import GroupConflict
 
 #: Refused members that are remembered and notified; others have to retry.
@@ -44,10 +44,10 @@ class _PopGroup:
 
 
 class Owner(NamedTuple):
-    """The user of a client id, and the runs of its consumer."""
+    """The user of a client id, and the newest run of its consumer."""
 
     user: str
-    runs: Runs
+    run: int
 
 
 class Poppers:
@@ -57,7 +57,7 @@ class Poppers:
         self._groups: dict[str, _PopGroup] = {}
 
     def check_owner(self, group: str, client_id: str, user: str, run: int) -> bool:
-        """Return whether another run has the client id. Raises `Fenced`, and `GroupConflict` if another user has it."""
+        """Return whether an older run has the client id. Raises `Fenced`; `GroupConflict` if another user has it."""
         known = self._groups.get(group)
         owner = known.owners.get(client_id) if known is not None else None
         if owner is None:
@@ -66,14 +66,12 @@ class Poppers:
             raise GroupConflict(
                 f"client id {client_id!r} is in use by another client in group {group!r}: give each its own id"
             )
-        owner.runs.check(run, client_id)
-        return owner.runs.current != run
+        return is_newer(run, owner.run, client_id)
 
     def came(self, group: str, client_id: str, user: str = "", run: int = 0) -> None:
         """Note that a consumer connected."""
         known = self._groups.setdefault(group, _PopGroup())
-        owner = known.owners.get(client_id)
-        known.owners[client_id] = Owner(user, Runs(run) if owner is None else owner.runs.followed_by(run))
+        known.owners[client_id] = Owner(user, run)
         known.streams[client_id] += 1
         known.present = frozenset(known.streams)
         if client_id in known.expected:

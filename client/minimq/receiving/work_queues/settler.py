@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -17,6 +16,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED, true_time
 from minimq.connection.retry_schedule import PAUSE_S
+from minimq.receiving.broker_sessions import new_run
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
@@ -165,7 +165,7 @@ class Settler:
         self._connection = client.connection
         self.group, self._client_id = group, client_id
         #: Tells this consumer from others with its client id.
-        self._run = random.getrandbits(64)
+        self._run = new_run()
         #: Another consumer has taken over the client id.
         self._fenced: Fenced | None = None
         self.timeout_s = timeout_s
@@ -400,7 +400,7 @@ class Settler:
 
     def _reconnect(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is stream:  # neither replaced nor closed since
-            with suppress(Closed):
+            with suppress(Closed, Fenced):
                 self.stream(stream.address)
 
     async def stream_of(self, queue: MessageQueue, timeout_s: float) -> PopStream:
