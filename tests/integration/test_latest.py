@@ -14,6 +14,7 @@ from minimq import (
     ConsumeResult,
     LocalCluster,
     Message,
+    MessageQueue,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -159,3 +160,23 @@ def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_
         consumer.start(bodies)
         assert bodies.done.wait(PATIENCE_S)
     assert bodies.found == [b"new"] * 8
+
+
+def test_a_work_queue_reads_a_topic_from_its_beginning_that_is_created_again(
+    cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
+) -> None:
+    with SimpleConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+        consumer.subscribe(topic)
+        assert not consumer.receive(timeout=0.0)
+        admin.delete_topic(topic)
+        admin.create_topic(topic, queues=1)
+        queues = [MessageQueue(topic, broker.name, 0) for broker in cluster.brokers]
+        for queue in queues:
+            producer.send(Message(topic, b"new"), queue=queue)
+        found = set[MessageQueue]()
+
+        def done() -> bool:
+            found.update(message.queue for message in consumer.receive(timeout=1.0))
+            return found.issuperset(queues)
+
+        wait_until(done, PATIENCE_S)

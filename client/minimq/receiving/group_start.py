@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection
 from contextlib import suppress
+from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.retry_schedule import longer
-from minimq.receiving.assignment import AWAY_TIMEOUT_S
+from minimq.receiving.assignment import AWAY_TIMEOUT_S, EVER_MS
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.model import Permission
@@ -19,12 +20,27 @@ from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
 
+#: How long to wait for further brokers once one has reported that the group has begun.
+_OTHERS_S = 0.25
+
+
+class _Place(NamedTuple):
+    name: str
+    address: str
+    topics: list[str]
+
+
+class _Report(NamedTuple):
+    place: _Place
+    answer: broker_pb2.BeginGroupResponse
+    received_at: float
+
 
 class GroupStart:
-    """Makes all brokers of some topics record where a group begins there. Lives on the event loop of the connection.
+    """Makes the brokers of some topics record where a group begins there. Lives on the event loop of the connection.
 
-    Only "latest" needs it: any other start is the same however late a broker evaluates it. If the group has begun at
-    some of the brokers, the others begin at the messages that were stored since then.
+    Only "latest" needs it: any other start is the same however late a broker evaluates it. A topic is decided once one
+    broker has recorded it: the others begin at the messages that were stored since then, also if they answer later.
     """
 
     def __init__(self, client: ClusterClient, group: str, start: broker_pb2.StartPosition, timeout_s: float) -> None:
@@ -33,31 +49,43 @@ class GroupStart:
         self._start = start
         self._timeout_s = timeout_s
         self._task: asyncio.Task[None] | None = None
-        self._topics: Sequence[str] = ()
-        self._answered = asyncio.Event()
-        #: Pairs of topic and broker name.
-        self._decided: set[tuple[str, str]] = set()
-        #: All brokers of the topics have recorded the start. On any thread.
-        self.is_decided = start.at != broker_pb2.START_AT_LATEST
+        self._topics: set[str] = set()
+        self._deadline = 0.0
+        #: The start is decided, a broker has rejected it, or the wait for brokers that do not answer is over.
+        self._is_over = asyncio.Event()
+        #: Since when the group has read a topic, on the monotonic clock.
+        self._since: dict[str, float] = {}
+        self._is_needed = start.at == broker_pb2.START_AT_LATEST
+        #: Every topic is decided. On any thread.
+        self.is_decided = not self._is_needed
 
-    def begin(self, topics: Sequence[str]) -> None:
-        """Ask the brokers, and retry in the background until all have answered."""
-        if not self.is_decided and self._task is None:
-            self._topics = topics
+    def begin(self, topics: Collection[str]) -> None:
+        """Ask the brokers of topics that were not asked before, and retry in the background."""
+        if self._is_needed and not self._topics.issuperset(topics):
+            self.close()
+            self._topics.update(topics)
+            self.is_decided = False
+            self._is_over.clear()
+            self._deadline = time.monotonic() + AWAY_TIMEOUT_S
             self._task = asyncio.create_task(self._run())
 
-    async def wait(self, timeout_s: float = AWAY_TIMEOUT_S) -> None:
-        """Wait until all brokers have recorded the start or one has rejected it, at most for the timeout."""
-        if self._task is not None:
+    async def wait(self, timeout_s: float = AWAY_TIMEOUT_S) -> bool:
+        """Wait until messages may be taken, at most for the timeout; return whether they may."""
+        if self._is_needed and not self._is_over.is_set():
+            left_s = self._deadline - time.monotonic()
             with suppress(TimeoutError):
-                async with asyncio.timeout(timeout_s):
-                    await self._answered.wait()
+                async with asyncio.timeout(min(timeout_s, left_s)):
+                    await self._is_over.wait()
+            if time.monotonic() >= self._deadline:
+                self._is_over.set()
+        return self._is_over.is_set() or not self._is_needed
 
-    async def reach(self, topic: str, broker_name: str) -> None:
-        """Ask a broker that has appeared since, before the first messages are taken from it; ignores failures."""
-        if self._task is not None and self.is_decided and (topic, broker_name) not in self._decided:
-            with suppress(MiniMQError):
-                await self._decide()
+    def ago_ms(self, topic: str, on_way_s: float) -> int:
+        """Return for how long the group reads a topic when a take arrives that is on its way for at most `on_way_s`."""
+        if not self._is_needed:
+            return 0
+        since = self._since.get(topic)
+        return EVER_MS if since is None else round((time.monotonic() - since + on_way_s) * 1000)
 
     def close(self) -> None:
         """Stop asking."""
@@ -66,83 +94,133 @@ class GroupStart:
 
     async def _run(self) -> None:
         outage, pause_s = OutageLog(log), 0.0
-        while not self.is_decided:
+        while True:
             try:
                 await self._decide()
-                self.is_decided = True
-                self._answered.set()
+                break
             except Closed:
-                self._answered.set()
+                self._is_over.set()
                 return
             except MiniMQError as error:
                 pause_s = longer(pause_s)
                 if not error.retriable:  # the consumer gets the same error
-                    self._answered.set()
+                    self._is_over.set()
                     pause_s = AWAY_TIMEOUT_S
                 message = "group: its start is not fixed yet, trying again group=%s reason=%s"
                 outage.failed(message, self._group, error, cause=error)
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
+        self.is_decided = True
+        self._is_over.set()
         outage.worked("group: its start is fixed group=%s", self._group)
 
-    async def _decide(self) -> None:
-        addresses, topics = await self._brokers()
-        asked_at = time.monotonic()
-        # A lone broker knows itself whether the group has begun.
-        is_lone = len(addresses) == 1
-        answers = await self._ask(
-            addresses, {name: dict.fromkeys(topics[name], 0) for name in addresses}, decide=is_lone
-        )
-        if not is_lone:
-            # The brokers have answered at different times within this duration.
-            window_ms = round((time.monotonic() - asked_at) * 1000) + 1
-            ago_ms: dict[str, int] = {}
-            for answer in answers.values():
-                for item in answer.begun:
-                    ago_ms[item.topic] = max(item.ago_ms + window_ms, ago_ms.get(item.topic, 0))
-            since = {
-                name: {
-                    topic: max(answers[name].now_ms - ago_ms[topic], 1) if topic in ago_ms else 0
-                    for topic in topics[name]
-                }
-                for name in addresses
-            }
-            await self._ask(addresses, since, decide=True)
-        self._decided |= {(topic, name) for name in addresses for topic in topics[name]}
+    def _undecided(self) -> set[str]:
+        return self._topics - self._since.keys()
 
-    async def _brokers(self) -> tuple[dict[str, str], dict[str, list[str]]]:
+    async def _decide(self) -> None:
+        """Decide at all brokers that answer. Raises why a topic is not decided at any of them."""
+        topics = self._undecided()
+        places, failure = await self._places(topics)
+        if len(places) == 1 and failure is None:  # a lone broker knows itself whether the group has begun
+            _, failure = await self._ask(places, {places[0].name: dict.fromkeys(places[0].topics, 0)}, decide=True)
+        else:
+            reports, other = await self._ask(
+                places, {place.name: dict.fromkeys(place.topics, 0) for place in places}, decide=False
+            )
+            failure = failure or other
+            unheard = topics if failure else set()
+            wanted = {report.place.name: self._beginnings(report, unheard) for report in reports}
+            asked = [report.place for report in reports if wanted[report.place.name]]
+            _, other = await self._ask(asked, wanted, decide=True)
+            failure = failure or other
+        if self._undecided():
+            raise failure or Unavailable("no broker has recorded the start of the group")
+
+    def _beginnings(self, report: _Report, unheard: Collection[str]) -> dict[str, int]:
+        """Return `since_ms` of the topics that can be decided at a broker now."""
+        begun = {item.topic for item in report.answer.begun}
+        found = {}
+        for topic in report.place.topics:
+            if topic in begun:
+                continue
+            if (since := self._since.get(topic)) is not None:
+                found[topic] = max(report.answer.now_ms - round((report.received_at - since) * 1000) - 1, 1)
+            elif topic not in unheard:
+                found[topic] = 0
+            elif time.monotonic() >= self._deadline:  # the group may have begun at a broker that is away
+                found[topic] = 1
+        return found
+
+    async def _places(self, topics: Collection[str]) -> tuple[list[_Place], MiniMQError | None]:
+        failure: MiniMQError | None = None
         addresses: dict[str, str] = {}
-        topics: defaultdict[str, list[str]] = defaultdict(list)
-        for topic in self._topics:
-            route = await self._client.routes.find(topic, self._timeout_s)
+        found: defaultdict[str, list[str]] = defaultdict(list)
+        for topic in topics:
+            try:
+                route = await self._client.routes.find(topic, self._timeout_s)
+            except Closed:
+                raise
+            except MiniMQError as error:
+                failure = error
+                continue
             for data in route.queues:
                 if not (data.read_queues and data.permission & Permission.READ):
                     continue
                 address = route.master_of(data.broker_name)
                 if address is None:
-                    raise Unavailable(f"broker {data.broker_name} of topic {topic!r} has no master now")
-                addresses[data.broker_name] = address
-                topics[data.broker_name].append(topic)
-        return addresses, topics
+                    failure = Unavailable(f"broker {data.broker_name} of topic {topic!r} has no master now")
+                else:
+                    addresses[data.broker_name] = address
+                    found[data.broker_name].append(topic)
+        return [_Place(name, address, found[name]) for name, address in addresses.items()], failure
 
     async def _ask(
-        self, addresses: dict[str, str], since_ms: dict[str, dict[str, int]], *, decide: bool
-    ) -> dict[str, broker_pb2.BeginGroupResponse]:
-        requests = {
-            name: broker_pb2.BeginGroupRequest(
-                group=self._group,
-                topics=[broker_pb2.TopicStart(topic=topic, since_ms=ms) for topic, ms in since_ms[name].items()],
-                start=self._start,
-                decide=decide,
-            )
-            for name in addresses
+        self, places: Collection[_Place], since_ms: dict[str, dict[str, int]], *, decide: bool
+    ) -> tuple[list[_Report], MiniMQError | None]:
+        """Return the reports of brokers, and the failure of one of them, if any."""
+        reports: list[_Report] = []
+        failure: MiniMQError | None = None
+        asked = {
+            asyncio.create_task(self._report(place, since_ms[place.name], decide=decide)): place for place in places
         }
-        brokers = self._client.connection.brokers
-        answers, failures = await brokers.call_all(
-            addresses, lambda stub: stub.BeginGroup, requests, self._timeout_s, self._timeout_s
+        pending = set(asked)
+        try:
+            while pending:
+                left_s = AWAY_TIMEOUT_S if self._undecided() else _OTHERS_S
+                done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+                if not done:
+                    break
+                for task in done:
+                    try:
+                        reports.append(task.result())
+                    except MiniMQError as error:
+                        failure = error if failure is None or failure.retriable else failure
+        finally:
+            for task in asked:
+                task.cancel()
+        if pending and failure is None:
+            names = ", ".join(sorted(asked[task].name for task in pending))
+            failure = Unavailable(f"not reached: {names}: no answer within {AWAY_TIMEOUT_S:g} s")
+        return reports, failure
+
+    async def _report(self, place: _Place, since_ms: dict[str, int], *, decide: bool) -> _Report:
+        request = broker_pb2.BeginGroupRequest(
+            group=self._group,
+            topics=[broker_pb2.TopicStart(topic=topic, since_ms=ms) for topic, ms in since_ms.items()],
+            start=self._start,
+            decide=decide,
         )
-        for name, error in failures.items():
+        limit_s = min(self._timeout_s, AWAY_TIMEOUT_S)
+        asked_at = time.monotonic()
+        try:
+            answer = await self._client.connection.brokers.call(
+                place.address, lambda stub: stub.BeginGroup, request, limit_s, limit_s
+            )
+        except MiniMQError as error:
             if error.refresh_route:
-                for topic in since_ms[name]:
+                for topic in place.topics:
                     self._client.routes.refresh_soon(topic)
-            raise error
-        return answers
+            raise
+        for item in answer.begun:
+            since = asked_at - item.ago_ms / 1000
+            self._since[item.topic] = min(since, self._since.get(item.topic, since))
+        return _Report(place, answer, time.monotonic())

@@ -580,6 +580,7 @@ class PopTake(google.protobuf.message.Message):
     TAG_HASHES_FIELD_NUMBER: builtins.int
     UNBOUND_FIELD_NUMBER: builtins.int
     AHEAD_FIELD_NUMBER: builtins.int
+    BEGUN_AGO_MS_FIELD_NUMBER: builtins.int
     id: builtins.int
     """Chosen by the client, unique among the takes and settles of its stream."""
     topic: builtins.str
@@ -596,6 +597,10 @@ class PopTake(google.protobuf.message.Message):
     ahead: builtins.bool
     """The take is a prefetch, not yet requested by the application. It gets nothing while there are messages that have
     failed before: if another prefetched message crashed the process, that would cost them a try.
+    """
+    begun_ago_ms: builtins.int
+    """For how long, or longer, the group has read the topic when the broker gets this: a group that is new here begins at the
+    messages stored since then, if these are earlier than `start`. 0 if it does not matter.
     """
     @property
     def start(self) -> global___StartPosition:
@@ -624,9 +629,10 @@ class PopTake(google.protobuf.message.Message):
         tag_hashes: collections.abc.Iterable[builtins.int] | None = ...,
         unbound: builtins.bool = ...,
         ahead: builtins.bool = ...,
+        begun_ago_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ahead", b"ahead", "begun_ago_ms", b"begun_ago_ms", "filter", b"filter", "have", b"have", "id", b"id", "invisible_ms", b"invisible_ms", "max_bytes", b"max_bytes", "max_messages", b"max_messages", "start", b"start", "tag_hashes", b"tag_hashes", "topic", b"topic", "unbound", b"unbound", "wait_ms", b"wait_ms"]) -> None: ...
 
 global___PopTake = PopTake
 

@@ -16,7 +16,7 @@ import lmdb
 from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.clock import PopClock
+from minimq_broker.services.clock import PopClock, now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_broker.services.popping.blocking import blocking
@@ -246,7 +246,8 @@ class PopService:
         try:
             self._clients.enter(popper)
             for take in takes:
-                await self._starts.decide(popper.group, take.topic, Beginning(take.start))
+                since_ms = now_ms() - take.begun_ago_ms if take.begun_ago_ms else None
+                await self._starts.decide(popper.group, take.topic, Beginning(take.start, since_ms))
             self._take(popper, request.takes, ())
         except asyncio.CancelledError:  # nothing more is received: answered like takes that wait
             for take in request.takes:

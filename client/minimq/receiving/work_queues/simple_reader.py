@@ -23,7 +23,7 @@ from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
 from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
-from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
+from minimq.receiving.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Closing
 from minimq.transport.start_position import start_position
@@ -110,14 +110,13 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float = AWAY_TIMEOUT_S) -> None:
-        """Fix where the group begins; see `SimpleConsumer.start`."""
+    async def begin(self, timeout_s: float = AWAY_TIMEOUT_S) -> bool:
+        """Fix where the group begins; see `SimpleConsumer.start`. Returns whether messages may be taken."""
         self.check_open()
         if not self._filters:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
-        if not self.group_start.is_decided:
-            self.group_start.begin([*self._filters])
-            await self.group_start.wait(min(timeout_s, AWAY_TIMEOUT_S))
+        self.group_start.begin(self._filters.keys())
+        return await self.group_start.wait(timeout_s)
 
     async def receive(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
@@ -136,7 +135,8 @@ class SimpleReader:
         most = min(max_messages, MAX_TAKEN)
         loop = asyncio.get_running_loop()
         until = loop.time() + waiting_s(timeout_s)
-        await self.begin(until - loop.time())
+        if not await self.begin(max(until - loop.time(), LOOK_UP_S)):
+            return
         while True:
             if self._errors:
                 raise self._errors.pop(0)
@@ -230,6 +230,7 @@ class SimpleReader:
             invisible_ms=wanted.invisible_ms,
             wait_ms=round(wait_s * 1000),
             start=self._start,
+            begun_ago_ms=self.group_start.ago_ms(place.topic, wait_s + self._options.request_timeout_s),
             have=kept,
             filter=filtered_by.text,
             tag_hashes=filtered_by.tag_hashes,
@@ -250,7 +251,6 @@ class SimpleReader:
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
-        await self.group_start.reach(place.topic, place.broker_name)
         popped = await self._request(place, stream, wanted, wait_s, kept)
         if not popped.runs:
             return TakeResult([], has_more=popped.has_more)

@@ -18,7 +18,7 @@ _SLOW_S = 2.0
 #: Initial time to wait for one broker alone, while others may have messages.
 QUICK_S = 0.25
 #: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
-_LOOK_UP_S = 2.0
+LOOK_UP_S = 2.0
 #: While a broker is away, maximum time of one wait at the other brokers.
 _LOOK_S = 2.0
 
@@ -110,7 +110,7 @@ class TakesInTurn:
         for topic in topics:
             route = self._client.routes.known(topic)
             if route is None:
-                left_s = min(max(until - asyncio.get_running_loop().time(), _LOOK_UP_S), self._client.timeout_s)
+                left_s = min(max(until - asyncio.get_running_loop().time(), LOOK_UP_S), self._client.timeout_s)
                 try:
                     route = await routes.route(topic, left_s)
                 except MiniMQError as error:
