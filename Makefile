@@ -53,11 +53,12 @@ bench: setup ## Measure throughput and latency on this machine
 	$(VENV)/bin/python bench/run.py $(ARGS)
 
 # proto-check comes last in the recipe, not as a prerequisite: its download is then the last wait.
-lint: $(VENV)/.done ## Check style, types, imports and the generated code; changes nothing
+lint: $(VENV)/.done ## Check style, types, imports, what may only fall, and the generated code; changes nothing
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/python scripts/ratchets.py
 	$(MAKE) --no-print-directory proto-check
 
 format: $(VENV)/.done ## Format the code and repair what can be repaired

@@ -1,0 +1,207 @@
+"""Count what may only fall, and compare it with the limits in scripts/ratchets.json.
+
+scripts/rooms.toml lists the files of the kernel and of each feature. `--write` lowers the limits to the counts and
+never raises one: do that by hand, with its reason in the commit. `--list NAME` prints what a figure counts.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LIMITS = ROOT / "scripts/ratchets.json"
+SOURCE_ROOTS = ("common", "nameserver", "broker", "client", "cli", "integrations", "console", "spark_connector")
+DECISIONS = (
+    ast.If,
+    ast.IfExp,
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.Try,
+    ast.BoolOp,
+    ast.match_case,
+    ast.comprehension,
+    ast.ExceptHandler,
+)
+MAX_DECISIONS = 12
+#: A busy machine splits an operation now and then, which adds a call.
+CALLS_TOLERANCE = 1
+#: Identifiers and name prefixes of features.
+FEATURE_NAMES = re.compile(
+    r"%(DLQ|RETRY|REPLY)%|\b\w*(recall|delayed|half_message|staged|work_queue|dead_letter|compact(?!ion_settings)|popp?(?:er|ed|ing)\b)\w*",
+    re.I,
+)
+
+
+@dataclass
+class Source:
+    """The source files of a checkout, with their rooms and imports."""
+
+    root: Path
+    names: list[str]
+    rooms: dict[str, list[str]] = field(default_factory=dict)
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        return {name: (self.root / name).read_text() for name in self.names}
+
+    @cached_property
+    def trees(self) -> dict[str, ast.Module]:
+        return {name: ast.parse(text) for name, text in self.texts.items()}
+
+    @cached_property
+    def kernel(self) -> list[str]:
+        return [name for name in self.names if self.feature(name) is None and _lies_in(name, self.rooms["kernel"])]
+
+    def feature(self, name: str) -> str | None:
+        """Return the feature that a file belongs to, or None."""
+        return next((each for each, parts in self.rooms.items() if each != "kernel" and _lies_in(name, parts)), None)
+
+    @cached_property
+    def imports(self) -> dict[str, set[str]]:
+        """The files that each file imports, also late and for types."""
+        files = {_module(name): name for name in self.names}
+        return {name: {*_imported(tree, files)} - {name} for name, tree in self.trees.items()}
+
+    def ties(self) -> Iterator[tuple[str, str]]:
+        """Yield each import of a feature by a file that is the kernel, or of another feature."""
+        for name, imported in self.imports.items():
+            own = self.feature(name)
+            for each in sorted(imported):
+                feature = self.feature(each)
+                if feature and feature != own and (own or name in self.kernel):
+                    yield name, each
+
+
+def source(root: Path) -> Source:
+    """Return the source of a checkout; generated code is left out."""
+    listed = subprocess.run(
+        ["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True
+    ).stdout.split()
+    names = [name for name in listed if name.split("/")[0] in SOURCE_ROOTS and (root / name).is_file()]
+    rooms = tomllib.loads((root / "scripts/rooms.toml").read_text())
+    return Source(root, names, {"kernel": rooms["kernel"], **rooms["features"]})
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of files that import each other, directly or not."""
+    reached = {name: _reached(graph, name) for name in graph}
+    groups = {
+        frozenset(each for each in reached[name] if name in reached[each]) for name in graph if name in reached[name]
+    }
+    return sorted(sorted(group) for group in groups)
+
+
+def decisions(tree: ast.AST) -> int:
+    """Return the number of decision points of a piece of code."""
+    return sum(isinstance(node, DECISIONS) for node in ast.walk(tree))
+
+
+def figures(of: Source) -> dict[str, int | list[str]]:
+    """Return the figures by name; a list counts by its length."""
+    kernel = of.kernel
+    ties = [*of.ties()]
+    return {
+        "lines": sum(text.count("\n") for text in of.texts.values()),
+        "decision points": sum(map(decisions, of.trees.values())),
+        "import circles": [" ".join(group) for group in circles(of.imports)],
+        "kernel: lines": sum(of.texts[name].count("\n") for name in kernel),
+        "kernel: decision points": sum(decisions(of.trees[name]) for name in kernel),
+        "kernel: functions with more than 12 decision points": [
+            *_long_functions({name: of.trees[name] for name in kernel})
+        ],
+        "kernel: imports of features": [f"{name} imports {each}" for name, each in ties if of.feature(name) is None],
+        "kernel: lines that name a feature": [*_named({name: of.texts[name] for name in kernel})],
+        "features: imports of other features": [f"{name} imports {each}" for name, each in ties if of.feature(name)],
+    }
+
+
+def _long_functions(trees: dict[str, ast.Module]) -> Iterator[str]:
+    for name, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and decisions(node) > MAX_DECISIONS:
+                yield f"{name}:{node.lineno} {node.name}"
+
+
+def _named(texts: dict[str, str]) -> Iterator[str]:
+    for name, text in texts.items():
+        for number, line in enumerate(text.splitlines(), 1):
+            if FEATURE_NAMES.search(line.split("#")[0]):
+                yield f"{name}:{number}"
+
+
+def _module(name: str) -> str:
+    return ".".join(Path(name).with_suffix("").parts[1:]).removesuffix(".__init__")
+
+
+def _imported(tree: ast.Module, files: dict[str, str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (files[each.name] for each in node.names if each.name in files)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found = (files.get(f"{node.module}.{each.name}") or files.get(node.module) for each in node.names)
+            yield from filter(None, found)
+
+
+def _lies_in(name: str, parts: Iterable[str]) -> bool:
+    return any(name == part or (part.endswith("/") and name.startswith(part)) for part in parts)
+
+
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [*graph[start]]
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += graph[name]
+    return found
+
+
+def own_calls() -> dict[str, int]:
+    """Return the calls of own Python functions per operation."""
+    command = [sys.executable, str(ROOT / "bench/own_calls.py"), "--json"]
+    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # type: ignore[no-any-return]
+
+
+def main() -> None:
+    found = figures(source(ROOT))
+    if sys.argv[1:2] == ["--list"]:
+        listed = found[sys.argv[2]]
+        print(listed if isinstance(listed, int) else "\n".join(listed))
+        return
+    counts = {name: each if isinstance(each, int) else len(each) for name, each in found.items()} | own_calls()
+    limits: dict[str, int] = json.loads(LIMITS.read_text()) if LIMITS.exists() else counts
+    if sys.argv[1:] == ["--write"]:
+        limits = {name: min(count, limits.get(name, count)) for name, count in counts.items()}
+        LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
+    grown = [
+        f"{name}: {count:,}, was {limits[name]:,}"
+        for name, count in counts.items()
+        if count > limits[name] + _tolerance(name)
+    ]
+    if grown:
+        sys.exit(
+            "\n  ".join(
+                [
+                    "Figures that may only fall have risen; scripts/ratchets.py --list NAME shows what is counted:",
+                    *grown,
+                ]
+            )
+        )
+
+
+def _tolerance(name: str) -> int:
+    return CALLS_TOLERANCE if name.startswith("own calls") else 0
+
+
+if __name__ == "__main__":
+    main()
