@@ -346,7 +346,7 @@ def test_the_command_line_names_a_broker_that_found_its_place_taken(tmp_path: Pa
                 assert conflict["holder"] == cluster.brokers[0].address
                 assert "give one of them another --name" in conflict["reason"]
                 assert "Place held by" in minimq("cluster", "conflicts")
-                assert "is alive and has that name and id" in minimq("cluster", "status", status=1)
+                assert "is refused: broker-a (id 0)" in minimq("cluster", "status", status=1)
                 with Admin(cluster.nameserver) as admin:  # the broker that holds the place serves as before
                     assert [broker.master for broker in admin.cluster()] == [cluster.brokers[0].address]
             finally:

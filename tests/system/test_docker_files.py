@@ -251,10 +251,12 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
 @pytest.mark.system
 def test_a_broker_elects_its_master_through_the_controller(member: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     secrets, ports = member[0] / "server", member[1]
+    listen = f"127.0.0.1:{free_port()}"
     flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
     command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
-    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path), "--nameserver", "127.0.0.1:1"]
-    with process(*command, "--controller", f"etcds://127.0.0.1:{ports['2379']}") as broker:
+    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path), "--nameserver", listen]
+    command += ["--controller", f"etcds://127.0.0.1:{ports['2379']}"]
+    with process(sys.executable, "-m", "minimq_nameserver", "--listen", listen), process(*command) as broker:
         assert broker.stderr is not None
         assert any("roles: leading" in line for line in broker.stderr)
 
