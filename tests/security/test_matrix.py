@@ -304,6 +304,7 @@ def test_whoever_lacks_one_of_the_rights_is_refused_and_changes_nothing(
         rules = [*(f"allow {other}" for other in needed - {need}), f"deny {need}"]
         user = f"lacks-{number}"
         lacking[need] = keys.of_user(user, admin.add_user(user, rules))
+    wait_until(lambda: not admin.list_groups(), PATIENCE_S, what="the end of the groups of other tests")
     before = state_of(secure, keys)
     for need, channels in lacking.items():
         for call in calls:
