@@ -15,7 +15,6 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer, ReceivedMessage
 from minimq.local.server_process import ServerProcess
-from minimq_common.errors import MiniMQError
 from support.replicas import replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
@@ -159,9 +158,9 @@ def test_polls_and_close_do_not_wait_long_for_a_broker_that_hangs(
         assert time.monotonic() - begun_at < 30, "a poll has waited for the broker"
         wait_until(lambda: (other.poll(0.01, max_messages=1), "commit incomplete" in caplog.text)[1], PATIENCE_S)
         begun_at = time.monotonic()
-        with pytest.raises(MiniMQError, match=r"broker \S+ has not answered in time$"):
-            other.close()
+        other.close()
         assert time.monotonic() - begun_at < 30
+        assert "last commit failed group=other" in caplog.text
     finally:
         cluster.brokers[0].resume()
     patient.close()
