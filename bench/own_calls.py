@@ -116,7 +116,7 @@ def _counted(act: Callable[[], object], servers: set[int]) -> tuple[dict[str, Co
 
 def _measured(name: str) -> dict[str, int]:
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
     with tempfile.TemporaryDirectory() as folder:
         nameserver, broker = asyncio.run_coroutine_threadsafe(_start(folder), loop).result()

@@ -33,8 +33,6 @@ DECISIONS = (
     ast.ExceptHandler,
 )
 MAX_DECISIONS = 12
-#: A busy machine splits an operation now and then, which adds a call.
-CALLS_TOLERANCE = 1
 #: Identifiers and name prefixes of features.
 FEATURE_NAMES = re.compile(
     r"%(DLQ|RETRY|REPLY)%|\b\w*(recall|delayed|half_message|staged|work_queue|dead_letter|compact(?!ion_settings)|popp?(?:er|ed|ing)\b)\w*",
@@ -166,28 +164,18 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
-def own_calls() -> dict[str, int]:
-    """Return the calls of own Python functions per operation."""
-    command = [sys.executable, str(ROOT / "bench/own_calls.py"), "--json"]
-    return json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)  # type: ignore[no-any-return]
-
-
 def main() -> None:
     found = figures(source(ROOT))
     if sys.argv[1:2] == ["--list"]:
         listed = found[sys.argv[2]]
         print(listed if isinstance(listed, int) else "\n".join(listed))
         return
-    counts = {name: each if isinstance(each, int) else len(each) for name, each in found.items()} | own_calls()
+    counts = {name: each if isinstance(each, int) else len(each) for name, each in found.items()}
     limits: dict[str, int] = json.loads(LIMITS.read_text()) if LIMITS.exists() else counts
     if sys.argv[1:] == ["--write"]:
         limits = {name: min(count, limits.get(name, count)) for name, count in counts.items()}
         LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
-    grown = [
-        f"{name}: {count:,}, was {limits[name]:,}"
-        for name, count in counts.items()
-        if count > limits[name] + _tolerance(name)
-    ]
+    grown = [f"{name}: {count:,}, was {limits[name]:,}" for name, count in counts.items() if count > limits[name]]
     if grown:
         sys.exit(
             "\n  ".join(
@@ -197,10 +185,6 @@ def main() -> None:
                 ]
             )
         )
-
-
-def _tolerance(name: str) -> int:
-    return CALLS_TOLERANCE if name.startswith("own calls") else 0
 
 
 if __name__ == "__main__":
