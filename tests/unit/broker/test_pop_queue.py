@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 import tracemalloc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import msgspec
@@ -282,3 +285,32 @@ def test_messages_are_delivered_again_until_the_queue_is_full(few_bitmaps: None)
     queue.refresh()
     assert (queue.done, len(queue)) == (0, 1)
     assert queue.reopen(Reopen([(0, 1), (9, 10)]), (0, 10_000)) == []
+
+
+def test_lookups_of_other_threads_while_the_writer_changes_the_queue() -> None:
+    queue, is_over = PopQueue(), threading.Event()
+
+    def look() -> None:
+        while not is_over.is_set():
+            queue.clients(0)
+            queue.settled_spans()
+            queue.unsettled_before(queue.next - 3)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as reader:
+            looking = reader.submit(look)
+            try:
+                for epoch in range(1, 2000):
+                    for run in queue.take(Take("worker", 64, epoch + 1000), epoch, queue.next + 64, epoch):
+                        queue.put(run)
+                    settled, _ = queue.settle(Settle(epoch, [(queue.next - 64, queue.next)], PopOutcome.DONE))
+                    for run in settled:
+                        queue.put(run)
+                    queue.refresh()
+            finally:
+                is_over.set()
+        looking.result()
+    finally:
+        sys.setswitchinterval(interval)

@@ -127,8 +127,8 @@ def _positions(bits: int) -> list[int]:
 
 def mask(number: int, first: int, end: int) -> int:
     """Return the bitmap of the offsets from `first` to before `end` that are in a block."""
-    low, high = max(0, first - number * BLOCK), min(BLOCK, end - number * BLOCK)
-    return (1 << high) - (1 << low)
+    low = max(0, first - number * BLOCK)
+    return (1 << max(low, min(BLOCK, end - number * BLOCK))) - (1 << low)
 
 
 class PopBlocks:
@@ -351,12 +351,11 @@ class PopBlocks:
     def flights(self) -> Iterator[Status]:
         """Yield the statuses of the messages in flight, by block."""
         for number in [*self._flights]:
-            for status in self.blocks[number].states:
-                if status.state is RunState.OUT:
-                    yield status
+            if (block := self.blocks.get(number)) is not None:
+                yield from (status for status in [*block.states] if status.state is RunState.OUT)
 
     def runs_in_flight(self, client: str) -> Iterator[Run]:
-        """Yield the messages that a consumer has."""
+        """Yield the messages that a consumer has. Only on the thread of the writer."""
         for number in sorted(self._flights):
             block, bits = self.blocks[number], 0
             for status, each in block.states.items():

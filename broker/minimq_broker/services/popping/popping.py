@@ -433,11 +433,10 @@ class PopService:
         steps = []
         state = self._engine.handle.any_store.state
         for topic_id, queue_id in state.index.queues(group):
-            popped = state.popped.get((group, topic_id, queue_id))
-            if popped is not None and popped.freed(gone):
+            if (group, topic_id, queue_id) in state.popped:  # the writer knows which messages to free
                 steps.append(PopStep(0, PopKey(group, topic_id, queue_id), gone))
         if steps:
-            log.info("pop: consumer lost group=%s client=%s queues=%d", group, gone.client, len(steps))
+            log.info("pop: consumer lost group=%s client=%s", group, gone.client)
             self._submit_settles(group, steps)
 
     def _leave(self, group: str) -> None:
