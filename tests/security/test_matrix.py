@@ -232,9 +232,7 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
     forged = UserToken("", f"{issuer.sign().rpartition('.')[0]}.{encoded_part(bytes(64))}")
     powerless = keys.of_user("powerless", admin.add_user("powerless"))
     by_token = keys.of_token("matrix:shop:checkout", issuer.sign())
-    # The log tells of members of former tests that are given up, some seconds after their sessions ended.
-    gone = "the members of former tests have gone"
-    wait_until(lambda: not any(group.members for group in admin.describe_groups()), PATIENCE_S, what=gone)
+    wait_for_members_to_leave(admin)
     before = state_of(secure, keys)
     for name, bearer in unknown.items():
         channels = keys.channels(bearer)
@@ -275,6 +273,12 @@ def test_a_token_beside_the_certificate_of_another_user_is_refused(
     admin.remove_issuer("beside")
 
 
+def wait_for_members_to_leave(admin: Admin) -> None:
+    """Wait for the members of earlier tests: their removal, some seconds after their sessions ended, is logged."""
+    left = "the members of earlier tests have left"
+    wait_until(lambda: not any(group.members for group in admin.describe_groups()), PATIENCE_S, what=left)
+
+
 def patiently(call: Call, channel: Any) -> Answers:
     """Make a call again while the server is busy."""
 
@@ -304,7 +308,7 @@ def test_whoever_lacks_one_of_the_rights_is_refused_and_changes_nothing(
         rules = [*(f"allow {other}" for other in needed - {need}), f"deny {need}"]
         user = f"lacks-{number}"
         lacking[need] = keys.of_user(user, admin.add_user(user, rules))
-    wait_until(lambda: not admin.list_groups(), PATIENCE_S, what="the end of the groups of other tests")
+    wait_for_members_to_leave(admin)
     before = state_of(secure, keys)
     for need, channels in lacking.items():
         for call in calls:
