@@ -11,11 +11,11 @@ from pathlib import Path
 
 import click
 
+from minimq_broker.log.segment import Segment
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.copying import Moved, take_snapshot
 from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
-from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory, compare_directories
 from minimq_broker.store.upkeep.crash_note import leave_notes
 from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory

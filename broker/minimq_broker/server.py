@@ -17,8 +17,13 @@ import grpc.aio
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.in_sync import InSyncLimits
-from minimq_broker.core.upkeep.disk import Watermarks
 from minimq_broker.core.upkeep.retention import RetentionRules
+from minimq_broker.log.clock import FILE_NAME as CLOCK
+from minimq_broker.log.clock import DeletionClock, lease_clock, now_ms
+from minimq_broker.log.data_dir import Owner
+from minimq_broker.log.disk_levels import Watermarks
+from minimq_broker.log.lmdb_file import DamagedFile, unreadable
+from minimq_broker.log.segment import FILES_PER_SEGMENT
 from minimq_broker.options import BrokerOptions
 from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
@@ -27,8 +32,6 @@ from minimq_broker.replication.copying import Snapshots
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService
-from minimq_broker.services.clock import FILE_NAME as CLOCK
-from minimq_broker.services.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.held.delaying import DueTimer
 from minimq_broker.services.held.transactions import TransactionService
@@ -40,10 +43,7 @@ from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.slow_disk import SlowDisk
 from minimq_broker.services.upkeep.status import Identity
-from minimq_broker.store.data_dir import Owner
-from minimq_broker.store.lmdb_file import DamagedFile, unreadable
 from minimq_broker.store.message_store import StoreOptions
-from minimq_broker.store.segment import FILES_PER_SEGMENT
 from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl

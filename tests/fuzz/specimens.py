@@ -11,7 +11,7 @@ import msgspec
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.data_dir import Owner
+from minimq_broker.log.data_dir import Owner
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch

@@ -11,7 +11,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
 from minimq.receiving.queue_decisions import Frame
-from minimq_broker.store.entry import HEADER_BYTES
+from minimq_broker.log.entry import HEADER_BYTES
 from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
 from minimq_common.names import dead_letter_topic
 from support.command import Minimq

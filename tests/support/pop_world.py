@@ -39,7 +39,7 @@ from minimq_broker.core.popping.pop_runs import (
 )
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.services.clock import PopClock
+from minimq_broker.log.clock import PopClock
 from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from support.pop_model import PopLimits, PopModel
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.entry import EntryHeader
+from minimq_broker.log.entry import EntryHeader
+from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.upkeep.rewriting import Rewriting
 
 Keeps = Callable[[QueueKey, int], bool]
 

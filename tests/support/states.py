@@ -11,9 +11,9 @@ import msgspec
 
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
-from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.recovery import recover
+from minimq_broker.log.checkpoint import Checkpoint
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.recovery import recover
 
 
 def rows(state: State) -> dict[str, Any]:

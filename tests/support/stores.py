@@ -20,12 +20,12 @@ from minimq_broker.core.facts import (
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staging import HalfOutcome, TransactionId
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.rows import ReadLimits
 from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.store.popping.pop_drafts import PopJob
-from minimq_broker.store.rows import ReadLimits
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder

@@ -14,7 +14,7 @@ from minimq_broker.core.leases import LeaseKey, LeaseTable
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking, Poppers
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.services.clock import TOLERANCE_MS, now_ms
+from minimq_broker.log.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits
 from minimq_broker.services.pieces import IncompleteRequests

@@ -13,7 +13,7 @@ from minimq_broker.core.facts import OffsetsCommitted
 from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound

@@ -11,7 +11,7 @@ import msgspec
 from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange, SystemBusy

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from minimq_broker.core.groups import Members
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_common.errors import GroupConflict, MiniMQError

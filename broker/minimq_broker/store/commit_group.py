@@ -22,8 +22,8 @@ from minimq_broker.core.held.staging import (
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.producers import PendingBatches, Place
 from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.entry import (
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.entry import (
     HEADER_BYTES,
     batch_entry,
     fact_entry,
@@ -32,12 +32,12 @@ from minimq_broker.store.entry import (
     staged_batch,
     staged_entry,
 )
+from minimq_broker.log.rows import Row, row_of
 from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.store.popping.pop_drafts import PopDrafts
-from minimq_broker.store.rows import Row, row_of
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,

@@ -13,21 +13,21 @@ import lmdb
 from minimq_broker.core.held.delays import MAX_DELAY_MS
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.core.upkeep.disk import UNWATCHED, Watermarks
 from minimq_broker.core.upkeep.retention import FOR_EVER, RetentionRules
-from minimq_broker.store.checkpoint import Snapshot, position_of
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.log.checkpoint import Snapshot, position_of
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.data_dir import DataDirectory, Owner
+from minimq_broker.log.disk import Disk
+from minimq_broker.log.disk_levels import UNWATCHED, Watermarks
+from minimq_broker.log.entry import atomic_size
+from minimq_broker.log.lmdb_file import DamagedFile
+from minimq_broker.log.old_segments import OldSegments
+from minimq_broker.log.recovery import open_state
+from minimq_broker.log.rows import ReadLimits
 from minimq_broker.store.confirmation import Confirmation
-from minimq_broker.store.data_dir import DataDirectory, Owner
-from minimq_broker.store.disk import Disk
-from minimq_broker.store.entry import atomic_size
 from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange, DueIndex
 from minimq_broker.store.jobs import FactJob, Notify
-from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.recovery import open_state
-from minimq_broker.store.rows import ReadLimits
-from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_broker.store.writer import CommitFigures, Writer, term_begun
 from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 

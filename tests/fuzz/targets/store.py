@@ -24,10 +24,10 @@ from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.popping.pop_runs import Run, RunState
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store import entry as entries
-from minimq_broker.store.checkpoint import Checkpoint, position_of, take_changes
-from minimq_broker.store.lmdb_file import DAMAGE
-from minimq_broker.store.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
+from minimq_broker.log import entry as entries
+from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
+from minimq_broker.log.lmdb_file import DAMAGE
+from minimq_broker.log.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
 

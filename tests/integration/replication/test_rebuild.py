@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from minimq import LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
 from minimq_broker.__main__ import main
-from minimq_broker.store.data_dir import Owner
+from minimq_broker.log.data_dir import Owner
 from minimq_common.errors import MiniMQError
 from support.command import environment
 from support.reading import read_all

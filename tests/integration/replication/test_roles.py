@@ -19,14 +19,14 @@ import pytest
 
 from minimq_broker.core.facts import Topic, TopicDeleted, TopicSet
 from minimq_broker.core.term_lease import Confirmations
+from minimq_broker.log.checkpoint import Snapshot
+from minimq_broker.log.segment import Segment
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
 from minimq_broker.services.engine import Engine
-from minimq_broker.store.checkpoint import Snapshot
 from minimq_broker.store.message_store import MessageStore, StoreOptions
-from minimq_broker.store.segment import Segment
 from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc

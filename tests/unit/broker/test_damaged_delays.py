@@ -12,9 +12,9 @@ import lmdb
 import pytest
 
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.entry import HEADER_BYTES
-from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.entry import HEADER_BYTES
+from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.store.upkeep.check import check_directory, verified
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.repair import repair_segment

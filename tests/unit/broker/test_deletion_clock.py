@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from minimq_broker.services.clock import FILE_NAME, DeletionClock
+from minimq_broker.log.clock import FILE_NAME, DeletionClock
 
 DAY_S = 24 * 3600.0
 DAY_MS = 24 * 3600 * 1000

@@ -11,8 +11,8 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.core.upkeep.disk import DiskLevel, Watermarks
-from minimq_broker.store.disk import Disk, no_room
+from minimq_broker.log.disk import Disk, no_room
+from minimq_broker.log.disk_levels import DiskLevel, Watermarks
 from minimq_common.errors import StoreError, StoreFull
 from support.disks import disk_of
 

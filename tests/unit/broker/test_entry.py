@@ -10,7 +10,7 @@ from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.state import BatchApplied, QueueKey, State
 from minimq_broker.core.state_rows import load_row
-from minimq_broker.store.entry import (
+from minimq_broker.log.entry import (
     EntryKind,
     batch_at,
     batch_entry,

@@ -14,8 +14,8 @@ from minimq_broker.core.facts import CommittedOffset, GroupAgreed, OffsetsCommit
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.idle_groups import GroupExpiry
 from minimq_broker.core.state import QueueKey
+from minimq_broker.log.clock import now_ms
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.groups import GroupService
 from minimq_broker.services.session import SessionService

@@ -11,8 +11,8 @@ import pytest
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.groups import GroupConfig
 from minimq_broker.core.state import State
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services import leases
-from minimq_broker.services.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import GroupBeginnings

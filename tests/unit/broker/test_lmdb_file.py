@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.store.lmdb_file import open_lmdb
+from minimq_broker.log.lmdb_file import open_lmdb
 from minimq_common.errors import StoreFull
 from support.disks import disk_of, fill_up
 

@@ -148,7 +148,7 @@ def test_segments_roll_and_are_read_as_one(stores: Stores) -> None:
 
 
 def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minimq_broker.store.segment._MAP_SLACK_BYTES", 0)
+    monkeypatch.setattr("minimq_broker.log.segment._MAP_SLACK_BYTES", 0)
     store = stores.open(segment_bytes=1 << 20)
     store.create_topic("t")
     # Two of them do not fit into one map, though the first alone does not make the segment full.
@@ -162,7 +162,7 @@ def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytes
 def test_what_fits_into_no_segment_is_refused_and_the_store_goes_on(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minimq_broker.store.segment._MAP_SLACK_BYTES", 0)
+    monkeypatch.setattr("minimq_broker.log.segment._MAP_SLACK_BYTES", 0)
     store = stores.open(segment_bytes=1 << 20)
     store.create_topic("t")
 

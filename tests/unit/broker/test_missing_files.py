@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.store.lmdb_file import DamagedFile
-from minimq_broker.store.segment import Segment
+from minimq_broker.log.lmdb_file import DamagedFile
+from minimq_broker.log.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import StoreError
 from support.stores import OpenStore, Stores

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from minimq_broker.services import clock as pop_clock
-from minimq_broker.services.clock import PopClock
+from minimq_broker.log import clock as pop_clock
+from minimq_broker.log.clock import PopClock
 from support.chance import SEED
 
 

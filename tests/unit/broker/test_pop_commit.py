@@ -7,8 +7,8 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.popping.pop_runs import PopKey, Take
 from minimq_broker.core.state import State
+from minimq_broker.log.entry import opened
 from minimq_broker.store.commit_group import CommitGroup
-from minimq_broker.store.entry import opened
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.popping.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_common.batch import header as batch

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from minimq_broker.core.popping import pop_blocks, pop_queue
-from minimq_broker.services import clock as pop_clock
-from minimq_broker.services.clock import PopClock
+from minimq_broker.log import clock as pop_clock
+from minimq_broker.log.clock import PopClock
 from support.chance import SEED
 from support.pop_model import PopLimits
 from support.pop_world import PopWorld, Times

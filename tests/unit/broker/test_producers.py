@@ -14,8 +14,8 @@ from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
 from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.core.state_rows import changed_rows, load_row
+from minimq_broker.log.entry import effect
 from minimq_broker.store.commit_group import CommitGroup
-from minimq_broker.store.entry import effect
 from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, StaleSequence

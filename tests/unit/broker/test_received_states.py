@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from minimq_broker.store.checkpoint import Checkpoint, position_of
+from minimq_broker.log.checkpoint import Checkpoint, position_of
 from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import seal
 

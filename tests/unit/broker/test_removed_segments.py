@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.store import commit_log
-from minimq_broker.store.rows import BorrowedViews, ReadLimits
-from minimq_broker.store.segment import Segment
+from minimq_broker.log import commit_log
+from minimq_broker.log.rows import BorrowedViews, ReadLimits
+from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from support.stores import Stores
 from support.waiting import wait_until

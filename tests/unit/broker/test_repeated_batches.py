@@ -14,8 +14,8 @@ import pytest
 from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.producers import PendingBatches
 from minimq_broker.core.state import State
+from minimq_broker.log.segment import Segment
 from minimq_broker.store.jobs import AppendJob, AppendStatus
-from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import StaleSequence, StoreFull
 from minimq_common.model import Permission

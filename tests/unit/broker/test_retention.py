@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.upkeep.disk import DiskLevel, DiskUse, Watermarks
 from minimq_broker.core.upkeep.retention import (
     Reason,
     RetentionRules,
@@ -19,6 +18,7 @@ from minimq_broker.core.upkeep.retention import (
     expired,
     is_outdated,
 )
+from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each

@@ -18,19 +18,19 @@ from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, T
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
-from minimq_broker.services.clock import PopClock
+from minimq_broker.log.checkpoint import Checkpoint
+from minimq_broker.log.clock import PopClock
+from minimq_broker.log.old_segments import OldSegments
+from minimq_broker.log.rows import BorrowedViews, ReadLimits
+from minimq_broker.log.segment import Segment
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
-from minimq_broker.store.checkpoint import Checkpoint
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch, StoreOptions
-from minimq_broker.store.rows import BorrowedViews, ReadLimits
-from minimq_broker.store.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.old_segments import OldSegments
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq_broker.core.facts import TopicDeleted
-from minimq_broker.store.rows import ReadLimits
+from minimq_broker.log.rows import ReadLimits
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import CorruptEntry
 from support.stores import OpenStore, Stores, make_batch

@@ -11,8 +11,8 @@ import lmdb
 import pytest
 
 from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.lmdb_file import DAMAGE
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.store.upkeep.check import verified
 from support.stores import Stores, numbered_batch
 

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from minimq_broker.core.held.delays import DueKey, RecallOutcome
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import StoreHandle

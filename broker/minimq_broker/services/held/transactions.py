@@ -10,7 +10,7 @@ from minimq_broker.core.facts import Fact, StagedSequences, TransactionDecided, 
 from minimq_broker.core.held.staging import IdleExpiry, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.state import State
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes

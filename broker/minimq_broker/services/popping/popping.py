@@ -16,7 +16,8 @@ import lmdb
 from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.core.state import QueueKey
-from minimq_broker.services.clock import PopClock, now_ms
+from minimq_broker.log.clock import PopClock, now_ms
+from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_broker.services.popping.blocking import blocking
@@ -24,7 +25,6 @@ from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, 
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.lmdb_file import unreadable
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from minimq_broker.core.facts import TopicCompaction
 from minimq_broker.core.upkeep.compaction_record import TopicBytes, needs_compaction
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.store.message_store import MessageStore

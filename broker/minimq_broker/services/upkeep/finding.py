@@ -14,10 +14,10 @@ from minimq_broker.core.popping.pop_runs import RunState
 from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep import batch_search
 from minimq_broker.core.upkeep.batch_search import Search
+from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.rows import ReadLimits
 from minimq_common.errors import CorruptEntry, InvalidArgument, OffsetOutOfRange, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.security.access_rule import Resource

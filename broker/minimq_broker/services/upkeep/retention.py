@@ -29,13 +29,13 @@ from minimq_broker.core.upkeep.retention import (
     is_worthwhile,
     with_neighbors,
 )
-from minimq_broker.services.clock import now_ms
+from minimq_broker.log.clock import now_ms
+from minimq_broker.log.lmdb_file import DAMAGE
+from minimq_broker.log.rewriting import Rewriting
+from minimq_broker.log.segment import Segment
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle, in_steps
-from minimq_broker.store.lmdb_file import DAMAGE
 from minimq_broker.store.message_store import MessageStore
-from minimq_broker.store.segment import Segment
-from minimq_broker.store.upkeep.rewriting import Rewriting
 from minimq_common.errors import StoreError, StoreFull
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from minimq_broker.core.changes import AdminChange
 from minimq_broker.core.facts import PermissionSet
-from minimq_broker.core.upkeep.disk import DiskLevel
+from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import log_change
 from minimq_broker.services.engine import Engine

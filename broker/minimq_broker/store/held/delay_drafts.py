@@ -21,9 +21,9 @@ from minimq_broker.core.held.delays import (
 )
 from minimq_broker.core.producers import Place
 from minimq_broker.core.state import QueueKey
-from minimq_broker.core.upkeep.disk import DiskLevel
-from minimq_broker.store.disk import Disk
-from minimq_broker.store.entry import delayed_batch, delayed_entry
+from minimq_broker.log.disk import Disk
+from minimq_broker.log.disk_levels import DiskLevel
+from minimq_broker.log.entry import delayed_batch, delayed_entry
 from minimq_broker.store.held.due_index import DueIndex, batch_in
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES

@@ -23,7 +23,7 @@ from minimq_broker.core.popping.pop_runs import (
     handle_epoch,
 )
 from minimq_broker.core.state import QueueEnd, QueueKey, State
-from minimq_broker.store.commit_log import CommitLog
+from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.store.jobs import Job
 from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
 

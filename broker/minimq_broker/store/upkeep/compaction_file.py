@@ -9,7 +9,7 @@ import google_crc32c
 import msgspec
 
 from minimq_broker.core.upkeep.compaction_record import CompactionRecord
-from minimq_broker.store.data_dir import write_whole
+from minimq_broker.log.data_dir import write_whole
 
 log = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.checkpoint import Checkpoint, Snapshot, position_of
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.disk import no_room
-from minimq_broker.store.lmdb_file import remove_lmdb
-from minimq_broker.store.segment import Segment, rows_of
+from minimq_broker.log.checkpoint import Checkpoint, Snapshot, position_of
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.data_dir import DataDirectory
+from minimq_broker.log.disk import no_room
+from minimq_broker.log.lmdb_file import remove_lmdb
+from minimq_broker.log.segment import Segment, rows_of
 from minimq_common.errors import StoreError
 from minimq_common.files.lmdb_pages import sync_directory
 

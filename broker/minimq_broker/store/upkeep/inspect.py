@@ -14,10 +14,10 @@ import msgspec
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import NEVER, RunState
 from minimq_broker.core.state import QueueKey, State
-from minimq_broker.store.checkpoint import Checkpoint
-from minimq_broker.store.commit_log import CommitLog
-from minimq_broker.store.data_dir import DataDirectory
-from minimq_broker.store.entry import (
+from minimq_broker.log.checkpoint import Checkpoint
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.data_dir import DataDirectory
+from minimq_broker.log.entry import (
     IN_QUEUE,
     EntryHeader,
     EntryKind,
@@ -28,7 +28,7 @@ from minimq_broker.store.entry import (
     read_header,
     transaction_of,
 )
-from minimq_broker.store.recovery import recover
+from minimq_broker.log.recovery import recover
 from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission

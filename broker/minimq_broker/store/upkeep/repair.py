@@ -9,10 +9,10 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.disk import no_room
-from minimq_broker.store.entry import read_header
-from minimq_broker.store.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
-from minimq_broker.store.segment import LOG_TABLE, Segment, mark_in, rows_of
+from minimq_broker.log.disk import no_room
+from minimq_broker.log.entry import read_header
+from minimq_broker.log.lmdb_file import DamagedFile, DamagedPages, check_pages_of, free_name, lock_file, remove_lmdb
+from minimq_broker.log.segment import LOG_TABLE, Segment, mark_in, rows_of
 from minimq_common.errors import CorruptEntry
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in, sync_directory
 from minimq_common.words import count_of

@@ -16,7 +16,7 @@ import msgspec
 from minimq_broker.core.held.delays import NO_KEY, DueKey
 from minimq_broker.core.state import State
 from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.store.lmdb_file import DAMAGE, DamagedFile, open_lmdb
+from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 

@@ -14,7 +14,7 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.entry import EntryHeader
+from minimq_broker.log.entry import EntryHeader
 from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptEntry
 

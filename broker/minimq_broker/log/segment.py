@@ -27,7 +27,7 @@ from typing import Any, cast
 import lmdb
 
 from minimq_broker.core.state import QueueKey
-from minimq_broker.store.entry import (
+from minimq_broker.log.entry import (
     HEADER_BYTES,
     KIND_AT,
     EntryKind,
@@ -37,9 +37,8 @@ from minimq_broker.store.entry import (
     read_header,
     stands_at,
 )
-from minimq_broker.store.held.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
-from minimq_broker.store.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
-from minimq_broker.store.rows import (
+from minimq_broker.log.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
+from minimq_broker.log.rows import (
     ROW_KEY,
     ReadLimits,
     ReadResult,
@@ -51,6 +50,7 @@ from minimq_broker.store.rows import (
     row_of,
     unpack_row,
 )
+from minimq_broker.store.held.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, walk_file
 from minimq_common.files.sealed_rows import RowDamage, seal, unseal

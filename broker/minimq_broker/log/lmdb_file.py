@@ -15,7 +15,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.store.disk import no_room
+from minimq_broker.log.disk import no_room
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
 from minimq_common.files.sealed_rows import RowDamage

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import lmdb
 
-from minimq_broker.core.upkeep.disk import DiskLevel, DiskUse, Watermarks
+from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
 from minimq_common.errors import StoreFull
 
 log = logging.getLogger(__name__)

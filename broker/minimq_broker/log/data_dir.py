@@ -26,7 +26,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from minimq_broker.store.disk import no_room
+from minimq_broker.log.disk import no_room
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
 from minimq_common.files.lmdb_pages import sync_directory
 
