@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.data_dir import Owner
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch

@@ -13,18 +13,6 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.facts import (
-    CommittedOffset,
-    Fact,
-    GroupDeleted,
-    OffsetsCommitted,
-    TermBegun,
-    Topic,
-    TopicDeleted,
-    TopicSet,
-    decode_fact,
-    encode_fact,
-)
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import (
     Leave,
@@ -37,9 +25,21 @@ from minimq_broker.core.popping.pop_runs import (
     Take,
     handle_epoch,
 )
-from minimq_broker.core.state import State
-from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.log.clock import PopClock
+from minimq_broker.state.facts import (
+    CommittedOffset,
+    Fact,
+    GroupDeleted,
+    OffsetsCommitted,
+    TermBegun,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+    decode_fact,
+    encode_fact,
+)
+from minimq_broker.state.state import State
+from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from support.pop_model import PopLimits, PopModel
 

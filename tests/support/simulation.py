@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.state import QueueKey
+from minimq_broker.state.state import QueueKey
 from minimq_common.model import MessageQueue
 
 if TYPE_CHECKING:

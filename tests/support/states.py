@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.state import State
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.recovery import recover
+from minimq_broker.state.state import State
 
 
 def rows(state: State) -> dict[str, Any]:

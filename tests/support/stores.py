@@ -8,7 +8,11 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from minimq_broker.core.facts import (
+from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.core.held.staging import HalfOutcome, TransactionId
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.log.rows import ReadLimits
+from minimq_broker.state.facts import (
     Fact,
     OffsetsCommitted,
     StagedSequences,
@@ -17,11 +21,7 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
-from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
-from minimq_broker.core.held.staging import HalfOutcome, TransactionId
-from minimq_broker.core.state import QueueKey, State
-from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.rows import ReadLimits
+from minimq_broker.state.state import QueueKey, State
 from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq_broker.core.facts import TopicSet
-from minimq_broker.core.state import State
+from minimq_broker.state.facts import TopicSet
+from minimq_broker.state.state import State
 from support.stores import OpenStore
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from minimq_broker.core.facts import (
+from minimq_broker.state.facts import (
     AccessSet,
     CommittedOffset,
     Fact,
@@ -16,7 +16,7 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
 )
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.model import permission_name
 from minimq_common.words import count_of
 

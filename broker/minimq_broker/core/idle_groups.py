@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from minimq_broker.core.state import State
+from minimq_broker.state.state import State
 
 _DAY_MS = 24 * 3600 * 1000
 

@@ -23,7 +23,7 @@ import math
 from collections.abc import Collection
 from typing import NamedTuple
 
-from minimq_broker.core.state import QueueKey
+from minimq_broker.state.state import QueueKey
 from minimq_common.errors import Fenced
 from minimq_common.model import first_epoch
 

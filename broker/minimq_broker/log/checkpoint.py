@@ -14,9 +14,9 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.held.delays import NO_KEY, DueKey
-from minimq_broker.core.state import State
-from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb
+from minimq_broker.state.state import State
+from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import StoreError
 from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from minimq_broker.core.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.core.held.delays import BatchDelayed, DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey
+from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
+from minimq_broker.state.producers import Place
+from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
 

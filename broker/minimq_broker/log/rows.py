@@ -13,8 +13,8 @@ import google_crc32c
 import lmdb
 import msgspec
 
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.entry import EntryHeader
+from minimq_broker.state.state import QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptEntry
 

@@ -26,7 +26,6 @@ from typing import Any, cast
 
 import lmdb
 
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.entry import (
     HEADER_BYTES,
     KIND_AT,
@@ -50,6 +49,7 @@ from minimq_broker.log.rows import (
     row_of,
     unpack_row,
 )
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.held.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, walk_file

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import DEAD_LETTER_PREFIX
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from minimq_broker.core.facts import AccessSet, Fact
-from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
+from minimq_broker.state.facts import AccessSet, Fact
+from minimq_broker.state.state import State
 from minimq_common.errors import AccessConflict, InvalidArgument
 from minimq_common.security.access_document import AccessDocument, decode
 from minimq_common.security.caller import current_caller

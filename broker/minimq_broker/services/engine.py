@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from minimq_broker.core.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseKey, LeaseTable
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking, Poppers
-from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits
@@ -21,6 +19,8 @@ from minimq_broker.services.pieces import IncompleteRequests
 from minimq_broker.services.store_handle import StoreHandle, uncancellable
 from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
+from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
+from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import AppendJob, Job
 from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.errors import Fenced

@@ -9,13 +9,13 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from minimq_broker.core.facts import OffsetsCommitted
 from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import Beginning, GroupBeginnings
+from minimq_broker.state.facts import OffsetsCommitted
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP

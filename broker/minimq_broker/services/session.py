@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Sequence
 import grpc.aio
 
 from minimq_broker.core.client_runs import fenced, is_newer
-from minimq_broker.core.facts import Fact, GroupAgreed
 from minimq_broker.core.groups import GroupConfig
-from minimq_broker.core.state import State
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper, refusal
 from minimq_broker.services.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.services.session_table import MemberLists, Session, SessionKey, SessionTable
 from minimq_broker.services.streams import StreamWriter, raise_failure
+from minimq_broker.state.facts import Fact, GroupAgreed
+from minimq_broker.state.state import State
 from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group

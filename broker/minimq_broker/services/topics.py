@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.upkeep.draining import Lag, find_lags, format_lags
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
+from minimq_broker.state.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
 from minimq_common.model import MAX_QUEUES, Permission, check_all_readable
 from minimq_common.names import check_topic

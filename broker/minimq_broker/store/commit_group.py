@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from minimq_broker.core.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.core.held.staging import (
     BatchStaged,
@@ -20,8 +19,6 @@ from minimq_broker.core.held.staging import (
     check_room,
 )
 from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.producers import PendingBatches, Place
-from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import (
     HEADER_BYTES,
@@ -33,6 +30,9 @@ from minimq_broker.log.entry import (
     staged_entry,
 )
 from minimq_broker.log.rows import Row, row_of
+from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
+from minimq_broker.state.producers import PendingBatches, Place
+from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
-from minimq_broker.core.state import QueueEnd, QueueKey
+from minimq_broker.state.state import QueueEnd, QueueKey
 from minimq_broker.store.jobs import Job, Notify
 from minimq_common.errors import MiniMQError
 

@@ -12,7 +12,6 @@ import lmdb
 
 from minimq_broker.core.held.delays import MAX_DELAY_MS
 from minimq_broker.core.held.staging import StagingLimits
-from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.core.upkeep.retention import FOR_EVER, RetentionRules
 from minimq_broker.log.checkpoint import Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
@@ -24,6 +23,7 @@ from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.old_segments import OldSegments
 from minimq_broker.log.recovery import open_state
 from minimq_broker.log.rows import ReadLimits
+from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.held.delay_drafts import DelayLimits, delay_refusal
 from minimq_broker.store.held.due_index import DelayedPage, DelayedRange, DueIndex

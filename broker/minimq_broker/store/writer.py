@@ -18,13 +18,13 @@ from contextlib import nullcontext
 
 import lmdb
 
-from minimq_broker.core.facts import TermBegun
 from minimq_broker.core.held.staging import StagingLimits
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import no_room
 from minimq_broker.log.recovery import truncate
+from minimq_broker.state.facts import TermBegun
+from minimq_broker.state.state import QueueKey, State
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.confirmation import Confirmation
 from minimq_broker.store.held.delay_drafts import DelayLimits

@@ -19,15 +19,15 @@ from msgspec import UNSET, UnsetType
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
-from minimq_broker.core.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.core.popping.pop_runs import Run, RunState
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rows import ROW_KEY, check_row, count_in, may_hold, position_in, unpack_row
+from minimq_broker.state.facts import Fact, Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import CorruptEntry, InvalidArgument, StoreError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_record
 

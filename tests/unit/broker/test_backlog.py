@@ -6,8 +6,6 @@ import asyncio
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.segment import Segment
 from minimq_broker.metrics.backlog import OTHERS, Backlog, TopicDepth
 from minimq_broker.metrics.collector import BrokerMetrics
@@ -15,6 +13,8 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.upkeep.status import Identity
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.state.state import QueueKey
 from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS
 from support.stores import QUIET, OpenStore, Stores

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.core.changes import AdminChange, change_of
-from minimq_broker.core.facts import (
+from minimq_broker.state.facts import (
     AccessSet,
     CommittedOffset,
     Fact,
@@ -16,7 +16,7 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
 )
-from minimq_broker.core.state import State
+from minimq_broker.state.state import State
 from minimq_common.model import Permission
 
 ORDERS = Topic("orders", 10, 8, 8)

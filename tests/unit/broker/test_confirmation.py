@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.log import recovery
 from minimq_broker.log.checkpoint import Checkpoint
+from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.store import writer
 from minimq_broker.store.jobs import AppendStatus
 from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster

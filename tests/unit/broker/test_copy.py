@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.log.checkpoint import Checkpoint, Snapshot
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.upkeep.inspect import inspect_as_json

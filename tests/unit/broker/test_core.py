@@ -7,7 +7,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from minimq_broker.core.facts import (
+from minimq_broker.core.groups import GroupConfig
+from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.core.leases import LeaseKey
+from minimq_broker.core.term_history import TermStart
+from minimq_broker.state.facts import (
     AccessSet,
     CommittedOffset,
     Fact,
@@ -20,13 +24,9 @@ from minimq_broker.core.facts import (
     Topic,
     TopicSet,
 )
-from minimq_broker.core.groups import GroupConfig
-from minimq_broker.core.idle_groups import GroupExpiry
-from minimq_broker.core.leases import LeaseKey
-from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
-from minimq_broker.core.state_rows import changed_rows, load_row
-from minimq_broker.core.term_history import TermStart
+from minimq_broker.state.producers import Place
+from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import StoreError
 
 KEY = LeaseKey("g", QueueKey(1, 0))

@@ -18,10 +18,10 @@ import lmdb
 import msgspec
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.lmdb_file import DamagedFile
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError

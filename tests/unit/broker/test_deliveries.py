@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from minimq_broker.core.facts import CommittedOffset, Deliveries, Fact, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
-from minimq_broker.core.queue_ends import QueueEnd, QueueKey
-from minimq_broker.core.state import State
-from minimq_broker.core.state_rows import changed_rows, load_row
+from minimq_broker.state.facts import CommittedOffset, Deliveries, Fact, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.state.queue_ends import QueueEnd, QueueKey
+from minimq_broker.state.state import State
+from minimq_broker.state.state_rows import changed_rows, load_row
 
 QUEUE = QueueKey(1, 0)
 KEY = ("g", *QUEUE)

@@ -5,11 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.state import BatchApplied, QueueKey, State
-from minimq_broker.core.state_rows import load_row
 from minimq_broker.log.entry import (
     EntryKind,
     batch_at,
@@ -23,6 +20,9 @@ from minimq_broker.log.entry import (
     staged_batch,
     staged_entry,
 )
+from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
+from minimq_broker.state.state import BatchApplied, QueueKey, State
+from minimq_broker.state.state_rows import load_row
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.model import Message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.facts import (
+from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
     GroupDeleted,
@@ -15,8 +15,8 @@ from minimq_broker.core.facts import (
     TopicDeleted,
     TopicSet,
 )
-from minimq_broker.core.state import State
-from minimq_broker.core.state_rows import load_row
+from minimq_broker.state.state import State
+from minimq_broker.state.state_rows import load_row
 
 TOPICS = {1: "one", 2: "two"}
 groups = st.sampled_from("gh")

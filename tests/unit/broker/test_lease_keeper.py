@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.core.groups import GroupConfig
-from minimq_broker.core.state import State
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services import leases
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.leases import LeaseKeeper
 from minimq_broker.services.offsets import GroupBeginnings
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.state.state import State
 from minimq_common.errors import StoreFull, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, LeaseStatus, LeaseTable, Wanted
-from minimq_broker.core.state import QueueKey
+from minimq_broker.state.state import QueueKey
 from minimq_common.errors import Fenced
 from support.cases import for_each
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from minimq_broker.core.facts import TermBegun
-from minimq_broker.core.state import State
+from minimq_broker.state.facts import TermBegun
+from minimq_broker.state.state import State
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_broker.store.writer import term_begun
 from support.stores import Stores

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from minimq_broker.core.facts import Fact, Topic, TopicSet
-from minimq_broker.core.state import BatchApplied, State
+from minimq_broker.state.facts import Fact, Topic, TopicSet
+from minimq_broker.state.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission

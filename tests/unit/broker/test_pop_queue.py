@@ -12,7 +12,6 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from minimq_broker.core.facts import decode_fact, encode_fact
 from minimq_broker.core.popping import pop_blocks, pop_queue
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import (
@@ -30,6 +29,7 @@ from minimq_broker.core.popping.pop_runs import (
     Take,
     handle_epoch,
 )
+from minimq_broker.state.facts import decode_fact, encode_fact
 from minimq_broker.store.popping.pop_drafts import PopDraft
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 from support.cases import for_each

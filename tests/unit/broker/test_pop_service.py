@@ -11,17 +11,17 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
-from minimq_broker.core.facts import Topic, TopicSet
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopKey, Run, RunState
 from minimq_broker.core.popping.poppers import Blocking
-from minimq_broker.core.state import State
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
 from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
 from minimq_broker.services.popping.popping import PopService
+from minimq_broker.state.facts import Topic, TopicSet
+from minimq_broker.state.state import State
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory

@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from minimq_broker.core.facts import Fact, Topic, TopicDeleted, TopicSet
-from minimq_broker.core.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
-from minimq_broker.core.state import BatchApplied, QueueEnd, QueueKey, State
-from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.log.entry import effect
+from minimq_broker.state.facts import Fact, Topic, TopicDeleted, TopicSet
+from minimq_broker.state.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
+from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
+from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_broker.store.commit_group import CommitGroup
 from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common.batch import header as batch

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
-from minimq_broker.core.state import QueueKey
+from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.jobs import AppendStatus
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

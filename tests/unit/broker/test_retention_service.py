@@ -14,9 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
-from minimq_broker.core.state import QueueKey
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.clock import PopClock
@@ -28,6 +26,8 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.message_store import StoredBatch, StoreOptions
 from minimq_broker.store.upkeep.check import check_directory

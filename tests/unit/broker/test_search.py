@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq_broker.core.facts import TopicDeleted
 from minimq_broker.log.rows import ReadLimits
+from minimq_broker.state.facts import TopicDeleted
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import CorruptEntry
 from support.stores import OpenStore, Stores, make_batch

@@ -10,17 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.facts import (
-    Fact,
-    PublicationSkipped,
-    StagedSequences,
-    TopicDeleted,
-    TopicSet,
-    TransactionDecided,
-    TransactionPrepared,
-    TransactionsExpired,
-)
-from minimq_broker.core.facts import Topic as TopicFact
 from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import (
     BatchStaged,
@@ -32,10 +21,21 @@ from minimq_broker.core.held.staging import (
     check_room,
 )
 from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.producers import Place
-from minimq_broker.core.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.core.state_rows import changed_rows, load_row
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.state.facts import (
+    Fact,
+    PublicationSkipped,
+    StagedSequences,
+    TopicDeleted,
+    TopicSet,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
+from minimq_broker.state.facts import Topic as TopicFact
+from minimq_broker.state.producers import Place
+from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
+from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import SystemBusy, TransactionEnded
 from minimq_common.names import half_name
 from support.states import transaction_rows

@@ -8,9 +8,9 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
 from support.photographs import photographed
 from support.states import rows

@@ -15,7 +15,9 @@ from contextlib import closing
 
 import pytest
 
-from minimq_broker.core.facts import (
+from minimq_broker.core.held.staging import TransactionId
+from minimq_broker.core.term_history import common_point
+from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
     GroupDeleted,
@@ -26,9 +28,7 @@ from minimq_broker.core.facts import (
     TopicSet,
     TransactionDecided,
 )
-from minimq_broker.core.held.staging import TransactionId
-from minimq_broker.core.state import QueueKey, State
-from minimq_broker.core.term_history import common_point
+from minimq_broker.state.state import QueueKey, State
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.upkeep.check import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.producers import Place
+from minimq_broker.state.producers import Place
 
 #: Default of the longest delay: 366 days.
 MAX_DELAY_MS = 366 * 86_400_000

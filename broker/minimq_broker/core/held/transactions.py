@@ -21,13 +21,6 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.facts import (
-    HalfEnded,
-    PublicationSkipped,
-    TransactionDecided,
-    TransactionPrepared,
-    TransactionsExpired,
-)
 from minimq_broker.core.held.staging import (
     BatchStaged,
     Ending,
@@ -43,6 +36,13 @@ from minimq_broker.core.held.staging import (
     size_of,
 )
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.state.facts import (
+    HalfEnded,
+    PublicationSkipped,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minimq_broker.core.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
+from minimq_broker.state.state import QueueKey, State
 
 
 class OwnedQueue(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from minimq_broker.core.state import QueueKey, State
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.words import count_of
 
 _NAMED_GROUPS = 5

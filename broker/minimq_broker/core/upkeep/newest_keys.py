@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import pairwise, repeat
 from operator import le
 
-from minimq_broker.core.state import QueueKey
+from minimq_broker.state.state import QueueKey
 from minimq_common.batch.header import SEPARATOR, Section
 from minimq_common.batch.records import RecordBatch
 

@@ -6,14 +6,20 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
-from minimq_broker.core.facts import Fact, StagedSequences, TransactionDecided, TransactionPrepared, TransactionsExpired
 from minimq_broker.core.held.staging import IdleExpiry, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.state import State
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle
 from minimq_broker.services.writes import Writes
+from minimq_broker.state.facts import (
+    Fact,
+    StagedSequences,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
+)
+from minimq_broker.state.state import State
 from minimq_broker.store.jobs import PublishJob
 from minimq_common.errors import InvalidArgument, StoreError, StoreFull, TransactionExpired
 from minimq_common.names import check_producer_group, check_transaction, half_name

@@ -8,9 +8,9 @@ import lmdb
 
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.engine import Engine
+from minimq_broker.state.state import QueueKey
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_common.properties import MESSAGE_GROUP

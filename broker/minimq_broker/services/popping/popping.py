@@ -15,7 +15,6 @@ import lmdb
 
 from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.clock import PopClock, now_ms
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.services.engine import Engine
@@ -24,6 +23,7 @@ from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from minimq_broker.core.facts import Topic
 from minimq_broker.core.held.delays import (
     MAX_DELAY_MS,
     BatchDelayed,
@@ -19,11 +18,12 @@ from minimq_broker.core.held.delays import (
     RecalledBatch,
     RecallOutcome,
 )
-from minimq_broker.core.producers import Place
-from minimq_broker.core.state import QueueKey
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.log.entry import delayed_batch, delayed_entry
+from minimq_broker.state.facts import Topic
+from minimq_broker.state.producers import Place
+from minimq_broker.state.state import QueueKey
 from minimq_broker.store.held.due_index import DueIndex, batch_in
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES

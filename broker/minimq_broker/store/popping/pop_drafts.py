@@ -22,8 +22,8 @@ from minimq_broker.core.popping.pop_runs import (
     epoch_of_user,
     handle_epoch,
 )
-from minimq_broker.core.state import QueueEnd, QueueKey, State
 from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_broker.store.jobs import Job
 from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
 

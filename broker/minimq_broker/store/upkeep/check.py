@@ -16,14 +16,14 @@ import msgspec
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import RunState
-from minimq_broker.core.producers import Place, ProducerTable
-from minimq_broker.core.state import BatchApplied, Effect, QueueKey, State
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import PageCheck, Segment, is_segment, rows_of
+from minimq_broker.state.producers import Place, ProducerTable
+from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
 from minimq_broker.store.held.due_table import due_rows_of
 from minimq_broker.store.upkeep.log_marks import missing_before
 from minimq_common.batch import header as batch

@@ -13,7 +13,6 @@ import msgspec
 
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import NEVER, RunState
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
@@ -29,6 +28,7 @@ from minimq_broker.log.entry import (
     transaction_of,
 )
 from minimq_broker.log.recovery import recover
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission

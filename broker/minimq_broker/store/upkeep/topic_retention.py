@@ -11,13 +11,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from minimq_broker.core.facts import Topic
-from minimq_broker.core.state import QueueKey, State
 from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rows import position_in, size_in
 from minimq_broker.log.segment import Segment
+from minimq_broker.state.facts import Topic
+from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.record_limit import ALWAYS_WRITTEN
 

@@ -12,7 +12,15 @@ from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.core.facts import (
+from minimq_broker.core.group_index import GroupIndex
+from minimq_broker.core.groups import GroupConfig
+from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueKey, DueSkipped
+from minimq_broker.core.held.staging import BatchStaged
+from minimq_broker.core.held.transactions import TransactionTable
+from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.core.popping.pop_runs import PopMoved
+from minimq_broker.core.term_history import MAX_TERMS, TermStart
+from minimq_broker.state.facts import (
     AccessSet,
     AtomicBegun,
     CommittedOffset,
@@ -34,16 +42,8 @@ from minimq_broker.core.facts import (
     TransactionPrepared,
     TransactionsExpired,
 )
-from minimq_broker.core.group_index import GroupIndex
-from minimq_broker.core.groups import GroupConfig
-from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueKey, DueSkipped
-from minimq_broker.core.held.staging import BatchStaged
-from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import PopMoved
-from minimq_broker.core.producers import ProducerTable
-from minimq_broker.core.queue_ends import BatchApplied, QueueEnd, QueueKey
-from minimq_broker.core.term_history import MAX_TERMS, TermStart
+from minimq_broker.state.producers import ProducerTable
+from minimq_broker.state.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_common.errors import NoPermission, QueueNotFound, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX

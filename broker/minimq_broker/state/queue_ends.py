@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_broker.core.held.delays import DueKey
-from minimq_broker.core.producers import Place
+from minimq_broker.state.producers import Place
 
 
 class QueueKey(NamedTuple):
