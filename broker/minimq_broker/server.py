@@ -15,6 +15,7 @@ from typing import Protocol
 import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
+from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.upkeep.retention import RetentionRules
@@ -43,7 +44,6 @@ from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.slow_disk import SlowDisk
 from minimq_broker.services.upkeep.status import Identity
-from minimq_broker.store.message_store import StoreOptions
 from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl

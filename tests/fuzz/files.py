@@ -27,7 +27,7 @@ from typing import Any, Final
 import lmdb
 
 from fuzz.specimens import OWNER, Truth, key_of, make, records
-from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError

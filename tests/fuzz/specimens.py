@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.data_dir import Owner
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.entry import EntryHeader
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.message_store import MessageStore
 
 Keeps = Callable[[QueueKey, int], bool]
 

@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
+from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staging import HalfOutcome, TransactionId
 from minimq_broker.log.commit_log import CommitLog
@@ -23,8 +25,6 @@ from minimq_broker.state.facts import (
 )
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.store.held.half_drafts import EndJob
-from minimq_broker.store.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
-from minimq_broker.store.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.store.popping.pop_drafts import PopJob
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch

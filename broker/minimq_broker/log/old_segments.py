@@ -15,7 +15,7 @@ from minimq_broker.state.state import QueueKey
 from minimq_broker.store.upkeep.topic_retention import TopicRetention, is_kept
 
 if TYPE_CHECKING:
-    from minimq_broker.store.message_store import MessageStore
+    from minimq_broker.commit.message_store import MessageStore
 
 
 @dataclass(frozen=True, slots=True)

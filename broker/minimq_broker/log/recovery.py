@@ -6,12 +6,12 @@ import logging
 import time
 from pathlib import Path
 
+from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.log.checkpoint import Checkpoint, DamagedCheckpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.lmdb_file import DamagedFile, set_aside
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.confirmation import Confirmation
 from minimq_common.errors import CopyNeeded, CorruptEntry
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.names import DEAD_LETTER_PREFIX
 
 #: The label of the series that sums up all topics, or pairs of group and topic, beyond the bound. Not a legal name.

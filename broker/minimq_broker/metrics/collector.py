@@ -14,6 +14,7 @@ from itertools import islice
 
 from prometheus_client.core import Metric
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.core.held.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
@@ -25,7 +26,6 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import OUTCOME_NAMES
 from minimq_broker.services.limits import LIMITS
 from minimq_broker.services.upkeep.status import Identity
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop

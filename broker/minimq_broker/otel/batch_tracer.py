@@ -21,7 +21,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
-from minimq_broker.store.jobs import AppendJob
+from minimq_broker.commit.jobs import AppendJob
 from minimq_common.properties import parsed_parent
 from minimq_common.serving import daemon
 

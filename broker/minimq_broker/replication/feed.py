@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import grpc.aio
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.core.in_sync import InSync
 from minimq_broker.replication.copying import FRAME_BYTES
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.streams import StreamWriter
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import replication_pb2
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc
 import grpc.aio
 
+from minimq_broker.commit.jobs import ReplicaJob
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.copying import take_copy
@@ -19,7 +20,6 @@ from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.segment_repair import SegmentRepair
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
-from minimq_broker.store.jobs import ReplicaJob
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport

@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc.aio
 
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_broker.core.held.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.streams import AnswerStream
-from minimq_broker.store.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, Unavailable
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller

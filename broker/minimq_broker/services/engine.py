@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from minimq_broker.commit.jobs import AppendJob, Job
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.core.groups import GroupTable
 from minimq_broker.core.leases import LeaseKey, LeaseTable
 from minimq_broker.core.popping.pop_runs import PopKey
@@ -21,8 +23,6 @@ from minimq_broker.services.streams import Streams
 from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_broker.store.jobs import AppendJob, Job
-from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.errors import Fenced
 from minimq_common.model import first_epoch
 from minimq_common.security.caller import current_caller

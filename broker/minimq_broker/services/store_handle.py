@@ -13,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from minimq_broker.commit.jobs import Notify
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.state.state import State
-from minimq_broker.store.jobs import Notify
-from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import CopyInterrupted, SystemBusy
 

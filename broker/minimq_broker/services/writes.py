@@ -10,12 +10,12 @@ from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
 from minimq_broker.services.administration import log_change
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import Limits
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
 from minimq_common.errors import MiniMQError, SystemBusy
 
 if TYPE_CHECKING:

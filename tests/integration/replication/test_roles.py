@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.segment import Segment
@@ -26,7 +27,6 @@ from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
 from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic, TopicDeleted, TopicSet
-from minimq_broker.store.message_store import MessageStore, StoreOptions
 from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc

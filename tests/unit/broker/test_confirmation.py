@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from minimq_broker.commit import writer
+from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.log import recovery
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.state.facts import Topic, TopicSet
-from minimq_broker.store import writer
-from minimq_broker.store.jobs import AppendStatus
 from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

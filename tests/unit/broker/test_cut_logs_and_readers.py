@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.offsets import OffsetService
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, NotMaster, OffsetOutOfRange
 from minimq_proto.v1 import broker_pb2

@@ -11,6 +11,8 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
+from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopKey, Run, RunState
 from minimq_broker.core.popping.poppers import Blocking
@@ -22,8 +24,6 @@ from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, 
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
-from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.header import read_header

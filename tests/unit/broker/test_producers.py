@@ -10,13 +10,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
+from minimq_broker.commit.commit_group import CommitGroup
+from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.log.entry import effect
 from minimq_broker.state.facts import Fact, Topic, TopicDeleted, TopicSet
 from minimq_broker.state.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows, load_row
-from minimq_broker.store.commit_group import CommitGroup
-from minimq_broker.store.jobs import AppendJob, AppendStatus
 from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, StaleSequence
 from support.stores import numbered_batch

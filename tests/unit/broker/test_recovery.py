@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.jobs import AppendStatus
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 

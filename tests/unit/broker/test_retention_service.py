@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
+from minimq_broker.commit.message_store import StoredBatch, StoreOptions
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
 from minimq_broker.log.checkpoint import Checkpoint
@@ -28,8 +30,6 @@ from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.jobs import AppendJob
-from minimq_broker.store.message_store import StoredBatch, StoreOptions
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange

@@ -12,13 +12,13 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.services import pull
 from minimq_broker.services.append import MAX_WAITING, AppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
-from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2

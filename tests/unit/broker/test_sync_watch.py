@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minimq_broker.store.sync_watch import SyncWatch
+from minimq_broker.commit.sync_watch import SyncWatch
 
 
 def test_the_slowest_sync_of_a_minute_and_the_running_one_count() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
@@ -16,7 +17,6 @@ from minimq_broker.services.held import transactions
 from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.state.facts import StagedSequences, TransactionDecided
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import broker_pb2

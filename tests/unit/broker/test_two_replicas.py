@@ -15,6 +15,7 @@ from contextlib import closing
 
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.term_history import common_point
 from minimq_broker.state.facts import (
@@ -29,7 +30,6 @@ from minimq_broker.state.facts import (
     TransactionDecided,
 )
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.upkeep.check import compare_directories
 from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.batch.records import RecordBatch

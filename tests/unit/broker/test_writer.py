@@ -10,12 +10,12 @@ from typing import Any
 import lmdb
 import pytest
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.log import commit_log
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.rows import Row
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.jobs import AppendJob
 from minimq_common.batch import header as batch
 from minimq_common.errors import InternalError, StoreError, StoreFull
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from minimq_broker.commit.jobs import PublishJob
 from minimq_broker.core.held.staging import IdleExpiry, TransactionId
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.log.clock import now_ms
@@ -20,7 +21,6 @@ from minimq_broker.state.facts import (
     TransactionsExpired,
 )
 from minimq_broker.state.state import State
-from minimq_broker.store.jobs import PublishJob
 from minimq_common.errors import InvalidArgument, StoreError, StoreFull, TransactionExpired
 from minimq_common.names import check_producer_group, check_transaction, half_name
 from minimq_common.serving.periodic import PeriodicTask

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import lmdb
 
+from minimq_broker.commit.message_store import StoredBatch
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, Settle
 from minimq_broker.log.clock import PopClock
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
@@ -17,7 +18,6 @@ from minimq_broker.services.engine import Engine
 from minimq_broker.services.pull import batch_parts, fill_batch
 from minimq_broker.services.streams import AnswerStream
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.message_store import StoredBatch
 from minimq_common.errors import CorruptEntry, MiniMQError
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS

@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import lmdb
 
+from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.log.clock import PopClock, now_ms
@@ -24,7 +25,6 @@ from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, 
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
 from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.jobs import AppendJob
 from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission

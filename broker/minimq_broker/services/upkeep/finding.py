@@ -8,6 +8,7 @@ import time
 
 import lmdb
 
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.core.leases import LeaseKey
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import RunState
@@ -17,7 +18,6 @@ from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.message_store import MessageStore
 from minimq_common.errors import CorruptEntry, InvalidArgument, OffsetOutOfRange, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.security.access_rule import Resource

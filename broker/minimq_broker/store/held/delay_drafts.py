@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from minimq_broker.commit.jobs import AppendJob, DueJob, RecallJob
 from minimq_broker.core.held.delays import (
     MAX_DELAY_MS,
     BatchDelayed,
@@ -27,11 +28,10 @@ from minimq_broker.state.state import QueueKey
 from minimq_broker.store.held.due_index import DueIndex, batch_in
 from minimq_broker.store.held.due_table import DueRow
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
-from minimq_broker.store.jobs import AppendJob, DueJob, RecallJob
 from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, StoreFull
 
 if TYPE_CHECKING:
-    from minimq_broker.store.commit_group import CommitGroup
+    from minimq_broker.commit.commit_group import CommitGroup
 
 log = logging.getLogger(__name__)
 

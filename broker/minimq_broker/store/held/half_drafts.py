@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from minimq_broker.commit.jobs import Job
 from minimq_broker.core.held.staging import HalfOutcome, StagedBatch, TransactionId, size_of
 from minimq_broker.core.held.transactions import TransactionTable, check_producer, ended
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import HalfEnded
-from minimq_broker.store.jobs import Job
 from minimq_common.names import is_half_name
 
 if TYPE_CHECKING:
-    from minimq_broker.store.commit_group import CommitGroup
+    from minimq_broker.commit.commit_group import CommitGroup
 
 #: Limits on the batches published in one commit, so that other jobs do not wait long. Small ones cost time, hence the
 #: number.

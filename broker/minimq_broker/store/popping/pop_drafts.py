@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from minimq_broker.commit.jobs import Job
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import (
     Claim,
@@ -24,11 +25,10 @@ from minimq_broker.core.popping.pop_runs import (
 )
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_broker.store.jobs import Job
 from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
 
 if TYPE_CHECKING:
-    from minimq_broker.store.commit_group import CommitGroup
+    from minimq_broker.commit.commit_group import CommitGroup
 
 #: Stands for the end of a queue after the batches of the same commit group.
 AS_WRITTEN = -1

@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Set
 from typing import NamedTuple
 
+from minimq_broker.commit.jobs import Job, Notify
 from minimq_broker.state.state import QueueEnd, QueueKey
-from minimq_broker.store.jobs import Job, Notify
 from minimq_common.errors import MiniMQError
 
 

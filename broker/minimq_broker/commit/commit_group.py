@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.core.held.staging import (
     BatchStaged,
@@ -36,7 +37,6 @@ from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, 
 from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
-from minimq_broker.store.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
 from minimq_broker.store.popping.pop_drafts import PopDrafts
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (

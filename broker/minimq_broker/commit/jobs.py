@@ -19,7 +19,7 @@ from minimq_common.batch.header import Header
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from minimq_broker.store.commit_group import CommitGroup
+    from minimq_broker.commit.commit_group import CommitGroup
     from minimq_broker.store.popping.pop_drafts import PopJob
 
 
