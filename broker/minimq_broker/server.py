@@ -19,6 +19,7 @@ from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.upkeep.retention import RetentionRules
+from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import FILE_NAME as CLOCK
 from minimq_broker.log.clock import DeletionClock, lease_clock, now_ms
 from minimq_broker.log.data_dir import Owner
@@ -39,7 +40,6 @@ from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.upkeep.compactor import Compactor
-from minimq_broker.services.upkeep.group_deletion import idle_groups
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.slow_disk import SlowDisk

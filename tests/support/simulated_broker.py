@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from minimq.receiving.member_state import Grant
-from minimq_broker.core.groups import GroupConfig, GroupTable
-from minimq_broker.core.leases import Granted, LeaseEvent, LeaseKey, LeaseTable, Wanted
+from minimq_broker.groups.groups import GroupConfig, GroupTable
+from minimq_broker.groups.leases import Granted, LeaseEvent, LeaseKey, LeaseTable, Wanted
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 from support.simulation import GROUP, TOPICS, Process, Session, Violation, key_of, short

@@ -9,7 +9,7 @@ from minimq.rebalance import allocate_group
 from minimq.receiving.assignment import RebalanceSchedule, SharedTopics, shared_topics
 from minimq.receiving.broker_sessions import Heartbeats
 from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step, Trust
-from minimq_broker.core.groups import Members
+from minimq_broker.groups.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MemberList, MessageQueue
 from support.simulated_broker import SimulatedBroker

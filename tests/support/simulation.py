@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from minimq_broker.core.leases import LeaseKey
+from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.state.state import QueueKey
 from minimq_common.model import MessageQueue
 

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 
 from minimq_broker.commit.jobs import AppendJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.core.groups import GroupTable
-from minimq_broker.core.leases import LeaseKey, LeaseTable
 from minimq_broker.core.popping.pop_runs import PopKey
 from minimq_broker.core.popping.poppers import Blocking, Poppers
+from minimq_broker.groups.groups import GroupTable
+from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.limits import LimitRefusals, Limits

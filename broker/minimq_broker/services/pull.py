@@ -12,7 +12,7 @@ import grpc.aio
 import lmdb
 
 from minimq_broker.commit.message_store import StoredBatch
-from minimq_broker.core.leases import LeaseKey
+from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.services.engine import Engine

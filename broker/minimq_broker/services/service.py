@@ -6,25 +6,25 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from minimq_broker.core.idle_groups import GroupExpiry
+from minimq_broker.groups.group_deletion import GroupDeletion
+from minimq_broker.groups.group_service import GroupService
+from minimq_broker.groups.idle_groups import GroupExpiry
+from minimq_broker.groups.offsets import GroupBeginnings, OffsetService
+from minimq_broker.groups.session import SessionService
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.groups import GroupService
 from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.held.delaying import DelayService
 from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.held.transactions import TransactionService
-from minimq_broker.services.offsets import GroupBeginnings, OffsetService
 from minimq_broker.services.popping.popping import PopService
 from minimq_broker.services.pull import PullService
-from minimq_broker.services.session import SessionService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.upkeep.finding import FindService, TraceService
-from minimq_broker.services.upkeep.group_deletion import GroupDeletion
 from minimq_broker.services.upkeep.status import Identity, Replication, StatusService
 from minimq_common.wire.dispatcher import Serve
 

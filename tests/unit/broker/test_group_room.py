@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.core import groups
-from minimq_broker.core.groups import GroupConfig, GroupTable, Members, Share
+from minimq_broker.groups import groups
+from minimq_broker.groups.groups import GroupConfig, GroupTable, Members, Share
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
 

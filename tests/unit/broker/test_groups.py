@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core import groups as groups_module
-from minimq_broker.core.groups import GroupConfig, GroupTable, Members
+from minimq_broker.groups import groups as groups_module
+from minimq_broker.groups.groups import GroupConfig, GroupTable, Members
 from minimq_common.errors import GroupConflict
 from minimq_common.model import MessageQueue
 from support.cases import for_each

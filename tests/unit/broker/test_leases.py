@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from minimq_broker.core.leases import Fencing, Granted, LeaseEvent, LeaseKey, LeaseStatus, LeaseTable, Wanted
+from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, LeaseStatus, LeaseTable, Wanted
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import Fenced
 from support.cases import for_each

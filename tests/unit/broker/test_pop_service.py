@@ -16,8 +16,8 @@ from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.popping.pop_queue import PopQueue
 from minimq_broker.core.popping.pop_runs import PopKey, Run, RunState
 from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.offsets import GroupBeginnings
 from minimq_broker.services.popping import popping
 from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.services.session_table import Session, SessionKey, SessionTable
+from minimq_broker.groups.session_table import Session, SessionKey, SessionTable
 from minimq_common.errors import GroupConflict
 
 ALICE, BOB = SessionKey("alice", "g", "worker"), SessionKey("bob", "g", "worker")

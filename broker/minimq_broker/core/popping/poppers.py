@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minimq_broker.core.client_runs import is_newer
+from minimq_broker.groups.client_runs import is_newer
 from minimq_common.errors import GroupConflict
 
 #: Refused members that are remembered and notified; others have to retry.

@@ -9,9 +9,9 @@ from operator import add
 from typing import NamedTuple
 
 from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
+from minimq_broker.groups.offsets import check_new_group
 from minimq_broker.log.clock import PopClock
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.offsets import check_new_group
 from minimq_broker.services.popping.pop_answers import PopAnswers
 from minimq_broker.state.state import State
 from minimq_broker.store.popping.pop_drafts import PopStep

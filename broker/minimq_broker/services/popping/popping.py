@@ -14,12 +14,12 @@ import grpc.aio
 import lmdb
 
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.core.client_runs import fenced
 from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
+from minimq_broker.groups.client_runs import fenced
+from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import PopClock, now_ms
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.offsets import Beginning, GroupBeginnings
 from minimq_broker.services.popping.blocking import blocking
 from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.leases import LeaseKey
+from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted
