@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq_broker.core.popping.pop_runs import MAX_HELD
-from minimq_broker.services.popping.pop_clients import MAX_CLIENTS, MAX_TOPICS
-from minimq_broker.services.popping.popping import MAX_PENDING_SPANS, MAX_PENDING_STEPS
+from minimq_broker.features.work_queues.pop_clients import MAX_CLIENTS, MAX_TOPICS
+from minimq_broker.features.work_queues.pop_runs import MAX_HELD
+from minimq_broker.features.work_queues.popping import MAX_PENDING_SPANS, MAX_PENDING_STEPS
 from minimq_common.errors import SystemBusy
 from minimq_common.wire.protocol_bounds import MAX_SPANS, MAX_TAKEN
 from minimq_proto.v1 import broker_pb2

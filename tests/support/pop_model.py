@@ -6,10 +6,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from minimq_broker.core.popping import pop_blocks
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import NEVER, Leave, PopKey, PopMoved, PopOutcome, Run, RunState, Settle, Take
-from minimq_broker.store.popping.pop_drafts import PopStep
+from minimq_broker.features.work_queues import pop_blocks
+from minimq_broker.features.work_queues.pop_drafts import PopStep
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
+    NEVER,
+    Leave,
+    PopKey,
+    PopMoved,
+    PopOutcome,
+    Run,
+    RunState,
+    Settle,
+    Take,
+)
 from minimq_common.errors import InvalidArgument
 
 

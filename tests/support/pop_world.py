@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import (
+from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
     Leave,
     PopKey,
     PopMoved,
@@ -40,7 +41,6 @@ from minimq_broker.state.facts import (
 )
 from minimq_broker.state.state import State
 from minimq_broker.state.state_rows import changed_rows, load_row
-from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from support.pop_model import PopLimits, PopModel
 
 GROUPS = ("workers", "others")

@@ -26,13 +26,13 @@ from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSourc
 from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import Settlement
-from minimq_broker.core.popping.pop_runs import PopKey, Take, handle_epoch
+from minimq_broker.features.work_queues.pop_clients import settle_step
+from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
+from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch
 from minimq_broker.log import clock as pop_clock
 from minimq_broker.log.clock import PopClock
-from minimq_broker.services.popping.pop_clients import settle_step
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
 from minimq_broker.state.state import State
-from minimq_broker.store.popping.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_common.errors import HandleExpired, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED

@@ -19,7 +19,8 @@ from minimq_broker.core.held.staging import (
     TransactionId,
     check_room,
 )
-from minimq_broker.core.popping.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_drafts import PopDrafts
+from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import (
     HEADER_BYTES,
@@ -37,7 +38,6 @@ from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, 
 from minimq_broker.store.held.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.store.held.due_table import DueRow, due_rows_of
 from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
-from minimq_broker.store.popping.pop_drafts import PopDrafts
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import PopKey, RunState
-from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import PopKey, RunState
+from minimq_broker.features.work_queues.poppers import Blocking
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey

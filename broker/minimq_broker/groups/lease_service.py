@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from minimq_broker.core.popping.deliveries import OwnedQueue, after_death, withdrawn
+from minimq_broker.features.work_queues.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import now_ms

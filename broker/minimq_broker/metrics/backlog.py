@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.popping.pop_runs import PopKey
-from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.features.work_queues.pop_runs import PopKey
+from minimq_broker.features.work_queues.poppers import Blocking
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
 

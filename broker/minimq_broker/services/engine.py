@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from minimq_broker.commit.jobs import AppendJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.core.popping.pop_runs import PopKey
-from minimq_broker.core.popping.poppers import Blocking, Poppers
+from minimq_broker.features.work_queues.pop_runs import PopKey
+from minimq_broker.features.work_queues.poppers import Blocking, Poppers
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms

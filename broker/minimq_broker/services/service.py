@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.idle_groups import GroupExpiry
@@ -21,7 +22,6 @@ from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.held.delaying import DelayService
 from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.held.transactions import TransactionService
-from minimq_broker.services.popping.popping import PopService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.upkeep.finding import FindService, TraceService

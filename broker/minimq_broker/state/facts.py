@@ -6,8 +6,8 @@ import msgspec
 
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueSkipped
 from minimq_broker.core.held.staging import HalfOutcome
-from minimq_broker.core.popping.pop_runs import PopMoved
 from minimq_broker.core.upkeep.retention import RetentionRules
+from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.groups import GroupConfig
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission, TopicId

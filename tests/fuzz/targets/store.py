@@ -21,7 +21,7 @@ from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.core.held.delays import DueKey
 from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
-from minimq_broker.core.popping.pop_runs import Run, RunState
+from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
 from minimq_broker.log.lmdb_file import DAMAGE

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.commit.jobs import AppendStatus
-from minimq_broker.core.popping.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
+from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
+from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect
 from minimq_broker.state.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
-from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import (
     CorruptEntry,
     Fenced,

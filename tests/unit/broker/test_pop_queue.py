@@ -12,9 +12,10 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from minimq_broker.core.popping import pop_blocks, pop_queue
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import (
+from minimq_broker.features.work_queues import pop_blocks, pop_queue
+from minimq_broker.features.work_queues.pop_drafts import PopDraft
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
     MAX_HELD,
     Claim,
     Leave,
@@ -30,7 +31,6 @@ from minimq_broker.core.popping.pop_runs import (
     handle_epoch,
 )
 from minimq_broker.state.facts import decode_fact, encode_fact
-from minimq_broker.store.popping.pop_drafts import PopDraft
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 from support.cases import for_each
 

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from minimq_broker.core.popping import pop_blocks, pop_queue
+from minimq_broker.features.work_queues import pop_blocks, pop_queue
 from minimq_broker.log import clock as pop_clock
 from minimq_broker.log.clock import PopClock
 from support.chance import SEED

@@ -13,15 +13,15 @@ import pytest
 
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import PopKey, Run, RunState
-from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.features.work_queues import popping
+from minimq_broker.features.work_queues.blocking import blocking
+from minimq_broker.features.work_queues.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import PopKey, Run, RunState
+from minimq_broker.features.work_queues.poppers import Blocking
+from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.popping import popping
-from minimq_broker.services.popping.blocking import blocking
-from minimq_broker.services.popping.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
-from minimq_broker.services.popping.popping import PopService
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_broker.store.upkeep.check import check_directory

@@ -16,8 +16,9 @@ import pytest
 
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoredBatch, StoreOptions
-from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopReader
+from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.clock import PopClock
 from minimq_broker.log.old_segments import OldSegments
@@ -25,7 +26,6 @@ from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
-from minimq_broker.services.popping.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet

@@ -9,10 +9,10 @@ import time
 import lmdb
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import RunState
 from minimq_broker.core.upkeep import batch_search
 from minimq_broker.core.upkeep.batch_search import Search
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.engine import Engine

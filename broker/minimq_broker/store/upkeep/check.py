@@ -14,8 +14,8 @@ import lmdb
 import msgspec
 
 from minimq_broker.core.held.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import RunState
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.log.checkpoint import POSITION_KEY, ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory

@@ -11,8 +11,8 @@ from typing import Any
 import lmdb
 import msgspec
 
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import NEVER, RunState
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import NEVER, RunState
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory

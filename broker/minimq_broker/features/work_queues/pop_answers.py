@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import lmdb
 
 from minimq_broker.commit.message_store import StoredBatch
-from minimq_broker.core.popping.pop_runs import PopKey, PopOutcome, Run, Settle
+from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run, Settle
 from minimq_broker.log.clock import PopClock
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.services.engine import Engine

@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from minimq_broker.core.popping import pop_lanes
-from minimq_broker.core.popping.due_times import DueTimes
-from minimq_broker.core.popping.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
-from minimq_broker.core.popping.pop_runs import (
+from minimq_broker.features.work_queues import pop_lanes
+from minimq_broker.features.work_queues.due_times import DueTimes
+from minimq_broker.features.work_queues.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
+from minimq_broker.features.work_queues.pop_runs import (
     MAX_BITMAPS,
     MAX_HELD,
     MAX_LOST,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from minimq_broker.core.popping.pop_runs import Run, RunState, Stretch, add_run
+from minimq_broker.features.work_queues.pop_runs import Run, RunState, Stretch, add_run
 
 FREE, OUT = RunState.FREE, RunState.OUT
 

@@ -6,8 +6,8 @@ import struct
 
 import lmdb
 
-from minimq_broker.core.popping.pop_runs import PopKey
-from minimq_broker.core.popping.poppers import Blocking
+from minimq_broker.features.work_queues.pop_runs import PopKey
+from minimq_broker.features.work_queues.poppers import Blocking
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.engine import Engine
 from minimq_broker.state.state import QueueKey

@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from minimq_broker.commit.jobs import Job
-from minimq_broker.core.popping.pop_queue import PopQueue
-from minimq_broker.core.popping.pop_runs import (
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
     Claim,
     Leave,
     PopKey,

@@ -14,18 +14,18 @@ import grpc.aio
 import lmdb
 
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.core.popping.pop_runs import Leave, PopKey, PopOutcome, Settle
+from minimq_broker.features.work_queues.blocking import blocking
+from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
+from minimq_broker.features.work_queues.pop_clients import PopClients, PopClientStream, Popper, settle_step
+from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
+from minimq_broker.features.work_queues.pop_line import PopLine, WaitingTake
+from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
 from minimq_broker.groups.client_runs import fenced
 from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import PopClock, now_ms
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.popping.blocking import blocking
-from minimq_broker.services.popping.pop_answers import MAX_WAITING, PopAnswers, PopReader
-from minimq_broker.services.popping.pop_clients import PopClients, PopClientStream, Popper, settle_step
-from minimq_broker.services.popping.pop_line import PopLine, WaitingTake
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.popping.pop_drafts import PopJob, PopStep
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX, check_client_id, check_group

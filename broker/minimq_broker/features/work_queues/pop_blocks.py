@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from minimq_broker.core.popping.pop_runs import NEVER, Run, RunState, Status
+from minimq_broker.features.work_queues.pop_runs import NEVER, Run, RunState, Status
 from minimq_common.errors import StoreError
 
 #: Offsets of one block. Larger blocks need less memory, smaller ones less time for each change.

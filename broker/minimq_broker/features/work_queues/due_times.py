@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from minimq_broker.core.popping.pop_runs import NEVER
+from minimq_broker.features.work_queues.pop_runs import NEVER
 
 _SPARE = 64
 
