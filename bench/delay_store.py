@@ -21,7 +21,7 @@ from processes import anonymous_bytes
 
 from minimq_broker.commit.jobs import AppendJob, DueJob, FactJob, Job, RecallJob
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.core.held.delays import Delay, DueKey
+from minimq_broker.features.delayed.delays import Delay, DueKey
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder

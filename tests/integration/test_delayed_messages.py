@@ -16,7 +16,7 @@ from msgspec import structs
 
 from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt, SimpleConsumer, aio
 from minimq.administration.recall_handle import RecallHandle
-from minimq_broker.core.held.delays import MAX_DELAY_MS
+from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from minimq_proto.v1 import broker_pb2, delay_pb2
 from support.command import Minimq

@@ -10,8 +10,8 @@ from typing import Any, TypeVar, cast
 
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
-from minimq_broker.core.held.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.core.held.staging import HalfOutcome, TransactionId
+from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.features.work_queues.pop_drafts import PopJob
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.rows import ReadLimits

@@ -23,13 +23,13 @@ from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
 from minimq_broker.core.held.staging import StagingLimits
+from minimq_broker.features.delayed.delay_drafts import DelayLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import no_room
 from minimq_broker.log.recovery import truncate
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.held.delay_drafts import DelayLimits
 from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MiniMQError, NotMaster, StoreError
 from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 

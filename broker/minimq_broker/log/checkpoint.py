@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import lmdb
 import msgspec
 
-from minimq_broker.core.held.delays import NO_KEY, DueKey
+from minimq_broker.features.delayed.delays import NO_KEY, DueKey
 from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb
 from minimq_broker.state.state import State
 from minimq_broker.state.state_rows import changed_rows, load_row

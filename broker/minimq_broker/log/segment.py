@@ -26,6 +26,7 @@ from typing import Any, cast
 
 import lmdb
 
+from minimq_broker.features.delayed.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
 from minimq_broker.log.entry import (
     HEADER_BYTES,
     KIND_AT,
@@ -50,7 +51,6 @@ from minimq_broker.log.rows import (
     unpack_row,
 )
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.held.due_table import DUE_TABLE, DueRow, DueTable, due_rows_of
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, walk_file
 from minimq_common.files.sealed_rows import RowDamage, seal, unseal

@@ -9,7 +9,7 @@ from typing import Any
 import grpc.aio
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
-from minimq_broker.core.held.delays import Delay
+from minimq_broker.features.delayed.delays import Delay
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits

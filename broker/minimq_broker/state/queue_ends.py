@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.core.held.delays import DueKey
+from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.state.producers import Place
 
 

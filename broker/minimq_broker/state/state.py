@@ -12,10 +12,17 @@ from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.core.held.delays import BatchDelayed, BatchesRecalled, DelaysSetBack, DelayTable, DueKey, DueSkipped
 from minimq_broker.core.held.staging import BatchStaged
 from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
+from minimq_broker.features.delayed.delays import (
+    BatchDelayed,
+    BatchesRecalled,
+    DelaysSetBack,
+    DelayTable,
+    DueKey,
+    DueSkipped,
+)
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.group_index import GroupIndex

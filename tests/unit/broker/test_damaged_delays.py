@@ -11,7 +11,7 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.core.held.delays import DueKey, RecallOutcome
+from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.log.lmdb_file import DAMAGE

@@ -12,9 +12,9 @@ from random import Random
 import pytest
 
 from minimq_broker.commit.jobs import AppendStatus
-from minimq_broker.core.held.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
-from minimq_broker.store.held import delay_drafts
-from minimq_broker.store.held.due_index import DelayedRange
+from minimq_broker.features.delayed import delay_drafts
+from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
+from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from support.chance import SEED, rounds

@@ -15,7 +15,7 @@ from weakref import WeakMethod
 
 import lmdb
 
-from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, BatchesRecalled, DueKey
+from minimq_broker.features.delayed.delays import NO_KEY, BatchDelayed, BatchesRecalled, DueKey
 from minimq_broker.state.state import Effect
 
 DUE_TABLE = b"due"

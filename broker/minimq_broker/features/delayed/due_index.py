@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 
-from minimq_broker.core.held.delays import NO_KEY, BatchDelayed, DueKey, DueMark
+from minimq_broker.features.delayed.delays import NO_KEY, BatchDelayed, DueKey, DueMark
+from minimq_broker.features.delayed.due_table import DueRow, key_after, key_from
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import delay_of, delayed_batch, effect
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
-from minimq_broker.store.held.due_table import DueRow, key_after, key_from
 from minimq_common.errors import CorruptEntry, StoreError
 
 #: Rows that are examined for one page of a listing.
