@@ -16,10 +16,11 @@ import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.features.delayed.delaying import DueTimer
+from minimq_broker.features.staged.staging import StagingLimits
+from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import FILE_NAME as CLOCK
 from minimq_broker.log.clock import DeletionClock, lease_clock, now_ms
@@ -36,7 +37,6 @@ from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.engine import Engine, EngineObserver
-from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
 from minimq_broker.services.upkeep.compactor import Compactor

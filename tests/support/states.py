@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.held.transactions import TransactionTable
+from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.recovery import recover

@@ -10,8 +10,9 @@ from typing import Any, TypeVar, cast
 
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
-from minimq_broker.core.held.staging import HalfOutcome, TransactionId
 from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
+from minimq_broker.features.staged.half_drafts import EndJob
+from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.work_queues.pop_drafts import PopJob
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.rows import ReadLimits
@@ -25,7 +26,6 @@ from minimq_broker.state.facts import (
     TransactionDecided,
 )
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.held.half_drafts import EndJob
 from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder

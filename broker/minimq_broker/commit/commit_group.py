@@ -9,7 +9,11 @@ from functools import cached_property
 from typing import NamedTuple
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
-from minimq_broker.core.held.staging import (
+from minimq_broker.features.delayed.delay_drafts import DelayDrafts, DelayLimits
+from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
+from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
+from minimq_broker.features.staged.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
+from minimq_broker.features.staged.staging import (
     BatchStaged,
     Staged,
     StagedBatch,
@@ -18,9 +22,6 @@ from minimq_broker.core.held.staging import (
     TransactionId,
     check_room,
 )
-from minimq_broker.features.delayed.delay_drafts import DelayDrafts, DelayLimits
-from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
-from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
 from minimq_broker.features.work_queues.pop_drafts import PopDrafts
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.log.commit_log import CommitLog
@@ -37,7 +38,6 @@ from minimq_broker.log.rows import Row, row_of
 from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
 from minimq_broker.state.producers import PendingBatches, Place
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
-from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
     CorruptEntry,

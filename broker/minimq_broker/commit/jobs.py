@@ -9,9 +9,9 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from minimq_broker.core.changes import AdminChange, change_of
-from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DueIndex
+from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State

@@ -22,8 +22,8 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import AppendStatus, Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
-from minimq_broker.core.held.staging import StagingLimits
 from minimq_broker.features.delayed.delay_drafts import DelayLimits
+from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.disk import no_room

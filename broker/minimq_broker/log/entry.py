@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import google_crc32c
 
-from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.features.delayed.delays import BatchDelayed, DueKey
+from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.state.producers import Place
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey

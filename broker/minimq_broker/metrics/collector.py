@@ -15,7 +15,7 @@ from itertools import islice
 from prometheus_client.core import Metric
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.held.staging import HalfOutcome
+from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog

@@ -10,8 +10,8 @@ import grpc.aio
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_broker.features.delayed.delays import Delay
+from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.transactions import transaction_of
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.streams import AnswerStream
 from minimq_common.batch import header as batch

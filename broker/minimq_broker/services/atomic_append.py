@@ -10,7 +10,8 @@ from typing import Any
 import grpc.aio
 
 from minimq_broker.commit.jobs import AppendJob, AtomicJob
-from minimq_broker.core.held.staging import HalfOutcome
+from minimq_broker.features.staged.halves import HalfService
+from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.features.work_queues.pop_clients import settle_step, spans_of
 from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
@@ -18,7 +19,6 @@ from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.offsets import OffsetService
 from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.halves import HalfService
 from minimq_broker.services.streams import AnswerStream
 from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group, dead_letter_topic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from minimq_broker.core.held.staging import HalfOutcome
+from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_common.serving.histogram import SECONDS, Histogram
 
 

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minimq_broker.features.delayed.delaying import DelayService
+from minimq_broker.features.staged.halves import HalfService
+from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
@@ -20,8 +22,6 @@ from minimq_broker.services.append import AppendService
 from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.held.attending import AttendService, ReplyService
-from minimq_broker.services.held.halves import HalfService
-from minimq_broker.services.held.transactions import TransactionService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.upkeep.finding import FindService, TraceService

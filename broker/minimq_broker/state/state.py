@@ -12,8 +12,6 @@ from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.core.held.staging import BatchStaged
-from minimq_broker.core.held.transactions import TransactionTable
 from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_broker.features.delayed.delays import (
     BatchDelayed,
@@ -23,6 +21,8 @@ from minimq_broker.features.delayed.delays import (
     DueKey,
     DueSkipped,
 )
+from minimq_broker.features.staged.staging import BatchStaged
+from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.group_index import GroupIndex

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.held.staging import StageKey, TransactionId
 from minimq_broker.core.term_history import TermStart
+from minimq_broker.features.staged.staging import StageKey, TransactionId
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.groups.groups import GroupConfig

@@ -19,8 +19,8 @@ from msgspec import UNSET, UnsetType
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
-from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.features.delayed.delays import DueKey
+from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from minimq_broker.core.held.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.features.delayed.delays import DueKey
+from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.log.entry import (
     EntryKind,
     batch_at,

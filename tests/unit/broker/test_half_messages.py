@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.held import transactions
-from minimq_broker.core.held.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.store.held import half_drafts
+from minimq_broker.features.staged import half_drafts, transactions
+from minimq_broker.features.staged.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
 from support.states import rows, rows_from_scratch
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.held.staging import (
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.delayed.delays import DueKey
+from minimq_broker.features.staged.staging import (
     BatchStaged,
     IdleExpiry,
     Staged,
@@ -19,9 +21,7 @@ from minimq_broker.core.held.staging import (
     TransactionId,
     check_room,
 )
-from minimq_broker.core.held.transactions import TransactionTable
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
-from minimq_broker.features.delayed.delays import DueKey
+from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.state.facts import (
     Fact,
     PublicationSkipped,

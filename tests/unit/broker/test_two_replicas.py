@@ -16,8 +16,8 @@ from contextlib import closing
 import pytest
 
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.core.held.staging import TransactionId
 from minimq_broker.core.term_history import common_point
+from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,

@@ -21,13 +21,13 @@ from minimq_broker.features.delayed.delays import (
 )
 from minimq_broker.features.delayed.due_index import DueIndex, batch_in
 from minimq_broker.features.delayed.due_table import DueRow
+from minimq_broker.features.staged.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.disk_levels import DiskLevel
 from minimq_broker.log.entry import delayed_batch, delayed_entry
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import Place
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.held.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES
 from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, StoreFull
 
 if TYPE_CHECKING:

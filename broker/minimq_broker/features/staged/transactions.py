@@ -21,7 +21,8 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.held.staging import (
+from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.staged.staging import (
     BatchStaged,
     Ending,
     HalfOutcome,
@@ -35,7 +36,6 @@ from minimq_broker.core.held.staging import (
     TransactionId,
     size_of,
 )
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.state.facts import (
     HalfEnded,
     PublicationSkipped,

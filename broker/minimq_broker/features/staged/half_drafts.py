@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minimq_broker.commit.jobs import Job
-from minimq_broker.core.held.staging import HalfOutcome, StagedBatch, TransactionId, size_of
-from minimq_broker.core.held.transactions import TransactionTable, check_producer, ended
+from minimq_broker.features.staged.staging import HalfOutcome, StagedBatch, TransactionId, size_of
+from minimq_broker.features.staged.transactions import TransactionTable, check_producer, ended
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import HalfEnded
 from minimq_common.names import is_half_name
