@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from minimq import LocalCluster, Message, Producer
-from minimq_broker.services.held.attending import MAX_UNREAD_BYTES
+from minimq_broker.features.requests.attending import MAX_UNREAD_BYTES
 from minimq_common.errors import InvalidArgument
 from minimq_common.properties import inbox_of, reply_to
 from minimq_common.wire.rpc import from_rpc_error, open_channel

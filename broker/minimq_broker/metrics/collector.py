@@ -15,6 +15,7 @@ from itertools import islice
 from prometheus_client.core import Metric
 
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.requests.attending import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
@@ -23,7 +24,6 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.attending import OUTCOME_NAMES
 from minimq_broker.services.limits import LIMITS
 from minimq_broker.services.upkeep.status import Identity
 from minimq_common.errors import SystemBusy

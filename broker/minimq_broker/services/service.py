@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from minimq_broker.features.delayed.delaying import DelayService
+from minimq_broker.features.requests.attending import AttendService, ReplyService
 from minimq_broker.features.staged.halves import HalfService
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.popping import PopService
@@ -21,7 +22,6 @@ from minimq_broker.services.administration import called_by
 from minimq_broker.services.append import AppendService
 from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.attending import AttendService, ReplyService
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.topics import TopicService
 from minimq_broker.services.upkeep.finding import FindService, TraceService

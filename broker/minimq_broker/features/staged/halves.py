@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.features.requests.attending import Attendant, Attendants
 from minimq_broker.features.staged.half_drafts import EndJob
 from minimq_broker.features.staged.staging import HalfOutcome, OpenHalf, TransactionId
 from minimq_broker.features.staged.transactions import described
@@ -16,7 +17,6 @@ from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.held.attending import Attendant, Attendants
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Need, Resource, Verb
