@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
+from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_common.batch.records import RecordBatch
 from support.batches import NOW_MS
 

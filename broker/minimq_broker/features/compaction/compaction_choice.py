@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from minimq_broker.core.upkeep.compacted_batch import BatchPart, compacted
-from minimq_broker.core.upkeep.compaction_record import CompactionRecord
-from minimq_broker.core.upkeep.newest_keys import NO_KEY, NewestKeys, are_tombstones, key_names
+from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
+from minimq_broker.features.compaction.compaction_record import CompactionRecord
+from minimq_broker.features.compaction.newest_keys import NO_KEY, NewestKeys, are_tombstones, key_names
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, batch_entry, payload_of
 from minimq_broker.state.facts import TopicCompaction
 from minimq_broker.state.state import QueueKey

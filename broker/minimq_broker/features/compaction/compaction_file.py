@@ -8,7 +8,7 @@ from pathlib import Path
 import google_crc32c
 import msgspec
 
-from minimq_broker.core.upkeep.compaction_record import CompactionRecord
+from minimq_broker.features.compaction.compaction_record import CompactionRecord
 from minimq_broker.log.data_dir import write_whole
 
 log = logging.getLogger(__name__)

@@ -10,15 +10,15 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 
-from minimq_broker.core.upkeep.compaction_record import CompactionRecord
-from minimq_broker.core.upkeep.newest_keys import NewestKeys, key_names
+from minimq_broker.features.compaction.compaction_choice import CompactionChoice
+from minimq_broker.features.compaction.compaction_record import CompactionRecord
+from minimq_broker.features.compaction.newest_keys import NewestKeys, key_names
 from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, payload_of, read_header
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import TopicCompaction
-from minimq_broker.store.upkeep.compaction_choice import CompactionChoice
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
