@@ -17,9 +17,10 @@ import grpc.aio
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.in_sync import InSyncLimits
-from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delaying import DueTimer
+from minimq_broker.features.retention.retention import RetentionRules
+from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
@@ -40,7 +41,6 @@ from minimq_broker.services.access import AccessService
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
-from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.slow_disk import SlowDisk
 from minimq_broker.services.upkeep.status import Identity

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_round import CompactionRound
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import TopicCompaction, TopicSet
 from minimq_broker.state.state import State

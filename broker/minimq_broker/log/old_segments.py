@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from minimq_broker.core.upkeep.retention import NO_REST, NOTHING_NEEDED, Reason, RetentionRules, SegmentRest
 from minimq_broker.features.delayed.delays import NO_KEY, DueKey
+from minimq_broker.features.retention.retention import NO_REST, NOTHING_NEEDED, Reason, RetentionRules, SegmentRest
+from minimq_broker.features.retention.topic_retention import TopicRetention, is_kept
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.log.rewriting import Choice, Rewriting
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.upkeep.topic_retention import TopicRetention, is_kept
 
 if TYPE_CHECKING:
     from minimq_broker.commit.message_store import MessageStore

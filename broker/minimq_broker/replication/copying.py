@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import grpc
 import grpc.aio
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
 from minimq_broker.services.store_handle import StoreHandle, uncancellable

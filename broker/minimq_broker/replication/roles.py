@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.core.term_lease import Confirmations
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.follower import Follower, MasterRef

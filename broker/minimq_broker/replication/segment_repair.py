@@ -10,7 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
 from minimq_broker.services.counters import Counters
 from minimq_broker.services.store_handle import StoreHandle, uncancellable

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from minimq_broker.core.upkeep.retention import RetentionRules
 from minimq_broker.features.delayed.delays import BatchesRecalled, DelaysSetBack, DueSkipped
+from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.groups import GroupConfig

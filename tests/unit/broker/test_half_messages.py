@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged import half_drafts, transactions
 from minimq_broker.features.staged.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded

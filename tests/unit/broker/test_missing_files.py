@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.segment import Segment
 from minimq_broker.store.upkeep.check import check_directory

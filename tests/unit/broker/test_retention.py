@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.upkeep.retention import (
+from minimq_broker.features.retention.retention import (
     Reason,
     RetentionRules,
     SegmentFacts,

@@ -16,7 +16,8 @@ import pytest
 
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoredBatch, StoreOptions
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopReader
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run, RunState, Settle
 from minimq_broker.log.checkpoint import Checkpoint
@@ -27,7 +28,6 @@ from minimq_broker.log.segment import Segment
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
-from minimq_broker.services.upkeep.retention import Retention
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_broker.store.upkeep.check import check_directory

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.replication import copying
 from minimq_broker.replication.copying import Snapshots
 from minimq_broker.services.engine import Engine

@@ -10,7 +10,7 @@ import pytest
 
 from minimq_broker.commit import commit_group
 from minimq_broker.commit.jobs import AppendStatus, ReplicaJob
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.state.facts import PermissionSet, StagedSequences, Topic, TopicSet, TransactionDecided
 from minimq_broker.store.upkeep.check import check_directory, compare_directories

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from minimq_broker.core.upkeep.retention import RetentionRules
-from minimq_broker.store.upkeep.topic_retention import TopicRetention
+from minimq_broker.features.retention.retention import RetentionRules
+from minimq_broker.features.retention.topic_retention import TopicRetention
 from support.chance import SEED
 from support.stores import OpenStore, Stores
 from support.topic_rules import set_rules

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged import transaction_service as transactions
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService

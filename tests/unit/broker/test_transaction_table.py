@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
 from minimq_broker.features.delayed.delays import DueKey
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     IdleExpiry,

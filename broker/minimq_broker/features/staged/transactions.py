@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.upkeep.retention import NOTHING_NEEDED
+from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     Ending,

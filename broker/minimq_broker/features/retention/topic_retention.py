@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from minimq_broker.core.upkeep.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rows import position_in, size_in

@@ -17,7 +17,7 @@ from functools import partial
 import lmdb
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.upkeep.retention import (
+from minimq_broker.features.retention.retention import (
     AGED_AT_ONCE,
     NO_REST,
     Expired,
