@@ -10,8 +10,8 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.operations.message_trace import TraceState
+from minimq_broker.features.search.finding import MAX_FINDS
 from minimq_broker.log.entry import HEADER_BYTES
-from minimq_broker.services.upkeep.finding import MAX_FINDS
 from support.replicas import replicas, wait_caught_up
 from support.small_segments import QUEUE, World, world_of
 from support.waiting import wait_until

@@ -8,6 +8,7 @@ from typing import Any
 
 from minimq_broker.features.delayed.delaying import DelayService
 from minimq_broker.features.requests.attending import AttendService, ReplyService
+from minimq_broker.features.search.finding import FindService, TraceService
 from minimq_broker.features.staged.halves import HalfService
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.work_queues.popping import PopService
@@ -24,7 +25,6 @@ from minimq_broker.services.atomic_append import AtomicAppendService
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.pull import PullService
 from minimq_broker.services.topics import TopicService
-from minimq_broker.services.upkeep.finding import FindService, TraceService
 from minimq_broker.services.upkeep.status import Identity, Replication, StatusService
 from minimq_common.wire.dispatcher import Serve
 

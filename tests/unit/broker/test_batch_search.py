@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq_broker.core.upkeep.batch_search import key_search, number_search, value_search, verified
+from minimq_broker.features.search.batch_search import key_search, number_search, value_search, verified
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.header import HEADER_BYTES
 from minimq_common.model import Message

@@ -9,8 +9,8 @@ import time
 import lmdb
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.core.upkeep import batch_search
-from minimq_broker.core.upkeep.batch_search import Search
+from minimq_broker.features.search import batch_search
+from minimq_broker.features.search.batch_search import Search
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.groups.leases import LeaseKey
