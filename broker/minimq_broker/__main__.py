@@ -11,14 +11,14 @@ from pathlib import Path
 
 import click
 
+from minimq_broker.backup.check import check_directory, compare_directories
+from minimq_broker.backup.copying import Moved, take_snapshot
+from minimq_broker.backup.crash_note import leave_notes
+from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
+from minimq_broker.backup.rebuild import rebuild as rebuild_directory
 from minimq_broker.log.segment import Segment
 from minimq_broker.options import BrokerOptions
-from minimq_broker.replication.copying import Moved, take_snapshot
-from minimq_broker.replication.rebuild import rebuild as rebuild_directory
 from minimq_broker.server import Broker
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
-from minimq_broker.store.upkeep.crash_note import leave_notes
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of

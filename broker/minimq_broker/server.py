@@ -15,6 +15,8 @@ from typing import Protocol
 import grpc.aio
 
 from minimq_broker.access_links import AccessLinks
+from minimq_broker.backup.copying import Snapshots
+from minimq_broker.backup.scrub import Scrub
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.features.compaction.compactor import Compactor
@@ -34,14 +36,12 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
-from minimq_broker.replication.copying import Snapshots
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService
 from minimq_broker.services.engine import Engine, EngineObserver
 from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
-from minimq_broker.services.upkeep.scrub import Scrub
 from minimq_broker.services.upkeep.slow_disk import SlowDisk
 from minimq_broker.services.upkeep.status import Identity
 from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy

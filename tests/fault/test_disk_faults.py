@@ -15,8 +15,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
-from minimq_broker.replication.copying import take_snapshot
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
+from minimq_broker.backup.check import check_directory, compare_directories
+from minimq_broker.backup.copying import take_snapshot
 from minimq_common.errors import CorruptBatch, SendFailed
 from minimq_common.wire import rpc
 from support.command import Minimq

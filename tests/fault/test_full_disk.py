@@ -18,7 +18,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.administration.descriptions import BrokerReport
 from minimq.local.server_process import BrokerProcess
-from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.backup.check import check_directory
 from minimq_common.errors import SendFailed
 from support.command import Minimq
 from support.crowd import PREFACE

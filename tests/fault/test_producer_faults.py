@@ -16,7 +16,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, ReceivedMessage, SendReceipt
 from minimq.local.server_process import ServerProcess
-from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.backup.check import check_directory
 from support.chance import SEED, rounds
 from support.reading import check_brokers, read_all, read_queue
 from support.relay import Relay

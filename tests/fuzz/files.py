@@ -27,8 +27,8 @@ from typing import Any, Final
 import lmdb
 
 from fuzz.specimens import OWNER, Truth, key_of, make, records
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_nameserver.controller.decisions import DecisionFile

@@ -18,7 +18,7 @@ from fuzz.calls import POOLS, TOPICS, Caller, Finding, Rpc, open_channel, rpcs_o
 from fuzz.canary import TOPIC, Canary, losses
 from minimq import Admin, LocalCluster, MiniMQError, Permission
 from minimq.local.server_process import ServerProcess
-from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.backup.check import check_directory
 from support.reading import read_all
 from support.replicas import wait_for_master
 

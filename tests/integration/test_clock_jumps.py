@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import Topic, TopicSet
-from minimq_broker.store.upkeep.check import check_directory
 from support.command import Minimq
 from support.reading import read_all
 from support.scraping import Scrape, metrics_address

@@ -16,8 +16,8 @@ from minimq.connection.connection import Connection
 from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns
 from minimq.receiving.range_reader import RangeReader
 from minimq.sending.append_stream import AppendStream
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.inspect import inspect_as_json
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.compression import Compression

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from minimq import ConsumeResult, Message, PushConsumer
-from minimq_broker.replication.copying import take_snapshot
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.copying import take_snapshot
+from minimq_broker.backup.inspect import inspect_as_json
 from minimq_common.names import dead_letter_topic
 from support.observers import nothing
 from support.reading import read_all

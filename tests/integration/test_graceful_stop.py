@@ -15,8 +15,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Permission
 from minimq_common.wire import rpc

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq_broker.replication import copying
+from minimq_broker.backup import copying
 from minimq_common.errors import MiniMQError, SystemBusy, Unavailable
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc

@@ -33,7 +33,7 @@ from minimq.cli.main import main
 from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
-from minimq_broker.replication.copying import take_snapshot
+from minimq_broker.backup.copying import take_snapshot
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
 from minimq_common.wire.channels import explained

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from minimq import Admin, LocalCluster, MessageQueue, PullConsumer, ReceivedMessage
-from minimq_broker.store.upkeep.check import check_directory
+from minimq_broker.backup.check import check_directory
 from minimq_common.security.credentials import CredentialsArgument
 
 _PATIENCE_S = 60.0

@@ -10,7 +10,7 @@ from typing import Any
 
 from minimq import Admin, LocalCluster, MessageQueue
 from minimq.local.server_process import BrokerProcess
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
+from minimq_broker.backup.check import check_directory, compare_directories
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0

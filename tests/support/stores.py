@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
@@ -26,7 +27,6 @@ from minimq_broker.state.facts import (
     TransactionDecided,
 )
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch

@@ -18,15 +18,15 @@ from typing import TypeVar
 
 import lmdb
 
+from minimq_broker.backup.crash_note import startup_verify_s
+from minimq_broker.backup.log_marks import DamageMarks, keep, record_log_start
+from minimq_broker.backup.repair import NOTHING_VERIFIED, repair_at_start
 from minimq_broker.features.compaction.compaction_file import forget_rounds
 from minimq_broker.features.delayed.due_table import DueRow
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.log.rows import ReadLimits, ReadResult, Row
 from minimq_broker.log.segment import Segment, segment_files
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.upkeep.crash_note import startup_verify_s
-from minimq_broker.store.upkeep.log_marks import DamageMarks, keep, record_log_start
-from minimq_broker.store.upkeep.repair import NOTHING_VERIFIED, repair_at_start
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
 from minimq_common.files.lmdb_pages import sync_directory
 

@@ -11,13 +11,13 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 
+from minimq_broker.backup.copy import Placed, SegmentCopy, writing
 from minimq_broker.features.delayed.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
 from minimq_broker.features.delayed.due_index import DueIndex
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import EntryHeader, EntryKind, opened, payload_of, read_fact, read_header
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
-from minimq_broker.store.upkeep.copy import Placed, SegmentCopy, writing
 from minimq_common.errors import StoreError
 
 #: Decides what replaces an entry: itself, a shorter or equally long one of the same queue and offsets, nothing, or a

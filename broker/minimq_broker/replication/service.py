@@ -8,7 +8,7 @@ import math
 from collections.abc import AsyncIterator
 from typing import Any
 
-from minimq_broker.replication.copying import Snapshots
+from minimq_broker.backup.copying import Snapshots
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_broker.services.store_handle import StoreHandle

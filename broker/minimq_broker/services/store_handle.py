@@ -13,11 +13,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import Notify
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.state.state import State
-from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import CopyInterrupted, SystemBusy
 
 Result = TypeVar("Result")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
+from minimq_broker.backup.check import check_directory, compare_directories
 from support.reading import read_all
 from support.relay import Relay
 from support.replicas import PATIENCE_S, check_same, replicas, wait_caught_up, wait_in_sync

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from minimq import LocalCluster, Message, Producer
 from minimq_broker.__main__ import main
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
+from minimq_broker.backup.check import check_directory, compare_directories
 from support.command import Minimq
 from support.reading import read_all
 from support.replicas import PATIENCE_S, replicas, wait_caught_up

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.backup.inspect import inspect_as_json
 from minimq_broker.log.checkpoint import Checkpoint, Snapshot
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.copy import StoreCopy
-from minimq_broker.store.upkeep.inspect import inspect_as_json
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.photographs import photographed
 from support.states import rows

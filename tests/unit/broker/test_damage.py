@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from minimq_broker.__main__ import main
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.entry import fact_entry
 from minimq_broker.state.facts import CommittedOffset, Fact, OffsetsCommitted
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     CorruptBatch,

@@ -11,13 +11,13 @@ from typing import Any
 import lmdb
 import pytest
 
+from minimq_broker.backup.check import check_directory, verified
+from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.backup.repair import repair_segment
 from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.log.lmdb_file import DAMAGE
-from minimq_broker.store.upkeep.check import check_directory, verified
-from minimq_broker.store.upkeep.copy import StoreCopy
-from minimq_broker.store.upkeep.repair import repair_segment
 from support.stores import OpenStore, Stores
 
 Table = Any

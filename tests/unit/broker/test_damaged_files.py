@@ -18,11 +18,11 @@ import lmdb
 import msgspec
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
 from minimq_common.replicas.election import found
@@ -440,7 +440,7 @@ def test_a_fault_of_memory_is_told_by_the_next_start_which_looks_at_all_files(
     script = """
 import faulthandler, sys
 from pathlib import Path
-from minimq_broker.store.upkeep.crash_note import leave_notes
+from minimq_broker.backup.crash_note import leave_notes
 
 leave_notes(Path(sys.argv[1]))
 faulthandler._sigabrt()

@@ -11,11 +11,11 @@ from random import Random
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.features.delayed import delay_drafts
 from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
 from minimq_broker.features.delayed.due_index import DelayedRange
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.records import RecordBatch
 from support.chance import SEED, rounds
 from support.rewritings import rewrite

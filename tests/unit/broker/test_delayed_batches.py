@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.state.facts import Topic, TopicSet
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.rewritings import rewrite
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from contextlib import closing
 
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.writer import term_begun
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import State
-from minimq_broker.store.upkeep.copy import StoreCopy
 from support.stores import Stores
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.log.segment import Segment
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import StoreError
 from support.stores import OpenStore, Stores
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.work_queues import popping
@@ -24,7 +25,6 @@ from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.header import read_header
 from minimq_common.errors import SystemBusy

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved, QueueMoved, Run, RunState, Status
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.files.sealed_rows import seal
 from support.stores import Stores
 

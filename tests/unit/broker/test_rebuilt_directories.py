@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.log.data_dir import DataDirectory, Owner
-from minimq_broker.store.upkeep.check import check_directory
-from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.errors import DataDirectoryInUse, StoreError
 from support.stores import Stores
 

@@ -11,12 +11,12 @@ from typing import Any
 import lmdb
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.producers import PendingBatches
 from minimq_broker.state.state import State
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.errors import StaleSequence, StoreFull
 from minimq_common.model import Permission
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch

@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from minimq_broker.__main__ import main
+from minimq_broker.backup.check import compare_directories
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.upkeep.check import compare_directories
 from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch

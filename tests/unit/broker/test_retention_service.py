@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoredBatch, StoreOptions
 from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
@@ -30,7 +31,6 @@ from minimq_broker.services.limits import Limits
 from minimq_broker.services.pull import PullService
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
-from minimq_broker.store.upkeep.check import check_directory
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure

@@ -11,14 +11,14 @@ from typing import Any
 import lmdb
 import pytest
 
+from minimq_broker.backup.check import check_directory, compare_directories, verified
+from minimq_broker.backup.copy import SegmentCopy, StoreCopy
+from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.entry import EntryHeader, batch_entry, payload_of
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.rows import ReadLimits, unpack_row
 from minimq_broker.log.segment import Segment
-from minimq_broker.store.upkeep.check import check_directory, compare_directories, verified
-from minimq_broker.store.upkeep.copy import SegmentCopy, StoreCopy
-from minimq_broker.store.upkeep.inspect import inspect_as_json, inspect_directory
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
 from support.photographs import photographed

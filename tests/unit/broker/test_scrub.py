@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup.scrub import Scrub
 from minimq_broker.services.engine import Engine
-from minimq_broker.services.upkeep.scrub import Scrub
 from support.replica_engine import make_topic, with_engine
 from support.waiting import wait_until
 

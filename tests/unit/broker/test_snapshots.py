@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from minimq_broker.backup import copying
+from minimq_broker.backup.copying import Snapshots
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
-from minimq_broker.replication import copying
-from minimq_broker.replication.copying import Snapshots
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import replication_pb2

@@ -8,14 +8,14 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from minimq_broker.backup.check import check_directory, compare_directories
+from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.backup.inspect import inspect_directory
 from minimq_broker.commit import commit_group
 from minimq_broker.commit.jobs import AppendStatus, ReplicaJob
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.state.facts import PermissionSet, StagedSequences, Topic, TopicSet, TransactionDecided
-from minimq_broker.store.upkeep.check import check_directory, compare_directories
-from minimq_broker.store.upkeep.copy import StoreCopy
-from minimq_broker.store.upkeep.inspect import inspect_directory
 from minimq_common.errors import (
     InvalidArgument,
     NoPermission,

@@ -15,6 +15,8 @@ from contextlib import closing
 
 import pytest
 
+from minimq_broker.backup.check import compare_directories
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.core.term_history import common_point
 from minimq_broker.features.staged.staging import TransactionId
@@ -30,8 +32,6 @@ from minimq_broker.state.facts import (
     TransactionDecided,
 )
 from minimq_broker.state.state import QueueKey, State
-from minimq_broker.store.upkeep.check import compare_directories
-from minimq_broker.store.upkeep.copy import StoreCopy
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, NotMaster
 from support.states import rows, rows_from_scratch

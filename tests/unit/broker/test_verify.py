@@ -10,10 +10,10 @@ from typing import Any
 import lmdb
 import pytest
 
+from minimq_broker.backup.check import verified
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_broker.store.upkeep.check import verified
 from support.stores import Stores, numbered_batch
 
 Table = Any  # as lmdb has it

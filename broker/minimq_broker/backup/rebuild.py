@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, cast
 
 import grpc
 
+from minimq_broker.backup.copying import Moved, take_snapshot
 from minimq_broker.log.data_dir import DataDirectory, Owner
-from minimq_broker.replication.copying import Moved, take_snapshot
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc

@@ -13,6 +13,7 @@ from pathlib import Path
 import lmdb
 import msgspec
 
+from minimq_broker.backup.log_marks import missing_before
 from minimq_broker.features.delayed.delays import BatchesRecalled, DelaysSetBack, DueKey, DueMark, DueSkipped
 from minimq_broker.features.delayed.due_table import due_rows_of
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -25,7 +26,6 @@ from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import PageCheck, Segment, is_segment, rows_of
 from minimq_broker.state.producers import Place, ProducerTable
 from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
-from minimq_broker.store.upkeep.log_marks import missing_before
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
