@@ -18,7 +18,6 @@ from minimq_broker.access_links import AccessLinks
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delaying import DueTimer
 from minimq_broker.features.retention.retention import RetentionRules
@@ -36,6 +35,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
+from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService

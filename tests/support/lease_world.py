@@ -14,8 +14,8 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from minimq_broker.core.in_sync import InSync, InSyncLimits
-from minimq_broker.core.term_lease import Confirmations, TermLease
+from minimq_broker.replication.in_sync import InSync, InSyncLimits
+from minimq_broker.replication.term_lease import Confirmations, TermLease
 from minimq_common.errors import MiniMQError, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable

@@ -12,8 +12,8 @@ from typing import Any
 import grpc.aio
 
 from minimq_broker.backup.copying import Snapshots
-from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.replication.controller import parse
+from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
 from minimq_broker.services.engine import Engine

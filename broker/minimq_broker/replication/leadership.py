@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from minimq_broker.backup.copying import FRAME_BYTES
-from minimq_broker.core.in_sync import InSync, InSyncLimits, ReplicaProgress
-from minimq_broker.core.term_history import TermStart, common_point
-from minimq_broker.core.term_lease import TermLease
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
 from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
+from minimq_broker.replication.in_sync import InSync, InSyncLimits, ReplicaProgress
+from minimq_broker.replication.term_history import TermStart, common_point
+from minimq_broker.replication.term_lease import TermLease
 from minimq_broker.services.engine import Engine
 from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.services.streams import StreamWriter

@@ -12,7 +12,6 @@ from typing import Any, assert_never
 
 import msgspec
 
-from minimq_broker.core.term_history import MAX_TERMS, TermStart
 from minimq_broker.features.delayed.delays import (
     BatchDelayed,
     BatchesRecalled,
@@ -27,6 +26,7 @@ from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved
 from minimq_broker.groups.group_index import GroupIndex
 from minimq_broker.groups.groups import GroupConfig
+from minimq_broker.replication.term_history import MAX_TERMS, TermStart
 from minimq_broker.state.facts import (
     AccessSet,
     AtomicBegun,

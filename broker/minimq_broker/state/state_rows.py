@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.core.term_history import TermStart
 from minimq_broker.features.staged.staging import StageKey, TransactionId
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.groups.groups import GroupConfig
+from minimq_broker.replication.term_history import TermStart
 from minimq_broker.state.facts import AccessSet, Deliveries, Topic
 from minimq_broker.state.producers import ProducerKey, ProducerState
 from minimq_broker.state.state import QueueEnd, QueueKey, State

@@ -18,13 +18,13 @@ import grpc
 import pytest
 
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
-from minimq_broker.core.term_lease import Confirmations
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.segment import Segment
 from minimq_broker.replication import feed, follower, frames, roles
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
+from minimq_broker.replication.term_lease import Confirmations
 from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic, TopicDeleted, TopicSet
 from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster

@@ -7,10 +7,10 @@ from typing import cast
 import msgspec
 import pytest
 
-from minimq_broker.core.term_history import TermStart
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.leases import LeaseKey
+from minimq_broker.replication.term_history import TermStart
 from minimq_broker.state.facts import (
     AccessSet,
     CommittedOffset,

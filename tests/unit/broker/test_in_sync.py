@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from minimq_broker.core.in_sync import InSync, InSyncLimits
+from minimq_broker.replication.in_sync import InSync, InSyncLimits
 from support.cases import for_each
 from support.chance import SEED
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.log.clock import lease_clock
+from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.services.engine import Engine
 from minimq_common.errors import Unavailable

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from minimq_broker.core.in_sync import InSyncLimits
 from minimq_broker.log.clock import lease_clock
+from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.replica import until

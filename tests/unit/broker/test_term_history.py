@@ -7,7 +7,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq_broker.core.term_history import MAX_TERMS, TermStart, common_point
+from minimq_broker.replication.term_history import MAX_TERMS, TermStart, common_point
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import State
 from support.cases import for_each

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from minimq_broker.core.term_lease import Confirmations, TermLease
+from minimq_broker.replication.term_lease import Confirmations, TermLease
 from support.cases import for_each
 from support.chance import SEED
 from support.lease_world import LeaseWorld, Violation

@@ -18,8 +18,8 @@ import pytest
 from minimq_broker.backup.check import compare_directories
 from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.core.term_history import common_point
 from minimq_broker.features.staged.staging import TransactionId
+from minimq_broker.replication.term_history import common_point
 from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
