@@ -17,6 +17,10 @@ import grpc.aio
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
+from minimq_broker.calls.engine import Engine, EngineObserver
+from minimq_broker.calls.limits import MAX_REQUEST_OVERHEAD, Limits
+from minimq_broker.calls.slow_disk import SlowDisk
+from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delaying import DueTimer
@@ -39,11 +43,7 @@ from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.services.access import AccessService
-from minimq_broker.services.engine import Engine, EngineObserver
-from minimq_broker.services.limits import MAX_REQUEST_OVERHEAD, Limits
 from minimq_broker.services.service import BrokerService
-from minimq_broker.services.upkeep.slow_disk import SlowDisk
-from minimq_broker.services.upkeep.status import Identity
 from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq_broker.services.engine import EngineObserver
+from minimq_broker.calls.engine import EngineObserver
 
 
 def nothing(*_: object, **__: object) -> None:

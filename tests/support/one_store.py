@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from minimq_broker.calls.store_handle import Damage
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.services.store_handle import Damage
 
 
 class OneStore:

@@ -12,11 +12,11 @@ from typing import Any
 import grpc.aio
 
 from minimq_broker.backup.copying import Snapshots
+from minimq_broker.calls.engine import Engine
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService
-from minimq_broker.services.engine import Engine
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import Dispatcher, methods_of

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from minimq_broker.backup.check import check_directory
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.limits import Limits
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.limits import Limits
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch

@@ -8,13 +8,13 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.backup import copying
+from minimq_broker.calls import pull
 from minimq_broker.features.requests import attending
 from minimq_broker.features.search import finding
 from minimq_broker.features.work_queues import pop_clients, pop_runs, popping
 from minimq_broker.groups import groups, offsets
 from minimq_broker.groups import lease_service as leases
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services import pull
 from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch

@@ -14,11 +14,11 @@ import grpc
 import grpc.aio
 
 from minimq_broker.backup.copy import StoreCopy, check_free
+from minimq_broker.calls.store_handle import StoreHandle, uncancellable
+from minimq_broker.calls.streams import StreamWriter
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
-from minimq_broker.services.store_handle import StoreHandle, uncancellable
-from minimq_broker.services.streams import StreamWriter
 from minimq_broker.state.state import State
 from minimq_common.errors import StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity

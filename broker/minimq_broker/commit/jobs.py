@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from minimq_broker.core.changes import AdminChange, change_of
+from minimq_broker.calls.changes import AdminChange, change_of
 from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DueIndex
 from minimq_broker.features.staged.staging import TransactionId

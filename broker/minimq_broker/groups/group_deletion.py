@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.group_service import check_idle, expires_ms
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.session import SessionService
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Fact, GroupDeleted
 from minimq_broker.state.state import State
 from minimq_common.names import check_group, dead_letter_topic, retry_topic

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopKey, RunState
 from minimq_broker.features.work_queues.poppers import Blocking
@@ -14,7 +15,6 @@ from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.groups.offsets import check_new_group, check_new_offsets, start_offset
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, Fact, OffsetsCommitted, Topic
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import GroupConflict, InvalidArgument, OffsetOutOfRange

@@ -9,11 +9,11 @@ from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
 from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound

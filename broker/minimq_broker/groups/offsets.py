@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import Fenced, InvalidArgument, NotMaster, OffsetOutOfRange, SystemBusy

@@ -12,14 +12,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import grpc.aio
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.streams import StreamWriter, raise_failure
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, refusal
 from minimq_broker.groups.offsets import Beginning, GroupBeginnings, check_new_group
 from minimq_broker.groups.session_table import MemberLists, Session, SessionKey, SessionTable
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.streams import StreamWriter, raise_failure
 from minimq_broker.state.facts import Fact, GroupAgreed
 from minimq_broker.state.state import State
 from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy, Unavailable

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.groups import Members
 from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.engine import Engine
 from minimq_common.errors import GroupConflict, MiniMQError
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2

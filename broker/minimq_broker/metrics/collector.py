@@ -14,6 +14,9 @@ from itertools import islice
 
 from prometheus_client.core import Metric
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.limits import LIMITS
+from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.requests.attending import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
@@ -23,9 +26,6 @@ from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.limits import LIMITS
-from minimq_broker.services.upkeep.status import Identity
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop

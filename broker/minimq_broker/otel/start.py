@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
+from minimq_broker.calls.engine import BatchSpans
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import BatchSpans
 from minimq_common.errors import InvalidArgument
 
 

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import grpc.aio
 
 from minimq_broker.backup.copying import FRAME_BYTES
+from minimq_broker.calls.store_handle import uncancellable
+from minimq_broker.calls.streams import StreamWriter
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.replication.frames import SILENCE_S, heartbeat_s
 from minimq_broker.replication.in_sync import InSync
-from minimq_broker.services.store_handle import uncancellable
-from minimq_broker.services.streams import StreamWriter
 from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import replication_pb2
 

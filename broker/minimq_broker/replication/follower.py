@@ -13,13 +13,13 @@ import grpc.aio
 
 from minimq_broker.backup.copying import take_copy
 from minimq_broker.backup.segment_repair import SegmentRepair
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.jobs import ReplicaJob
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, HEARTBEAT_S, SILENCE_S, next_frame
 from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import uncancellable
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, StoreError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport

@@ -10,6 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
 from minimq_broker.backup.copying import FRAME_BYTES
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.store_handle import uncancellable
+from minimq_broker.calls.streams import StreamWriter
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
@@ -17,9 +20,6 @@ from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.replication.in_sync import InSync, InSyncLimits, ReplicaProgress
 from minimq_broker.replication.term_history import TermStart, common_point
 from minimq_broker.replication.term_lease import TermLease
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import uncancellable
-from minimq_broker.services.streams import StreamWriter
 from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.serving.periodic import PeriodicTask

@@ -15,6 +15,8 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.store_handle import LogStatus, StoreHandle
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
@@ -22,8 +24,6 @@ from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import LogStatus, StoreHandle
 from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave

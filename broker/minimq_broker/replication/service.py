@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from minimq_broker.backup.copying import Snapshots
+from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MiniMQError, NotMaster, StaleTerm
 from minimq_common.replicas.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2, replication_pb2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from minimq_broker.services.engine import Engine
+from minimq_broker.calls.engine import Engine
 from minimq_broker.state.facts import AccessSet, Fact
 from minimq_broker.state.state import State
 from minimq_common.errors import AccessConflict, InvalidArgument

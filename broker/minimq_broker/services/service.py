@@ -6,6 +6,13 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from minimq_broker.calls.administration import called_by
+from minimq_broker.calls.append import AppendService
+from minimq_broker.calls.atomic_append import AtomicAppendService
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.pull import PullService
+from minimq_broker.calls.status import Identity, Replication, StatusService
+from minimq_broker.calls.topics import TopicService
 from minimq_broker.features.delayed.delaying import DelayService
 from minimq_broker.features.requests.attending import AttendService, ReplyService
 from minimq_broker.features.search.finding import FindService, TraceService
@@ -19,13 +26,6 @@ from minimq_broker.groups.offsets import GroupBeginnings, OffsetService
 from minimq_broker.groups.session import SessionService
 from minimq_broker.options import BrokerOptions
 from minimq_broker.services.access import AccessService
-from minimq_broker.services.administration import called_by
-from minimq_broker.services.append import AppendService
-from minimq_broker.services.atomic_append import AtomicAppendService
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.pull import PullService
-from minimq_broker.services.topics import TopicService
-from minimq_broker.services.upkeep.status import Identity, Replication, StatusService
 from minimq_common.wire.dispatcher import Serve
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import grpc
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.log.segment import Segment
@@ -25,7 +26,6 @@ from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.roles import new_run
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic, TopicDeleted, TopicSet
 from minimq_common.errors import InternalError, InvalidArgument, NotEnoughReplicas, NotMaster
 from minimq_common.replicas.replica_set import ReplicaReport

@@ -11,9 +11,9 @@ import pytest
 
 from minimq import LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
-from minimq_broker.services.engine import Engine
 from minimq_common.batch import header as batch
 from support.controller_process import ControllerProcess
 from support.reading import read_all

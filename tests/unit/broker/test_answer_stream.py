@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from minimq_broker.services.streams import AnswerStream
+from minimq_broker.calls.streams import AnswerStream
 from minimq_common.wire.unsent import UnsentBudget
 
 

@@ -6,13 +6,13 @@ import asyncio
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.status import Identity
 from minimq_broker.log.segment import Segment
 from minimq_broker.metrics.backlog import OTHERS, Backlog, TopicDepth
 from minimq_broker.metrics.collector import BrokerMetrics
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.upkeep.status import Identity
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
 from support.observers import NO_ENGINE_OBSERVER

@@ -8,12 +8,12 @@ from typing import Any, cast
 import pytest
 from msgspec.structs import replace
 
+from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.compaction.compaction_file import COMPACTED, load_record, save_record
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.rows import count_in
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
 from support.one_store import OneStore

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.groups.offsets import OffsetService
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import MiniMQError, NotMaster, OffsetOutOfRange

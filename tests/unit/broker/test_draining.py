@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq_broker.core.upkeep.draining import Bounds, Lag, find_lags, format_lags
+from minimq_broker.calls.draining import Bounds, Lag, find_lags, format_lags
 from minimq_broker.state.facts import CommittedOffset, Fact, GroupStarted, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
 from support.cases import for_each

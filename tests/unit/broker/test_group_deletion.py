@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.groups import GroupConfig
@@ -17,7 +18,6 @@ from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.session import SessionService
 from minimq_broker.log.clock import now_ms
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, GroupAgreed, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import NotMaster

@@ -9,12 +9,12 @@ from typing import Any, NoReturn
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.requests.attending import Attendants
 from minimq_broker.features.staged.halves import HalfService
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import Engine
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry
 from minimq_common.names import half_name

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_broker.services.engine import Engine
 from minimq_common.errors import BrokerConflict
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_proto.v1 import replication_pb2

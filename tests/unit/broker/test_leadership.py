@@ -10,10 +10,10 @@ from typing import Any, cast
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
-from minimq_broker.services.engine import Engine
 from minimq_common.errors import Unavailable
 from minimq_common.replicas.replica_set import ReplicaSet, change_in_sync
 from minimq_proto.v1 import replication_pb2

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.groups import lease_service as leases
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import State
 from minimq_common.errors import StoreFull, SystemBusy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq_broker.services.append import checked_header
-from minimq_broker.services.limits import LimitRefusals, Limits
+from minimq_broker.calls.append import checked_header
+from minimq_broker.calls.limits import LimitRefusals, Limits
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
 from support.stores import make_batch
 

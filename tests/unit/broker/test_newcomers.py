@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.groups import offsets
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.offsets import check_new_group, check_new_offsets
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import State
 from minimq_common.errors import SystemBusy

@@ -11,12 +11,12 @@ from typing import Any, cast
 import lmdb
 import pytest
 
+from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED, RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
 from support.chance import SEED

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import grpc.aio
 import pytest
 
-from minimq_broker.services import pieces as pieces_module
-from minimq_broker.services.pieces import IncompleteRequests
+from minimq_broker.calls import pieces as pieces_module
+from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
 from minimq_proto.v1.broker_pb2 import AppendRequest
 from support.cases import for_each

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from minimq_broker.backup.check import check_directory
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.work_queues import popping
@@ -22,7 +23,6 @@ from minimq_broker.features.work_queues.pop_runs import PopKey, Run, RunState
 from minimq_broker.features.work_queues.poppers import Blocking
 from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.offsets import GroupBeginnings
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_common.batch.builder import BatchBuilder

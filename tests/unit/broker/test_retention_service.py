@@ -15,6 +15,9 @@ from typing import Any, cast
 import pytest
 
 from minimq_broker.backup.check import check_directory
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.limits import Limits
+from minimq_broker.calls.pull import PullService
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoredBatch, StoreOptions
 from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
@@ -26,9 +29,6 @@ from minimq_broker.log.clock import PopClock
 from minimq_broker.log.old_segments import OldSegments
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.limits import Limits
-from minimq_broker.services.pull import PullService
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.backup.scrub import Scrub
-from minimq_broker.services.engine import Engine
+from minimq_broker.calls.engine import Engine
 from support.replica_engine import make_topic, with_engine
 from support.waiting import wait_until
 

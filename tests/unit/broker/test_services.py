@@ -12,11 +12,11 @@ from typing import Any, cast
 import grpc.aio
 import pytest
 
+from minimq_broker.calls import pull
+from minimq_broker.calls.append import MAX_WAITING, AppendService
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.limits import Limits
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.services import pull
-from minimq_broker.services.append import MAX_WAITING, AppendService
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.limits import Limits
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_common.batch import header as batch

@@ -12,9 +12,9 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.copy import StoreCopy
+from minimq_broker.calls.store_handle import LogStatus, StoreHandle
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.log.checkpoint import Snapshot
-from minimq_broker.services.store_handle import LogStatus, StoreHandle
 from minimq_broker.state.state import State
 from minimq_common.errors import StoreError, SystemBusy
 from support.observers import NOBODY

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged import transaction_service as transactions
 from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.features.staged.transactions import TransactionTable
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import StagedSequences, TransactionDecided
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from functools import partial
 from itertools import pairwise
 
+from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.compaction.compaction_file import load_record, save_record
 from minimq_broker.features.compaction.compaction_record import TopicBytes, needs_compaction
@@ -15,7 +16,6 @@ from minimq_broker.features.compaction.compaction_round import CompactionRound
 from minimq_broker.features.retention.topic_retention import TopicSizes
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_broker.state.facts import TopicCompaction
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.store_handle import StoreHandle
+from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.services.writes import Writes
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask

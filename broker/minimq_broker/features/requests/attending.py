@@ -8,9 +8,9 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_broker.services.append import MAX_WAITING
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.streams import AnswerStream
+from minimq_broker.calls.append import MAX_WAITING
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.streams import AnswerStream
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.names import check_client_id, check_group
 from minimq_common.properties import MIN_KEY_BYTES, inbox_of

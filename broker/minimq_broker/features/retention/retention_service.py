@@ -16,6 +16,7 @@ from functools import partial
 
 import lmdb
 
+from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.retention.retention import (
     AGED_AT_ONCE,
@@ -35,7 +36,6 @@ from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle, in_steps
 from minimq_common.errors import StoreError, StoreFull
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask

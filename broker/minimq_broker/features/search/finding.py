@@ -8,6 +8,8 @@ import time
 
 import lmdb
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.search import batch_search
 from minimq_broker.features.search.batch_search import Search
@@ -15,8 +17,6 @@ from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import RunState
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.store_handle import uncancellable
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, InvalidArgument, OffsetOutOfRange, SystemBusy
 from minimq_common.model import Permission

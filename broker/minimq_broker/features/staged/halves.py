@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.requests.attending import Attendant, Attendants
 from minimq_broker.features.staged.half_drafts import EndJob
@@ -16,7 +17,6 @@ from minimq_broker.features.staged.transactions import described
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.engine import Engine
 from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Need, Resource, Verb

@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+from minimq_broker.calls.store_handle import StoreHandle
+from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import PublishJob
 from minimq_broker.features.staged.staging import IdleExpiry, TransactionId
 from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.log.clock import now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.store_handle import StoreHandle
-from minimq_broker.services.writes import Writes
 from minimq_broker.state.facts import (
     Fact,
     StagedSequences,

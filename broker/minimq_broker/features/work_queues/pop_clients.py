@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_answers import PopAnswers
 from minimq_broker.features.work_queues.pop_drafts import PopStep
 from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
 from minimq_broker.groups.offsets import check_new_group
 from minimq_broker.log.clock import PopClock
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.state import State
 from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
 from minimq_common.security.caller import Caller, current_caller

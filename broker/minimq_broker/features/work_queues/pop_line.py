@@ -17,13 +17,13 @@ from weakref import WeakKeyDictionary
 
 import lmdb
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_answers import DeliveredRuns, PopAnswers
 from minimq_broker.features.work_queues.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import NEVER, PopKey, Stretch, Take
 from minimq_broker.log.clock import PopClock
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.header import read_lane

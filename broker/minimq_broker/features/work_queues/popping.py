@@ -13,6 +13,7 @@ from typing import Any
 import grpc.aio
 import lmdb
 
+from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.work_queues.blocking import blocking
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
@@ -24,7 +25,6 @@ from minimq_broker.groups.client_runs import fenced
 from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import PopClock, now_ms
 from minimq_broker.log.lmdb_file import unreadable
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.model import Permission

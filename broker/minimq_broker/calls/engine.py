@@ -8,6 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from minimq_broker.calls.limits import LimitRefusals, Limits
+from minimq_broker.calls.pieces import IncompleteRequests
+from minimq_broker.calls.store_handle import StoreHandle, uncancellable
+from minimq_broker.calls.streams import Streams
+from minimq_broker.calls.writes import WriteRefusal, Writes
 from minimq_broker.commit.jobs import AppendJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
@@ -16,11 +21,6 @@ from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.limits import LimitRefusals, Limits
-from minimq_broker.services.pieces import IncompleteRequests
-from minimq_broker.services.store_handle import StoreHandle, uncancellable
-from minimq_broker.services.streams import Streams
-from minimq_broker.services.writes import WriteRefusal, Writes
 from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import Fenced

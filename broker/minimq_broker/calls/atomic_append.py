@@ -9,6 +9,9 @@ from typing import Any
 
 import grpc.aio
 
+from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AtomicJob
 from minimq_broker.features.staged.halves import HalfService
 from minimq_broker.features.staged.staging import HalfOutcome
@@ -17,9 +20,6 @@ from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
 from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.offsets import OffsetService
-from minimq_broker.services.append import MAX_WAITING, SEND_STATUS, checked_header
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.streams import AnswerStream
 from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.names import check_group, dead_letter_topic
 from minimq_common.security.caller import current_caller

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.commit.sync_watch import SLOW_S
-from minimq_broker.services.store_handle import StoreHandle
 from minimq_common.outage_log import OutageLog
 from minimq_common.serving.periodic import PeriodicTask
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Set
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from minimq_broker.calls.administration import log_change
+from minimq_broker.calls.limits import Limits
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
-from minimq_broker.services.administration import log_change
 from minimq_broker.services.counters import Counters
-from minimq_broker.services.limits import Limits
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import MiniMQError, SystemBusy
 
 if TYPE_CHECKING:
-    from minimq_broker.services.engine import Engine
+    from minimq_broker.calls.engine import Engine
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import grpc.aio
 
+from minimq_broker.calls.engine import Engine
+from minimq_broker.calls.limits import Limits
+from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_broker.features.delayed.delays import Delay
 from minimq_broker.features.staged.transaction_service import transaction_of
-from minimq_broker.services.engine import Engine
-from minimq_broker.services.limits import Limits
-from minimq_broker.services.streams import AnswerStream
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, Unavailable
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from contextvars import ContextVar
 
-from minimq_broker.core.changes import AdminChange
+from minimq_broker.calls.changes import AdminChange
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.rpc import address_of

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from minimq_broker.core.upkeep.draining import Lag, find_lags, format_lags
+from minimq_broker.calls.draining import Lag, find_lags, format_lags
+from minimq_broker.calls.engine import Engine
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.engine import Engine
 from minimq_broker.state.facts import Fact, Topic, TopicCompaction, TopicDeleted, TopicSet
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import InvalidArgument, NotDrained, SystemBusy, TopicExists, TopicNotFound
