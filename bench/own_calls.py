@@ -22,8 +22,8 @@ from types import CodeType, FrameType
 from typing import Any
 
 from minimq import Admin, Message, Producer, PullConsumer, SimpleConsumer
+from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_broker.server import Broker
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 

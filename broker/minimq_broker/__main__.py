@@ -16,9 +16,9 @@ from minimq_broker.backup.copying import Moved, take_snapshot
 from minimq_broker.backup.crash_note import leave_notes
 from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.backup.rebuild import rebuild as rebuild_directory
+from minimq_broker.broker import Broker
 from minimq_broker.log.segment import Segment
 from minimq_broker.options import BrokerOptions
-from minimq_broker.server import Broker
 from minimq_common.errors import MiniMQError
 from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of

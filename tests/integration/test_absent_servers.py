@@ -20,8 +20,8 @@ import minimq.aio
 from minimq import Admin, ConsumeResult, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.local.server_process import free_port
 from minimq_broker.backup.check import check_directory
+from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_broker.server import Broker
 from minimq_common.errors import Closed, MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer

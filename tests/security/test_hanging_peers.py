@@ -11,8 +11,8 @@ import pytest
 
 from minimq import Admin
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_broker.server import Broker
 from minimq_common.security.certificates import Trust
 from minimq_common.wire import rpc
 from minimq_nameserver import server

@@ -14,7 +14,7 @@ from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_common.errors import CorruptEntry
 from minimq_common.serving.periodic import PeriodicTask
 

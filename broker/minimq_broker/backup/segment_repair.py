@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from minimq_broker.backup.copy import SegmentCopy, placed
 from minimq_broker.calls.store_handle import StoreHandle, uncancellable
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
-from minimq_broker.services.counters import Counters
 from minimq_common.errors import CorruptEntry, StoreError
 from minimq_proto.v1 import replication_pb2
 

@@ -20,7 +20,7 @@ from minimq_broker.features.work_queues.poppers import Blocking, Poppers
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, GroupDeleted, OffsetsCommitted, RouteFact, TopicDeleted
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import Fenced

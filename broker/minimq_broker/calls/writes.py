@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.limits import Limits
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJob, Job, ReplicaJob
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import MiniMQError, SystemBusy

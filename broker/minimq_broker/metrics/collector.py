@@ -23,9 +23,9 @@ from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
-from minimq_broker.services.counters import Counters
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
 from minimq_common.serving.metrics import counter, counters, gauge, gauges, histogram, info, on_loop

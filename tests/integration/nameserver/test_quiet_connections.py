@@ -12,8 +12,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_broker.server import Broker
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S
 from minimq_nameserver import server
@@ -76,7 +76,7 @@ def test_a_connection_whose_other_end_answers_no_ping_is_closed(start: Start) ->
 @pytest.mark.parametrize("start", ["broker"], indirect=True)
 def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     assert FIRST_REQUEST_S < PATIENCE_S
-    monkeypatch.setattr("minimq_broker.server.FIRST_REQUEST_S", 0.1)
+    monkeypatch.setattr("minimq_broker.broker.FIRST_REQUEST_S", 0.1)
     address = start([])
     over = threading.Event()
     with rpc.open_channel(address) as channel:

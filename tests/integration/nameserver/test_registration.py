@@ -19,9 +19,9 @@ import pytest
 
 from minimq.admin import Admin
 from minimq.local.local_cluster import LocalCluster
+from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
-from minimq_broker.server import Broker
 from minimq_common.model import BrokerData
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, nameserver_pb2_grpc

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from minimq_broker.services.access import AccessService
+from minimq_broker.access import AccessService
 from minimq_broker.state.facts import Fact
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.caller import Caller, serve_as

@@ -13,7 +13,7 @@ from minimq_broker.features.compaction.compaction_file import COMPACTED, load_re
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.rows import count_in
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
 from support.one_store import OneStore

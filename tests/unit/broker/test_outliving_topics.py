@@ -16,7 +16,7 @@ from minimq_broker.features.retention.retention import FOR_EVER, NOTHING_NEEDED,
 from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.log.disk import Disk
 from minimq_broker.log.rows import ReadLimits
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
 from support.chance import SEED

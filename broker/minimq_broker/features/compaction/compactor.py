@@ -15,7 +15,7 @@ from minimq_broker.features.compaction.compaction_record import TopicBytes, need
 from minimq_broker.features.compaction.compaction_round import CompactionRound
 from minimq_broker.features.retention.topic_retention import TopicSizes
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import TopicCompaction
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask

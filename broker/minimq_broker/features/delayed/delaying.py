@@ -13,7 +13,7 @@ from minimq_broker.commit.jobs import DueJob, RecallJob
 from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import PeriodicTask

@@ -35,7 +35,7 @@ from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.segment import Segment
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_common.errors import StoreError, StoreFull
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.serving.periodic import PeriodicTask

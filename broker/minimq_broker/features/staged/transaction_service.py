@@ -12,7 +12,7 @@ from minimq_broker.commit.jobs import PublishJob
 from minimq_broker.features.staged.staging import IdleExpiry, TransactionId
 from minimq_broker.features.staged.transactions import TransactionTable
 from minimq_broker.log.clock import now_ms
-from minimq_broker.services.counters import Counters
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import (
     Fact,
     StagedSequences,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from minimq_broker.access import AccessService
 from minimq_broker.calls.administration import called_by
 from minimq_broker.calls.append import AppendService
 from minimq_broker.calls.atomic_append import AtomicAppendService
@@ -25,7 +26,6 @@ from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.offsets import GroupBeginnings, OffsetService
 from minimq_broker.groups.session import SessionService
 from minimq_broker.options import BrokerOptions
-from minimq_broker.services.access import AccessService
 from minimq_common.wire.dispatcher import Serve
 
 

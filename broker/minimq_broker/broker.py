@@ -14,6 +14,7 @@ from typing import Protocol
 
 import grpc.aio
 
+from minimq_broker.access import AccessService
 from minimq_broker.access_links import AccessLinks
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
@@ -42,8 +43,7 @@ from minimq_broker.replication.controller import parse
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
-from minimq_broker.services.access import AccessService
-from minimq_broker.services.service import BrokerService
+from minimq_broker.service import BrokerService
 from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
