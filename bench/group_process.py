@@ -22,9 +22,9 @@ import msgspec
 
 from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.connection import BrokerCalls
+from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.read_ahead import HandOver
 from minimq.rebalance import AllocationStrategy, allocation, uses_owners
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.read_ahead import HandOver
 from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic

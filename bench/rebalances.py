@@ -26,7 +26,7 @@ from rich.table import Table
 import minimq
 from minimq import Admin
 from minimq.connection.client import ClusterClient
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.consuming.consumer_options import ConsumerOptions
 from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 

@@ -16,7 +16,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from minimq import ConsumeResult, Message, Producer, PullConsumer, PushConsumer, aio
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.received import ReceivedMessage
 
 TAGS = ("red", "green", "blue", "black")
 #: Sends of `gather` in flight.

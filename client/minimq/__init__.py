@@ -74,15 +74,15 @@ if TYPE_CHECKING:
     from minimq.administration.recalls import RecallResult
     from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.connection.cluster import Cluster
+    from minimq.consuming.consumer_options import ConsumerOptions
+    from minimq.consuming.interceptor import ReceiveInterceptor
+    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consuming.queue_decisions import OffsetReset
+    from minimq.consuming.received import ReceivedMessage
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
-    from minimq.receiving.consumer_options import ConsumerOptions
-    from minimq.receiving.interceptor import ReceiveInterceptor
     from minimq.receiving.listening.listener import ConsumeResult, RetryLater
     from minimq.receiving.listening.push_consumer import PushConsumer
-    from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.queue_decisions import OffsetReset
-    from minimq.receiving.received import ReceivedMessage
     from minimq.receiving.work_queues.popped import PoppedMessage
     from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
     from minimq.sending.interceptor import SendInterceptor
@@ -104,23 +104,23 @@ else:
         "Cluster": "minimq.connection.cluster",
         "Compaction": "minimq.administration.descriptions",
         "ConsumeResult": "minimq.receiving.listening.listener",
-        "ConsumerOptions": "minimq.receiving.consumer_options",
+        "ConsumerOptions": "minimq.consuming.consumer_options",
         "Credentials": "minimq_common.security.credentials",
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",
         "MiniMQError": "minimq_common.errors",
-        "OffsetReset": "minimq.receiving.queue_decisions",
+        "OffsetReset": "minimq.consuming.queue_decisions",
         "Permission": "minimq_common.model",
         "PoppedMessage": "minimq.receiving.work_queues.popped",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
-        "PullConsumer": "minimq.receiving.pull_consumer",
+        "PullConsumer": "minimq.consuming.pull_consumer",
         "PushConsumer": "minimq.receiving.listening.push_consumer",
         "RecallResult": "minimq.administration.recalls",
-        "ReceiveInterceptor": "minimq.receiving.interceptor",
-        "ReceivedMessage": "minimq.receiving.received",
+        "ReceiveInterceptor": "minimq.consuming.interceptor",
+        "ReceivedMessage": "minimq.consuming.received",
         "Reply": "minimq.sending.requests.reply",
         "RetryLater": "minimq.receiving.listening.listener",
         "SendInterceptor": "minimq.sending.interceptor",

@@ -15,10 +15,10 @@ from __future__ import annotations
 from minimq.connection.at_master import with_retries
 from minimq.connection.away import describe_away
 from minimq.connection.retry_schedule import after_waiting
-from minimq.filtering.message_filter import MessageFilter, TagFilter
-from minimq.receiving.queue_finder import QueueFinder
-from minimq.receiving.range_reader import RangeOptions, RangeReader
-from minimq.receiving.received import ReceivedBatch
+from minimq.consuming.message_filter import MessageFilter, TagFilter
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.consuming.received import ReceivedBatch
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.selectors import java_hash

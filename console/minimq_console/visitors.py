@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hmac import compare_digest
 
 from minimq import Admin, Cluster
-from minimq.receiving.range_reader import RangeOptions, RangeReader
+from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq_common.errors import InvalidArgument, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_common.security.certificates import Trust

@@ -16,9 +16,9 @@ import pytest
 import minimq_console
 from minimq.admin import Admin
 from minimq.connectors import QueueFinder
+from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.operations.message_trace import MessageTrace
-from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
 from minimq_console import page as page_module

@@ -24,9 +24,9 @@ from click.testing import CliRunner
 
 from minimq.admin import Admin
 from minimq.cli.main import main
+from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
-from minimq.receiving.pull_consumer import PullConsumer
 from support import fake_broker
 from support.cases import for_each
 from support.command import COMMAND, Minimq, environment
@@ -172,7 +172,7 @@ def test_slaves_are_read_unless_it_is_said(
             made.append(options)
             super().__init__(*arguments, **options)
 
-    monkeypatch.setattr("minimq.receiving.pull_consumer.PullConsumer", Noted)
+    monkeypatch.setattr("minimq.consuming.pull_consumer.PullConsumer", Noted)
     arguments = ["--nameserver", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
     main.main(arguments, standalone_mode=False)  # with a stdout that is a file
     assert [options["read_from_slaves"] for options in made] == [wanted]

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from minimq.admin import Admin
+from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue

@@ -21,10 +21,10 @@ from minimq.cli.bench import bench_produce
 from minimq.cli.consume import consume
 from minimq.cli.line_format import LineFormat
 from minimq.cli.produce import _blocks, produce
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.pull_consumer import PullConsumer
-from minimq.receiving.received import ReceivedMessage
 from minimq.sending.producer import Producer
 from minimq.sending.producer_options import ProducerOptions
 from minimq_common.errors import InvalidArgument

@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 
 from minimq.admin import Admin
 from minimq.cli.main import main
+from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
-from minimq.receiving.pull_consumer import PullConsumer
 from minimq.sending.producer import Producer
 from minimq_common.errors import Unavailable
 from minimq_common.model import Message, MessageQueue

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
-from minimq.receiving.queue_decisions import Frame
+from minimq.consuming.queue_decisions import Frame
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
 from minimq_common.names import dead_letter_topic

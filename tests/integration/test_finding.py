@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from minimq.admin import Admin
+from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
-from minimq.receiving.received import ReceivedMessage
 from minimq.sending.producer import Producer
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, TopicNotFound
 from minimq_common.model import Message

@@ -71,7 +71,7 @@ def test_one_group_too_many(full: LocalCluster, caplog: pytest.LogCaptureFixture
             join(full, stack, group)
         with PullConsumer(full.nameserver, group="g3", start_timeout_s=START_S) as late:
             late.subscribe("t")
-            with caplog.at_level(logging.INFO, "minimq.receiving.group_errors"):
+            with caplog.at_level(logging.INFO, "minimq.consuming.group_errors"):
                 said = refused(late)
             assert "--max-groups" in said
             assert f"(waited {START_S:g} s)" in said

@@ -28,8 +28,8 @@ from minimq import (
     ReceivedMessage,
 )
 from minimq.aio import PushConsumer as AsyncPushConsumer
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
 from minimq.receiving.listening.push_consumer import Balance
 from minimq_common.errors import Closed, InternalError, InvalidArgument
 from support.cases import for_each

@@ -10,8 +10,8 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from minimq.arrow import read_table
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening.listener import ConsumeResult
-from minimq.receiving.received import ReceivedMessage
 from support.command import Minimq
 from support.reading import read_all
 from support.waiting import wait_until

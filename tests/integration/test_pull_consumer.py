@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.consuming.queue_decisions import Commit
 from minimq.rebalance import AveragelyByCircle
-from minimq.receiving.queue_decisions import Commit
 from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MiniMQError
 from support.waiting import wait_until
 

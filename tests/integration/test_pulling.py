@@ -13,9 +13,9 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
+from minimq.consuming.pulls import open_pulls
+from minimq.consuming.read_ahead import HandOver
 from minimq.local.server_process import ServerProcess
-from minimq.receiving.pulls import open_pulls
-from minimq.receiving.read_ahead import HandOver
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Producer, PullConsumer
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.consuming.queue_finder import QueueFinder
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, QueueNotFound, Unavailable
 from support.client_replicas import bring_back, leave_slaves_alone, send
 from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up

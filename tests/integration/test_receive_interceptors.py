@@ -29,8 +29,8 @@ from minimq import (
     TransactionalProducer,
     aio,
 )
+from minimq.consuming.interceptor import ConsumerCall
 from minimq.errors import InvalidArgument
-from minimq.receiving.interceptor import ConsumerCall
 from support.waiting import wait_until
 
 PATIENCE_S = 30.0
@@ -216,7 +216,7 @@ def test_an_interceptor_that_fails_changes_nothing_else(
         done.set()
         return ConsumeResult.SUCCESS
 
-    with caplog.at_level(logging.ERROR, logger="minimq.receiving.interceptor"):
+    with caplog.at_level(logging.ERROR, logger="minimq.consuming.interceptor"):
         with SimpleConsumer(cluster.nameserver, group=new_name(), interceptors=[Broken(), notes]) as consumer:
             consumer.subscribe(topic)
             assert [message.body for message in consumer.receive(1)] == [b"1"]

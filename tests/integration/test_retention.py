@@ -12,9 +12,9 @@ import pytest
 
 from minimq import ConsumeResult, OffsetReset, PullConsumer, PushConsumer, ReceivedMessage
 from minimq.connection.connection import Connection
-from minimq.receiving.consumer_options import OffsetResetRule
-from minimq.receiving.pulls import open_pulls
-from minimq.receiving.range_reader import RangeReader
+from minimq.consuming.consumer_options import OffsetResetRule
+from minimq.consuming.pulls import open_pulls
+from minimq.consuming.range_reader import RangeReader
 from minimq_common.errors import MiniMQError, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2

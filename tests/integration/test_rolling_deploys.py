@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import GroupConflict
 from minimq_common.names import retry_topic
 from support.command import Minimq

@@ -16,7 +16,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
 from minimq.connection.connection import Connection
-from minimq.receiving.pulls import open_pulls
+from minimq.consuming.pulls import open_pulls
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from minimq import ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer, aio
-from minimq.receiving.consumer import Consumer
+from minimq.consuming.consumer import Consumer
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0

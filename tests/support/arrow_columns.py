@@ -6,9 +6,9 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
+from minimq.consuming.received import ReceivedBatch
 from minimq.receiving.arrow import columns as arrow_columns
 from minimq.receiving.arrow.columns import ArrowColumns
-from minimq.receiving.received import ReceivedBatch
 
 
 def by_columns(columns: ArrowColumns, batch: ReceivedBatch) -> pa.RecordBatch:

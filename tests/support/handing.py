@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.received import ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
 

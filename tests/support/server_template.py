@@ -24,10 +24,10 @@ import minimq.cli.main
 import minimq.cli.nouns
 import minimq.cli.peek
 import minimq.cli.produce
+import minimq.consuming.pull_consumer
+import minimq.consuming.range_reader
 import minimq.dead_letters.letter_settler
 import minimq.receiving.listening
-import minimq.receiving.pull_consumer
-import minimq.receiving.range_reader
 import minimq.sending.producer  # noqa: F401
 import minimq_broker.__main__
 import minimq_nameserver.__main__

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from minimq.receiving.member_state import Grant
+from minimq.consuming.member_state import Grant
 from minimq_broker.groups.groups import GroupConfig, GroupTable
 from minimq_broker.groups.leases import Granted, LeaseEvent, LeaseKey, LeaseTable, Wanted
 from minimq_common.errors import GroupConflict

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from minimq.consuming.assignment import RebalanceSchedule, SharedTopics, shared_topics
+from minimq.consuming.broker_sessions import Heartbeats
+from minimq.consuming.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step, Trust
 from minimq.rebalance import allocate_group
-from minimq.receiving.assignment import RebalanceSchedule, SharedTopics, shared_topics
-from minimq.receiving.broker_sessions import Heartbeats
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step, Trust
 from minimq_broker.groups.groups import Members
 from minimq_common.errors import Fenced
 from minimq_common.model import MemberList, MessageQueue

@@ -16,14 +16,14 @@ from typing import TypeVar
 import pytest
 
 from minimq import ConsumeResult, MessageQueue
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.interceptor import ReceiveInterceptors
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.interceptor import ReceiveInterceptors
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.listening import listener_calls, popped_source
 from minimq.receiving.listening import listener_runner as running
 from minimq.receiving.listening.listener import ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import Settlement
 from minimq_broker.features.work_queues.pop_clients import settle_step

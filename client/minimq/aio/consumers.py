@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from minimq.arguments import waiting_s
 from minimq.connection.loop_calls import await_steps
-from minimq.receiving.consumer import Found
-from minimq.receiving.interceptor import Operation
+from minimq.consuming.consumer import Found
+from minimq.consuming.interceptor import Operation
+from minimq.consuming.pull_consumer import PullFace
+from minimq.consuming.pull_reader import ITERATED_MESSAGES
+from minimq.consuming.received import ReceivedMessage
+from minimq.consuming.start_position import Start
 from minimq.receiving.listening.listener import AsyncListener
 from minimq.receiving.listening.push_consumer import PushFace
 from minimq.receiving.listening.redelivery import REJECTED
-from minimq.receiving.pull_consumer import PullFace
-from minimq.receiving.pull_reader import ITERATED_MESSAGES
-from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_consumer import SimpleFace
 from minimq.receiving.work_queues.simple_reader import TakenMessages
-from minimq.transport.start_position import Start
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from minimq_common.model import Message
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.received import ReceivedMessage
+    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consuming.received import ReceivedMessage
 
 _RATE = Table(
     "nothing was measured",
@@ -91,7 +91,7 @@ def bench_consume(
     Example: minimq bench consume --count 1000000 --batch 4096
     """
     from minimq.admin import Admin
-    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.consuming.pull_consumer import PullConsumer
 
     with _topic(nameserver, topic, queues) as name:
         if topic is None:
@@ -129,7 +129,7 @@ def bench_latency(
     Example: minimq bench latency --count 2000
     """
     from minimq.admin import Admin
-    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.consuming.pull_consumer import PullConsumer
     from minimq.sending.producer import Producer
 
     acknowledged: list[float] = []

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     import threading
 
     from minimq.admin import Admin
-    from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.received import ReceivedMessage
+    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consuming.received import ReceivedMessage
     from minimq_common.model import AwayBroker, MessageQueue
 
 _POLL_S = 0.2
@@ -110,9 +110,9 @@ def consume(  # noqa: PLR0913 - the options of the command
         read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
             the same.
     """
-    from minimq.filtering.message_filter import Spelling, TagFilter
-    from minimq.receiving.consumer import AWAY_LOG
-    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.consuming.consumer import AWAY_LOG
+    from minimq.consuming.message_filter import Spelling, TagFilter
+    from minimq.consuming.pull_consumer import PullConsumer
 
     if not group:
         raise click.UsageError(

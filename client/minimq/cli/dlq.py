@@ -23,8 +23,8 @@ from minimq.operations.views import row_of
 from minimq_common.errors import TransportError
 
 if TYPE_CHECKING:
+    from minimq.consuming.received import ReceivedMessage
     from minimq.dead_letters.dead_letter import DeadLetter
-    from minimq.receiving.received import ReceivedMessage
     from minimq_common.errors import DamagedMessages
     from minimq_common.model import AwayBroker
 

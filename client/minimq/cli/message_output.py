@@ -22,7 +22,7 @@ from minimq_common.errors import MiniMQError
 if TYPE_CHECKING:
     import threading
 
-    from minimq.receiving.received import ReceivedMessage
+    from minimq.consuming.received import ReceivedMessage
     from minimq_common.model import MessageQueue
 
 LineOf = Callable[["ReceivedMessage"], bytes]

@@ -26,8 +26,8 @@ from minimq_common.moments import Time
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.descriptions import QueueDescription, TopicDescription
-    from minimq.receiving.pull_consumer import PullConsumer
-    from minimq.receiving.received import ReceivedMessage
+    from minimq.consuming.pull_consumer import PullConsumer
+    from minimq.consuming.received import ReceivedMessage
 
 _DEFAULT_LAST = 10
 _MOST_LAST = 10_000
@@ -129,7 +129,7 @@ def tail(
         where: only messages for which it is true: "region = 'eu'".
         output: a readable line, or one JSON object with everything for each message.
     """
-    from minimq.filtering.message_filter import MessageFilter
+    from minimq.consuming.message_filter import MessageFilter
 
     wanted = MessageFilter(tags, where)
     described, found, starts = _look(nameserver, topic, [], None, None, last)
@@ -200,7 +200,7 @@ def _read(
     follow: bool,
 ) -> Iterator[list[ReceivedMessage]]:
     """Yield stored messages, all or the last ones; then, with `follow`, new ones until the stop event."""
-    from minimq.receiving.pull_consumer import PullConsumer
+    from minimq.consuming.pull_consumer import PullConsumer
 
     with PullConsumer(nameserver) as consumer:
         consumer.assign(starts)

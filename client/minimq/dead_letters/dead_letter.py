@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypedDict
 
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening import redelivery
-from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms

@@ -23,10 +23,10 @@ from typing import Literal, NamedTuple
 from minimq.administration.masters import Masters, make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.retry_schedule import PAUSE_S
+from minimq.consuming.consumer_options import RETRY_DELAYS_S
+from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.consuming.received import ReceivedMessage
 from minimq.dead_letters.dead_letter import DeadLetter, Wants
-from minimq.receiving.consumer_options import RETRY_DELAYS_S
-from minimq.receiving.range_reader import RangeOptions, RangeReader
-from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore

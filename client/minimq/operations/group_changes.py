@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.administration.masters import raise_failures
+from minimq.consuming.start_position import offset_or_start
 from minimq.operations import values
 from minimq.operations.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
 from minimq.operations.texts import left_out, listing
 from minimq.operations.views import Plan, Rows, Table, View, columns, deletion_view
-from minimq.transport.start_position import offset_or_start
 from minimq_common.errors import (
     GroupConflict,
     GroupNotFound,

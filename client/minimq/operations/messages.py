@@ -17,10 +17,10 @@ from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
     from minimq.admin import Admin
+    from minimq.consuming.received import ReceivedMessage
     from minimq.operations.delayed import DelayedMessages
     from minimq.operations.message_search import FoundMessages
     from minimq.operations.message_trace import GroupTrace, MessageTrace
-    from minimq.receiving.received import ReceivedMessage
     from minimq_common.model import MessageQueue
 
 _FOUND = Table(
@@ -225,7 +225,7 @@ class MessageOperations(Operations):
             DamagedMessages: its batch is damaged.
             TopicNotFound, QueueNotFound: there is no such queue.
         """
-        from minimq.receiving.range_reader import RangeOptions, RangeReader  # other commands start faster without it
+        from minimq.consuming.range_reader import RangeOptions, RangeReader  # other commands start faster without it
 
         found = parse_address(address)
         queue, offset, client = found.queue, found.offset, self._masters.calls

@@ -14,7 +14,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext
 from opentelemetry.util.types import AttributeValue
 
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.received import ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message, MessageQueue

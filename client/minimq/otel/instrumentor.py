@@ -7,9 +7,9 @@ from typing import Any
 
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor  # type: ignore[attr-defined] # it hides it
 
+from minimq.consuming import interceptor as receiving
 from minimq.otel.receiving_spans import OtelReceive
 from minimq.otel.sending_spans import OtelSend
-from minimq.receiving import interceptor as receiving
 from minimq.sending import interceptor as sending
 
 

@@ -14,6 +14,8 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
 
 from minimq import __version__
+from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
+from minimq.consuming.received import ReceivedMessage
 from minimq.otel.conventions import (
     BATCH_COUNT,
     CLIENT_ID,
@@ -36,8 +38,6 @@ from minimq.otel.conventions import (
     partition,
 )
 from minimq.otel.sending_spans import fail
-from minimq.receiving.interceptor import ConsumerCall, ReceiveInterceptor
-from minimq.receiving.received import ReceivedMessage
 from minimq_common.errors import Closed, MiniMQError
 
 #: The operations whose messages all come from one queue.

@@ -8,11 +8,11 @@ from contextlib import suppress
 from typing import Any
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.commits import OffsetLookup, commit_request
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.queue_decisions import Commit
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.commits import OffsetLookup, commit_request
+from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.queue_decisions import Commit
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage, merged, receipts_of
 from minimq.receiving.work_queues.settler import RETURNED, Settlement, Settler
 from minimq_common.errors import Fenced, MiniMQError

@@ -13,11 +13,11 @@ from typing import Final
 from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import QUEUE, make_batch, valid_batches
+from minimq.consuming.member_state import Grant
+from minimq.consuming.pulls import frame_of
+from minimq.consuming.queue_decisions import FetchOptions
+from minimq.consuming.queue_reader import QueueReader
 from minimq.receiving.broadcasting import LocalOffsets
-from minimq.receiving.member_state import Grant
-from minimq.receiving.pulls import frame_of
-from minimq.receiving.queue_decisions import FetchOptions
-from minimq.receiving.queue_reader import QueueReader
 from minimq_common.batch.header import HEADER
 from minimq_common.errors import CorruptBatch, InvalidArgument, StoreError
 from minimq_proto.v1 import broker_pb2

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from minimq import Message, OffsetReset, Producer, PullConsumer
 from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.consuming.queue_finder import QueueFinder
 from minimq_common.errors import OffsetOutOfRange
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, MessageQueue, OffsetReset, PullConsumer, ReceivedMessage
-from minimq.receiving.range_reader import RangeReader
+from minimq.consuming.range_reader import RangeReader
 from minimq_common.errors import NotMaster, Unavailable
 from support.client_replicas import bring_back, ends, leave_slaves_alone, messages_out, send
 from support.command import Minimq

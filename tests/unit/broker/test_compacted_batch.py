@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch

@@ -10,10 +10,10 @@ from typing import Any, get_type_hints
 import pytest
 
 from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
+from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.consuming.range_reader import RangeOptions
 from minimq.options import nameserver_addresses, with_changes
-from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.receiving.listening.push_consumer import PushConsumer
-from minimq.receiving.range_reader import RangeOptions
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from minimq.receiving.commits import Commits
-from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import Commit, FetchOptions
-from minimq.receiving.queue_reader import QueueReader
+from minimq.consuming.commits import Commits
+from minimq.consuming.member_state import Grant
+from minimq.consuming.queue_decisions import Commit, FetchOptions
+from minimq.consuming.queue_reader import QueueReader
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
 

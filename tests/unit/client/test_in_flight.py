@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
+from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.receiving.listening.listener import Verdict, verdict
-from minimq.receiving.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.receiving.assignment import AWAY_TIMEOUT_S, EVER_MS, InitialOffsets
+from minimq.consuming.assignment import AWAY_TIMEOUT_S, EVER_MS, InitialOffsets
 
 CARRIERS = {"t": {"broker-a", "broker-b"}}
 

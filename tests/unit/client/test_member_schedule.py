@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.assignment import RebalanceSchedule
-from minimq.receiving.broker_sessions import Heartbeats
+from minimq.consuming.assignment import RebalanceSchedule
+from minimq.consuming.broker_sessions import Heartbeats
 
 
 @pytest.fixture

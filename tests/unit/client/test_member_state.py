@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
+from minimq.consuming.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
 from minimq_common.model import MessageQueue
 
 DRAIN_S, TRUST_S = 5.0, 30.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minimq.filtering.message_filter import MessageFilter
+from minimq.consuming.message_filter import MessageFilter
 from minimq_common.batch.header import tag_hash
 from support.cases import for_each
 

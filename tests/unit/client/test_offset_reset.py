@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from minimq.consuming.queue_decisions import OffsetReset
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits
-from minimq.receiving.queue_decisions import OffsetReset
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
 from support.cases import for_each

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.receiving.received import EncodedBatch
+from minimq.consuming.received import EncodedBatch
 from minimq.receiving.work_queues.popped import OpenedBatches, gaps
 from minimq_common.batch.builder import encode
 from minimq_common.errors import Unavailable

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minimq.receiving.queue_finder import QueueFinder
+from minimq.consuming.queue_finder import QueueFinder
 from minimq_common.errors import Unavailable
 from minimq_common.model import MessageQueue
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from minimq.receiving.member_state import Grant, Trust
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import EncodedBatch, ReceivedMessage
+from minimq.consuming.member_state import Grant, Trust
+from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.received import EncodedBatch, ReceivedMessage
 from minimq_common.errors import (
     CorruptBatch,
     Fenced,

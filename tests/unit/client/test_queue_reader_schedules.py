@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from random import Random
 
-from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import EncodedBatch
+from minimq.consuming.member_state import Grant
+from minimq.consuming.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, cast
 import pytest
 
 from minimq.connection.connection import Connection
-from minimq.filtering.message_filter import MessageFilter
+from minimq.consuming import broker_sessions
+from minimq.consuming.assignment import InitialOffsets
+from minimq.consuming.consumer import check_subscriptions, new_client_id
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.member_state import Ask, GiveBack, Saved
+from minimq.consuming.message_filter import MessageFilter
 from minimq.rebalance import allocation
-from minimq.receiving import broker_sessions
-from minimq.receiving.assignment import InitialOffsets
-from minimq.receiving.consumer import check_subscriptions, new_client_id
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.member_state import Ask, GiveBack, Saved
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id

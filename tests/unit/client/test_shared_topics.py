@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.receiving.assignment import SharedTopics, shared_topics
+from minimq.consuming.assignment import SharedTopics, shared_topics
 from minimq_common.model import MemberList
 
 BOTH = {"broker-a", "broker-b"}

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from minimq.filtering.message_filter import MessageFilter, Spelling, TagFilter
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.message_filter import MessageFilter, Spelling, TagFilter
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from minimq import Message, MessageQueue, SendReceipt, SendStatus
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.dead_letters.dead_letter import DeadLetter
 from minimq.receiving.listening import redelivery
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage
 from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq.receiving.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
 from minimq_common.batch.header import MAX_RECORDS, Section

@@ -10,7 +10,7 @@ import pytest
 
 from minimq import Credentials, MessageQueue
 from minimq.connectors import TopicId, TopicRoute
-from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
+from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
 from pyspark_minimq import connections, planning
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.connections import ConnectionOptions, range_reader

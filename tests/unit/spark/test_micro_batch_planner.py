@@ -11,7 +11,7 @@ import pytest
 
 from minimq import MessageQueue, MiniMQError, errors
 from minimq.connection import at_master
-from minimq.receiving.queue_finder import Carrier, Findings, FoundQueue
+from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
 from minimq_common.model import AwayBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError

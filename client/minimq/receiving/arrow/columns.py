@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.receiving.received import ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import ReceivedBatch, ReceivedMessage
 from minimq.sending.arrow.sections import fixed_array, variable_array
 from minimq_common.batch.header import MAX_METADATA_BYTES, SEPARATOR, Section
 from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from minimq.connection.at_master import with_retries
 from minimq.connection.away import describe_away
 from minimq.connection.cluster import Cluster
-from minimq.receiving.queue_finder import Findings, FoundQueue, QueueFinder
-from minimq.receiving.range_reader import RangeOptions
+from minimq.consuming.queue_finder import Findings, FoundQueue, QueueFinder
+from minimq.consuming.range_reader import RangeOptions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
 from minimq_common.moments import Time, start_ms, timestamp_ms

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from minimq.consuming.member_state import Grant
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening.source import Delivery
-from minimq.receiving.member_state import Grant
-from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
 

@@ -8,24 +8,24 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, 
 from typing import Any, TypeVar
 
 from minimq.connection.cluster import Cluster
-from minimq.filtering.message_filter import MessageFilter
+from minimq.consuming.assignment import AWAY_TIMEOUT_S
+from minimq.consuming.consumer import Consumer, Found
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.member_state import Grant
+from minimq.consuming.message_filter import MessageFilter
+from minimq.consuming.queue_decisions import OffsetReset
+from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.received import ReceivedMessage
+from minimq.consuming.start_position import Start
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.assignment import AWAY_TIMEOUT_S
 from minimq.receiving.broadcasting import BroadcastReader
-from minimq.receiving.consumer import Consumer, Found
-from minimq.receiving.consumer_options import ConsumerOptions
 from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.receiving.listening.listener import ListenerCalls, Verdict, described
 from minimq.receiving.listening.redelivery import DIED, from_copy, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.receiving.listening.source import Source
-from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import OffsetReset
-from minimq.receiving.read_ahead import HandOver
-from minimq.receiving.received import ReceivedMessage
 from minimq.sending.callback_thread import CallbackThread
 from minimq.transport.client_log import client_logger
-from minimq.transport.start_position import Start
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import retry_topic

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, Generic
 
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.receiving.consumer_options import ConsumerOptions
+from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.receiving.listening.listener import ListenerAdapter, Verdict
 from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
 from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT

@@ -10,8 +10,9 @@ from typing import Any
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.filtering.message_filter import TagExpression
-from minimq.receiving.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
+from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
+from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.start_position import Start
 from minimq.receiving.listening.listener import ListenerCalls, Verdict
 from minimq.receiving.listening.retries import Failed, RetryRule
 from minimq.receiving.listening.source import Delivery, Source
@@ -19,7 +20,6 @@ from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
 from minimq.transport.client_log import client_logger
-from minimq.transport.start_position import Start
 from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -9,19 +9,19 @@ from typing import Any, Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.cluster import Cluster
-from minimq.filtering.message_filter import TagExpression
+from minimq.consuming.consumer import ConsumerFace
+from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
+from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.start_position import Start
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace
-from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.listening.leased_source import LeasedSource
 from minimq.receiving.listening.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedSource
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Finalizer
-from minimq.transport.start_position import Start
 from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = client_logger(__name__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message

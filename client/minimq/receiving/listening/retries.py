@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeVar
 from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import resolve
-from minimq.receiving.consumer_options import MAX_TRIES, ConsumerOptions
+from minimq.consuming.consumer_options import MAX_TRIES, ConsumerOptions
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, origin_of
-from minimq.receiving.received import ReceivedMessage
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt

@@ -8,8 +8,8 @@ from collections.abc import Collection, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
+from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening.listener import Verdict
-from minimq.receiving.received import ReceivedMessage
 from minimq_common.model import MessageQueue
 
 if TYPE_CHECKING:

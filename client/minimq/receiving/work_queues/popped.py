@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq.administration.handle_text import from_text, to_text
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import InternalError, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_HAVE

@@ -8,17 +8,17 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.filtering.message_filter import TagExpression
+from minimq.consuming.consumer_options import PREFETCH_MESSAGES, SimpleOptions
+from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
+from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.start_position import Start
 from minimq.options import NoOthers, refuse_others
-from minimq.receiving.consumer_options import PREFETCH_MESSAGES, SimpleOptions
-from minimq.receiving.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.receiving.listening.redelivery import REJECTED
 from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
 from minimq.transport.dropped import Finalizer
-from minimq.transport.start_position import Start
 from minimq_common.security.credentials import CredentialsArgument
 
 

@@ -11,14 +11,15 @@ from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.filtering.message_filter import MessageFilter, TagExpression
-from minimq.receiving.assignment import AWAY_TIMEOUT_S
-from minimq.receiving.consumer import check_subscriptions, checked_client_id, new_client_id
-from minimq.receiving.consumer_options import SimpleOptions, invisible_ms
-from minimq.receiving.group_start import GroupStart
+from minimq.consuming.assignment import AWAY_TIMEOUT_S
+from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
+from minimq.consuming.consumer_options import SimpleOptions, invisible_ms
+from minimq.consuming.group_start import GroupStart
+from minimq.consuming.message_filter import MessageFilter, TagExpression
+from minimq.consuming.pulls import encoded
+from minimq.consuming.start_position import start_position
 from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.receiving.listening.retries import Failed, RetrySender
-from minimq.receiving.pulls import encoded
 from minimq.receiving.work_queues.pop_stream import PopStream
 from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
 from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
@@ -26,7 +27,6 @@ from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Set
 from minimq.receiving.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
 from minimq.transport.client_log import client_logger
 from minimq.transport.dropped import Closing
-from minimq.transport.start_position import start_position
 from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic

@@ -11,9 +11,9 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.stream import CorrelatedStream, Part
-from minimq.receiving.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.received import EncodedBatch
+from minimq.consuming.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import from_failure

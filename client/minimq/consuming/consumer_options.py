@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Literal, TypedDict, get_args
 
 from minimq.arguments import check_between, check_count, check_plain_function
+from minimq.consuming.queue_decisions import OffsetReset
+from minimq.consuming.start_position import Start, start_position
 from minimq.options import START_TIMEOUT_S, check_above_zero
-from minimq.receiving.queue_decisions import OffsetReset
-from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.security.credentials import CredentialsArgument

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 
 from minimq.connection.retry_schedule import longer
-from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
-from minimq.receiving.read_ahead import HandOver, ReadAhead
-from minimq.receiving.received import EncodedBatch
+from minimq.consuming.member_state import Grant
+from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
+from minimq.consuming.read_ahead import HandOver, ReadAhead
+from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
 

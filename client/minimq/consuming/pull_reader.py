@@ -15,17 +15,17 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
-from minimq.filtering.message_filter import TagExpression
+from minimq.consuming.consumer import Consumer, Found
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.group_errors import DeletedTopics
+from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
+from minimq.consuming.member_state import Grant
+from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.start_position import Start, offset_or_start
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import Consumer, Found
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.group_errors import DeletedTopics
-from minimq.receiving.interceptor import ReceiveInterceptor, ReceiveInterceptors
-from minimq.receiving.member_state import Grant
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.transport.client_log import client_logger
-from minimq.transport.start_position import Start, offset_or_start
 from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2

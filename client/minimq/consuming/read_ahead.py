@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from minimq.filtering.message_filter import MessageFilter
-from minimq.receiving.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.message_filter import MessageFilter
+from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 

@@ -16,29 +16,29 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.read_places import ReadPlaces
-from minimq.filtering.message_filter import MessageFilter, TagExpression
+from minimq.consuming.broker_sessions import Membership
+from minimq.consuming.commits import OffsetLookup
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.group_member import GroupMember
+from minimq.consuming.group_start import GroupStart
+from minimq.consuming.member_state import Grant
+from minimq.consuming.message_filter import MessageFilter, TagExpression
+from minimq.consuming.queue_decisions import OffsetReset, QueueEvent
+from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.received import ReceivedMessage
+from minimq.consuming.start_position import Start, start_position
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
-from minimq.receiving.broker_sessions import Membership
-from minimq.receiving.commits import OffsetLookup
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.group_member import GroupMember
-from minimq.receiving.group_start import GroupStart
-from minimq.receiving.member_state import Grant
-from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
-from minimq.receiving.read_ahead import HandOver
-from minimq.receiving.received import ReceivedMessage
 from minimq.transport.client_log import client_logger
-from minimq.transport.start_position import Start, start_position
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 if TYPE_CHECKING:  # circular: they import this module
+    from minimq.consuming.pull_reader import PullReader
     from minimq.receiving.listening.popped_source import PoppedSource
-    from minimq.receiving.pull_reader import PullReader
 
 log = client_logger(__name__)
 #: Warns, when a group begins to read, about brokers that are away, whose queues are not read.

@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 from minimq.connection.connection import BrokerCalls
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.receiving.queue_decisions import Commit
-from minimq.receiving.queue_reader import QueueReader
+from minimq.consuming.queue_decisions import Commit
+from minimq.consuming.queue_reader import QueueReader
 from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
 from minimq_proto.v1 import broker_pb2

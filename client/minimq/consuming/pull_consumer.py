@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import run_steps
-from minimq.filtering.message_filter import TagExpression
+from minimq.consuming.consumer import ConsumerFace
+from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
+from minimq.consuming.interceptor import ReceiveInterceptor
+from minimq.consuming.message_filter import TagExpression
+from minimq.consuming.pull_reader import ITERATED_MESSAGES, PullReader
+from minimq.consuming.received import ReceivedMessage
+from minimq.consuming.start_position import Start
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.consumer import ConsumerFace
-from minimq.receiving.consumer_options import ConsumerChanges, ConsumerOptions
-from minimq.receiving.interceptor import ReceiveInterceptor
-from minimq.receiving.pull_reader import ITERATED_MESSAGES, PullReader
-from minimq.receiving.received import ReceivedMessage
 from minimq.receiving.transaction_inputs import PullInput
 from minimq.transport.dropped import Finalizer
-from minimq.transport.start_position import Start
 from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
 

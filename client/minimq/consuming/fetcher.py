@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
-from minimq.receiving.commits import BrokerOffsets, Commits
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.member_state import Grant
-from minimq.receiving.pulls import Pulls
-from minimq.receiving.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset
-from minimq.receiving.queue_events import QueueEvents
-from minimq.receiving.queue_reader import QueueReader
-from minimq.receiving.read_ahead import HandOver
+from minimq.consuming.commits import BrokerOffsets, Commits
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.member_state import Grant
+from minimq.consuming.pulls import Pulls
+from minimq.consuming.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset
+from minimq.consuming.queue_events import QueueEvents
+from minimq.consuming.queue_reader import QueueReader
+from minimq.consuming.read_ahead import HandOver
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
@@ -36,7 +36,7 @@ log = client_logger(__name__)
 _TRIM_INTERVAL_S = 1.0
 
 if TYPE_CHECKING:  # circular: it imports this module
-    from minimq.receiving.consumer import Consumer
+    from minimq.consuming.consumer import Consumer
 
 
 class _Wish(NamedTuple):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from minimq.receiving.received import EncodedBatch
+from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import DamagedMessages, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.words import count_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 
-from minimq.receiving.queue_decisions import OffsetReset, QueueEvent
-from minimq.receiving.queue_reader import QueueReader
+from minimq.consuming.queue_decisions import OffsetReset, QueueEvent
+from minimq.consuming.queue_reader import QueueReader
 from minimq_common.model import MessageQueue
 
 

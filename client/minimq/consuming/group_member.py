@@ -19,14 +19,14 @@ from itertools import groupby
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
+from minimq.consuming import broker_sessions
+from minimq.consuming.assignment import InitialOffsets, RebalanceSchedule, SharedTopics, carriers_of, shared_topics
+from minimq.consuming.broker_sessions import BrokerSessions, Membership, member_list_of, owners_of
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.fetcher import Fetcher
+from minimq.consuming.group_errors import DeletedTopics, Refusals
+from minimq.consuming.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq.receiving import broker_sessions
-from minimq.receiving.assignment import InitialOffsets, RebalanceSchedule, SharedTopics, carriers_of, shared_topics
-from minimq.receiving.broker_sessions import BrokerSessions, Membership, member_list_of, owners_of
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.fetcher import Fetcher
-from minimq.receiving.group_errors import DeletedTopics, Refusals
-from minimq.receiving.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Fenced, InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue

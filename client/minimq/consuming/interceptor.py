@@ -10,7 +10,7 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from minimq.arguments import check_iterable
-from minimq.receiving.received import ReceivedMessage
+from minimq.consuming.received import ReceivedMessage
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument
 

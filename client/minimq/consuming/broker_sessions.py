@@ -13,11 +13,11 @@ from itertools import islice
 from minimq.connection.connection import Connection
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
+from minimq.consuming.assignment import InitialOffsets
+from minimq.consuming.consumer_options import ConsumerOptions
+from minimq.consuming.member_state import Ask, GiveBack, Saved, Step
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq.receiving.assignment import InitialOffsets
-from minimq.receiving.consumer_options import ConsumerOptions
-from minimq.receiving.member_state import Ask, GiveBack, Saved, Step
 from minimq.transport.client_log import client_logger
 from minimq_common.errors import Fenced, MiniMQError, NotAuthenticated, TransportError
 from minimq_common.model import MemberList, MessageQueue
