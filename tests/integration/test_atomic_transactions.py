@@ -127,7 +127,7 @@ def test_a_transaction_has_a_largest_size_and_number_of_batches(
     with pytest.raises(MessageTooLarge, match=r"the limit is 8,388,608: end it earlier"), producer.transaction() as tx:
         for _ in range(3):
             tx.send(Message(topics[0], bytes(3 << 20)))
-    monkeypatch.setattr("minimq.sending.transactions.transactor.MAX_ATOMIC_BATCHES", 1)
+    monkeypatch.setattr("minimq.sending.transactor.MAX_ATOMIC_BATCHES", 1)
     with (
         pytest.raises(InvalidArgument, match=r"has 2 batches .*, the limit is 1: divide it"),
         producer.transaction() as tx,

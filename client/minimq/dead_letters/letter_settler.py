@@ -31,7 +31,7 @@ from minimq.receiving.work_queues.popped import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transactions.transactor import is_in_doubt
+from minimq.sending.transactor import is_in_doubt
 from minimq_common.errors import (
     DamagedMessages,
     Fenced,

@@ -39,7 +39,7 @@ from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.transactor import Consumed, Transactor
+from minimq.sending.transactor import Consumed, Transactor
 from minimq.transport.client_log import client_logger
 from minimq.transport.home_process import check_no_signal, is_finalizing
 from minimq_common.batch.single import check_message, plain_size

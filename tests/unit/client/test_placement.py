@@ -11,10 +11,10 @@ import pytest
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.sending.interceptor import Interceptors
 from minimq.sending.pending_batch import PendingMessage
+from minimq.sending.placement import bound_queue, brokers_of
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendStatus
-from minimq.sending.transactions.placement import bound_queue, brokers_of
-from minimq.sending.transactions.transactor import Part, PlacedMessages, Transactor, _receipts, divided
+from minimq.sending.transactor import Part, PlacedMessages, Transactor, _receipts, divided
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2

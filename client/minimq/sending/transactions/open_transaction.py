@@ -12,7 +12,7 @@ from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.transactor import Consumed, StoredBatches, Transactor
+from minimq.sending.transactor import Consumed, StoredBatches, Transactor
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES

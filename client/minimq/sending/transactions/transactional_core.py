@@ -31,7 +31,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.decisions import Transaction
-from minimq.sending.transactions.transactor import Part, PlacedMessages
+from minimq.sending.transactor import Part, PlacedMessages
 from minimq.transport.client_log import client_logger
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (

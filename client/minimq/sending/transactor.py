@@ -31,12 +31,12 @@ from minimq.sending.pending_batch import (
     new_producer_id,
     number_taken,
 )
+from minimq.sending.placement import absent_brokers, bound_queue, brokers_of, queues_at
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import NO_TRANSACTIONS, TransactionTotals
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transactions.placement import absent_brokers, bound_queue, brokers_of, queues_at
 from minimq_common.batch.single import check_message
 from minimq_common.errors import (
     Closed,
