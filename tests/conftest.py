@@ -22,10 +22,10 @@ import pytest
 import pytest_timeout
 
 from minimq.admin import Admin
+from minimq.connection import client_log
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
-from minimq.transport import client_log
 from minimq_broker.backup.check import check_directory
 from support.chance import IS_SEED_GIVEN, SEED, SEED_VARIABLE
 from support.key_run import KeyRun

@@ -10,6 +10,7 @@ from minimq.administration.masters import Masters
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Finalizer
 from minimq.operations.brokers import BrokerOperations
 from minimq.operations.delayed import DelayedOperations
 from minimq.operations.groups import GroupOperations
@@ -19,7 +20,6 @@ from minimq.operations.topics import TopicOperations
 from minimq.operations.transactions import TransactionOperations
 from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
-from minimq.transport.dropped import Finalizer
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 

@@ -25,8 +25,8 @@ from minimq import (
     TransactionalProducer,
     aio,
 )
+from minimq.connection import client_log
 from minimq.errors import Closed
-from minimq.transport import client_log
 from support.chance import rounds
 from support.waiting import wait_until
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 
 from minimq import Admin, Cluster, LocalCluster, Message, Producer, SimpleConsumer
-from minimq.transport.client_log import client_logger, flush
+from minimq.connection.client_log import client_logger, flush
 from support.waiting import wait_until
 
 PATIENCE_S = 60
@@ -143,7 +143,7 @@ CHILD = """
 import atexit, logging, multiprocessing, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 atexit.register(lambda: log.warning("at the end"))
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 log = client_logger("minimq.test")
 
 def child():

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minimq import Message, Producer
-from minimq.transport import home_process
+from minimq.connection import home_process
 
 import grpc  # isort: skip - after minimq, which prepares it for forks
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from minimq.connection.away import ClusterView, say_away
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
+from minimq.connection.home_process import check_no_signal
 from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
 from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
-from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.connection.connection import Connection
+from minimq.connection.dropped import Finalizer
 from minimq.options import DEFAULT_NAMESERVER, NoOthers, nameserver_addresses, refuse_others
-from minimq.transport.dropped import Finalizer
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 

@@ -14,10 +14,10 @@ import grpc.aio
 
 from minimq.connection.at_master import tried
 from minimq.connection.broker_troubles import BrokerTroubles
+from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
-from minimq.transport.client_log import client_logger
 from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.errors import MiniMQError, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity

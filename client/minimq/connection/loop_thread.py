@@ -13,8 +13,8 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
-from minimq.transport.client_log import client_logger, handed_over
-from minimq.transport.home_process import HomeProcess, connection_closed, connection_opened, is_finalizing
+from minimq.connection.client_log import client_logger, handed_over
+from minimq.connection.home_process import HomeProcess, connection_closed, connection_opened, is_finalizing
 from minimq_common.errors import Closed
 
 Ts = TypeVarTuple("Ts")

@@ -12,10 +12,10 @@ from types import MappingProxyType
 import grpc
 import grpc.aio
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import longer
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     InvalidArgument,
     MiniMQError,

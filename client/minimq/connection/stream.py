@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import grpc.aio
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import TooManyStreams

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
@@ -18,7 +19,6 @@ from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Ask, GiveBack, Saved, Step
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Fenced, MiniMQError, NotAuthenticated, TransportError
 from minimq_common.model import MemberList, MessageQueue
 from minimq_common.outage_log import OutageLog

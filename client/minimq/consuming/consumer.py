@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from minimq.arguments import check_text
 from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.read_places import ReadPlaces
@@ -30,7 +31,6 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start, start_position
 from minimq.rebalance import AllocationStrategy, allocation
 from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic

@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.commits import BrokerOffsets, Commits
 from minimq.consuming.consumer_options import ConsumerOptions
@@ -24,7 +25,6 @@ from minimq.consuming.queue_decisions import Decision, FetchOptions, LeaseOver, 
 from minimq.consuming.queue_events import QueueEvents
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.read_ahead import HandOver
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.channels import TooManyStreams

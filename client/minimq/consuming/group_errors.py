@@ -9,8 +9,8 @@ from collections.abc import Callable
 from functools import partial
 
 from minimq.connection.client import RouteCache
+from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import after_waiting
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog

@@ -17,6 +17,7 @@ from functools import partial
 from itertools import groupby
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming import broker_sessions
@@ -27,7 +28,6 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.group_errors import DeletedTopics, Refusals
 from minimq.consuming.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Fenced, InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import longer
 from minimq.consuming.assignment import AWAY_TIMEOUT_S, EVER_MS
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.model import Permission
 from minimq_common.outage_log import OutageLog

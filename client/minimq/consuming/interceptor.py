@@ -10,8 +10,8 @@ from functools import partial
 from typing import Literal, TypeVar
 
 from minimq.arguments import check_iterable
+from minimq.connection.client_log import client_logger
 from minimq.consuming.received import ReceivedMessage
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument
 
 log = client_logger(__name__)

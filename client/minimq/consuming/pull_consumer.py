@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.consuming.consumer import ConsumerFace
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
@@ -19,7 +20,6 @@ from minimq.consuming.start_position import Start
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.transport.dropped import Finalizer
 from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from minimq.arguments import check_count, check_switch, queue_list, queue_offsets, waiting_s
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import as_coroutine
 from minimq.connection.retry_schedule import RetrySchedule
@@ -25,7 +26,6 @@ from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start, offset_or_start
 from minimq.rebalance import AllocationStrategy
 from minimq.receiving.transaction_inputs import PullInput
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2

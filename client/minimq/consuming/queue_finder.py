@@ -10,10 +10,10 @@ from typing import TypeVar
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, together
+from minimq.connection.dropped import Finalizer
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.commits import BrokerOffsets
 from minimq.consuming.queue_decisions import Commit
-from minimq.transport.dropped import Finalizer
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicId, TopicRoute
 from minimq_common.moments import Time, timestamp_ms

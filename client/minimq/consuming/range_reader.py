@@ -16,6 +16,7 @@ from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Finalizer
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.commits import queue_bounds
 from minimq.consuming.member_state import Grant
@@ -24,7 +25,6 @@ from minimq.consuming.queue_decisions import FetchOptions
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.options import check_above_zero
-from minimq.transport.dropped import Finalizer
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute

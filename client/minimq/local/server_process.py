@@ -22,7 +22,7 @@ from typing import IO
 import grpc
 
 from minimq.administration.descriptions import ReplicationReport, replication_from_wire
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.security.certificates import Trust
 from minimq_common.wire.rpc import open_channel

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.administration.masters import raise_failures
+from minimq.connection.client_log import client_logger
 from minimq.operations import values
 from minimq.operations.activity import say_deleted_early
 from minimq.operations.group_changes import GroupChanges, group_not_found
 from minimq.operations.operation import Given, Operation, Param, flag, method
 from minimq.operations.texts import duration_of, left_out, listing, missing
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.names import check_group, check_topic

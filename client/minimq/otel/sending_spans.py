@@ -10,6 +10,7 @@ from opentelemetry.metrics import MeterProvider
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
 from minimq import __version__
+from minimq.connection.client_log import client_logger
 from minimq.otel.conventions import (
     BATCH_COUNT,
     DESTINATION,
@@ -32,7 +33,6 @@ from minimq.otel.conventions import (
 )
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.receipt import SendReceipt
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 from minimq_common.model import Message
 

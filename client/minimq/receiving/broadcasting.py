@@ -14,13 +14,13 @@ from urllib.parse import quote
 import msgspec
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.commits import OffsetLookup
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 from minimq_common.outage_log import OutageLog
 
 log = client_logger(__name__)

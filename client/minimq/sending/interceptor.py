@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from functools import partial
 
 from minimq.arguments import check_plain_function
+from minimq.connection.client_log import client_logger
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
 from minimq_common.model import Message
 

@@ -14,7 +14,9 @@ from functools import partial
 from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
+from minimq.connection.home_process import check_no_signal, is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
@@ -40,8 +42,6 @@ from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactor import Consumed, Transactor
-from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import check_no_signal, is_finalizing
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue, with_property

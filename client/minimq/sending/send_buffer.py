@@ -11,8 +11,8 @@ from functools import partial
 from itertools import repeat
 from queue import Empty, SimpleQueue
 
+from minimq.connection.home_process import check_may_wait
 from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage
-from minimq.transport.home_process import check_may_wait
 from minimq_common.errors import BufferFull, Closed, DeadlineExceeded
 
 _CLOSED = "the producer is closed"

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
@@ -36,7 +37,6 @@ from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog

@@ -9,9 +9,9 @@ from functools import partial
 from minimq.administration.masters import Masters, raise_failures
 from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
+from minimq.connection.home_process import check_no_signal
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
-from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import DeadlineExceeded, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic

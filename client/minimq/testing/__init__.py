@@ -8,8 +8,8 @@ pytest loads them from `minimq.testing.plugin` once minimq is installed.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from minimq.connection import client_log
 from minimq.testing.names import NewGroup, NewTopic
-from minimq.transport import client_log
 
 __all__ = ["MinimqContainer", "NewGroup", "NewTopic", "flush_logs"]
 

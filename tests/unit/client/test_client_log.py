@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from minimq.transport import client_log
+from minimq.connection import client_log
 from minimq_common.record_limit import RecordLimit
 from support.pages import ROOT
 

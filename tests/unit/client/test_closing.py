@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from minimq.transport import dropped
-from minimq.transport.dropped import Closing, Finalizer
+from minimq.connection import dropped
+from minimq.connection.dropped import Closing, Finalizer
 
 
 def test_a_second_close_returns_when_the_first_is_over() -> None:

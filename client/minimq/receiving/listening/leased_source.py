@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.consuming.assignment import AWAY_TIMEOUT_S
 from minimq.consuming.consumer import Consumer, Found
@@ -25,7 +26,6 @@ from minimq.receiving.listening.redelivery import DIED, from_copy, tried_again
 from minimq.receiving.listening.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.receiving.listening.source import Source
 from minimq.sending.callback_thread import CallbackThread
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import retry_topic

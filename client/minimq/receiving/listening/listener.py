@@ -13,12 +13,12 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from minimq.arguments import is_async
+from minimq.connection.client_log import client_logger
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.consuming.received import ReceivedMessage
 from minimq.receiving.listening.redelivery import origin_of
 from minimq.sending.requests.replier import Replier
 from minimq.sending.requests.reply import Reply
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import MessageQueue
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Generic, TypeVar
 
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 
 log = client_logger(__name__)
 

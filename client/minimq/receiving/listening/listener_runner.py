@@ -15,6 +15,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Generic
 
+from minimq.connection.client_log import client_logger
+from minimq.connection.dropped import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.receiving.listening.listener import ListenerAdapter, Verdict
@@ -22,8 +24,6 @@ from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThr
 from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
 from minimq.receiving.listening.source import D, Source
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
-from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import Closing
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of

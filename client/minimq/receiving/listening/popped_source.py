@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
@@ -19,7 +20,6 @@ from minimq.receiving.listening.source import Delivery, Source
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -8,7 +8,9 @@ from types import TracebackType
 from typing import Any, Literal, Self, Unpack, get_args
 
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Finalizer
 from minimq.consuming.consumer import ConsumerFace
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
@@ -20,8 +22,6 @@ from minimq.receiving.listening.leased_source import LeasedSource
 from minimq.receiving.listening.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
 from minimq.receiving.listening.listener_runner import ListenerRunner
 from minimq.receiving.listening.popped_source import PoppedSource
-from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import Finalizer
 from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = client_logger(__name__)

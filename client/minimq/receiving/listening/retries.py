@@ -12,6 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from minimq.administration.masters import make_group_topic
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve
 from minimq.consuming.consumer_options import MAX_TRIES, ConsumerOptions
 from minimq.consuming.received import ReceivedMessage
@@ -19,7 +20,6 @@ from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_l
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic

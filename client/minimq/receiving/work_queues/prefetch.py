@@ -12,10 +12,10 @@ from itertools import islice
 from operator import length_hint
 from typing import NamedTuple
 
+from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.receiving.work_queues.popped import PoppedMessage
 from minimq.receiving.work_queues.takes_in_turn import TakeResult
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import MiniMQError
 
 #: Prefetch what the application receives in this time: long enough for few requests, and others get the rest.

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED, true_time
 from minimq.connection.retry_schedule import PAUSE_S
@@ -20,7 +21,6 @@ from minimq.consuming.broker_sessions import new_run
 from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
 from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import (
     Closed,
     DeadlineExceeded,

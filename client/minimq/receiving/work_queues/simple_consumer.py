@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Finalizer
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, SimpleOptions
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
@@ -18,7 +19,6 @@ from minimq.receiving.transaction_inputs import PoppedInput
 from minimq.receiving.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.receiving.work_queues.settler import DONE, Settlement
 from minimq.receiving.work_queues.simple_reader import SimpleReader, TakenMessages
-from minimq.transport.dropped import Finalizer
 from minimq_common.security.credentials import CredentialsArgument
 
 

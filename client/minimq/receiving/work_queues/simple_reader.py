@@ -9,7 +9,9 @@ from typing import Any, TypeVar
 
 from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
+from minimq.connection.dropped import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.assignment import AWAY_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
@@ -25,8 +27,6 @@ from minimq.receiving.work_queues.popped import OpenedBatch, PoppedMessage, Rece
 from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.receiving.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.receiving.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
-from minimq.transport.client_log import client_logger
-from minimq.transport.dropped import Closing
 from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic

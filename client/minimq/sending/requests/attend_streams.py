@@ -11,10 +11,10 @@ from typing import Protocol
 
 from minimq.connection.at_master import Master, at_master
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
-from minimq.transport.client_log import client_logger
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog

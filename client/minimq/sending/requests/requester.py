@@ -16,6 +16,8 @@ from google.protobuf.message import DecodeError
 from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
+from minimq.connection.home_process import check_no_signal
 from minimq.connection.loop_calls import Awaited
 from minimq.connection.loop_thread import CLOSED
 from minimq.sending.callback_thread import CallbackThread
@@ -24,8 +26,6 @@ from minimq.sending.receipt import SendReceipt
 from minimq.sending.requests.attend_streams import Attendance, AttendStreams
 from minimq.sending.requests.reply import Reply, decoded_reply
 from minimq.sending.selectors import Selector
-from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import check_no_signal
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, RequestFailed
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of

@@ -19,6 +19,7 @@ from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOW
 from minimq.arguments import is_async
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
@@ -32,7 +33,6 @@ from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.sending.selectors import Selector
 from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactor import Part, PlacedMessages
-from minimq.transport.client_log import client_logger
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     Closed,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from minimq.transport.client_log import client_logger
+from minimq.connection.client_log import client_logger
 from minimq_common.errors import Closed, UsageError
 
 log = client_logger(__name__)

@@ -12,8 +12,8 @@ import warnings
 import weakref
 from collections.abc import Callable
 
-from minimq.transport.client_log import client_logger
-from minimq.transport.home_process import check_no_signal, is_finalizing, loop_threads
+from minimq.connection.client_log import client_logger
+from minimq.connection.home_process import check_no_signal, is_finalizing, loop_threads
 
 log = client_logger(__name__)
 
