@@ -24,7 +24,7 @@ from fault_trial import Verdict
 
 from minimq import MiniMQError, SimpleConsumer
 from minimq.errors import DeadlineExceeded, HandleExpired, Unavailable
-from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.popped import PoppedMessage
 
 INVISIBLE_S = 4.0
 GRACE_S = 1.0

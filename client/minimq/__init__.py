@@ -79,12 +79,12 @@ if TYPE_CHECKING:
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
+    from minimq.features.work_queues.popped import PoppedMessage
+    from minimq.features.work_queues.simple_consumer import SimpleConsumer
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
     from minimq.receiving.listening.listener import ConsumeResult, RetryLater
     from minimq.receiving.listening.push_consumer import PushConsumer
-    from minimq.receiving.work_queues.popped import PoppedMessage
-    from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
@@ -112,7 +112,7 @@ else:
         "MiniMQError": "minimq_common.errors",
         "OffsetReset": "minimq.consuming.queue_decisions",
         "Permission": "minimq_common.model",
-        "PoppedMessage": "minimq.receiving.work_queues.popped",
+        "PoppedMessage": "minimq.features.work_queues.popped",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
@@ -126,7 +126,7 @@ else:
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
-        "SimpleConsumer": "minimq.receiving.work_queues.simple_consumer",
+        "SimpleConsumer": "minimq.features.work_queues.simple_consumer",
         "COMMIT": "minimq.administration.resolutions",
         "ROLLBACK": "minimq.administration.resolutions",
         "TransactionResolution": "minimq.administration.resolutions",

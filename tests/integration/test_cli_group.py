@@ -22,10 +22,10 @@ from minimq.administration.group_descriptions import (
 )
 from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
+from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.operations.groups import describe_lines
 from minimq.operations.views import View
-from minimq.receiving.work_queues.simple_consumer import SimpleConsumer
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2

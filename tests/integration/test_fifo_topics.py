@@ -26,7 +26,7 @@ from minimq import (
     by_hash,
 )
 from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound, Unavailable
-from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.popped import PoppedMessage
 from support.command import Minimq
 from support.waiting import wait_until
 

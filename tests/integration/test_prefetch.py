@@ -22,9 +22,9 @@ from minimq import (
     aio,
 )
 from minimq.errors import InvalidArgument
-from minimq.receiving.work_queues.pop_stream import PopStream
-from minimq.receiving.work_queues.popped import PoppedMessage
-from minimq.receiving.work_queues.prefetch import PREFETCH_HOLD_S
+from minimq.features.work_queues.pop_stream import PopStream
+from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 

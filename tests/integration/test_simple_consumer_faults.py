@@ -31,9 +31,9 @@ from minimq.errors import (
     SystemBusy,
     TopicNotFound,
 )
-from minimq.receiving.work_queues.pop_stream import Answered, PopStream, SettleKey
-from minimq.receiving.work_queues.popped import PoppedMessage, Span
-from minimq.receiving.work_queues.settler import DONE
+from minimq.features.work_queues.pop_stream import Answered, PopStream, SettleKey
+from minimq.features.work_queues.popped import PoppedMessage, Span
+from minimq.features.work_queues.settler import DONE
 from support.detour import lead
 from support.hand_out_hold import HandOutHold
 from support.waiting import wait_until

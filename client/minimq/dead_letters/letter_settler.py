@@ -27,7 +27,7 @@ from minimq.consuming.consumer_options import RETRY_DELAYS_S
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.dead_letters.dead_letter import DeadLetter, Wants
-from minimq.receiving.work_queues.popped import merged
+from minimq.features.work_queues.popped import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions

@@ -13,8 +13,8 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.queue_decisions import Commit
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.work_queues.popped import PoppedMessage, merged, receipts_of
-from minimq.receiving.work_queues.settler import RETURNED, Settlement, Settler
+from minimq.features.work_queues.popped import PoppedMessage, merged, receipts_of
+from minimq.features.work_queues.settler import RETURNED, Settlement, Settler
 from minimq_common.errors import Fenced, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from minimq.receiving.work_queues.settler import InHand
+from minimq.features.work_queues.settler import InHand
 from minimq_common.model import MessageQueue
 
 A, B = MessageQueue("t", "a", 0), MessageQueue("t", "b", 0)

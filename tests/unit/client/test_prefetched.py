@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq.receiving.work_queues.popped import PoppedMessage
-from minimq.receiving.work_queues.prefetch import Pace, Prefetched
+from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.prefetch import Pace, Prefetched
 
 
 def messages(*numbers: int) -> list[PoppedMessage]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minimq.consuming.received import ReceivedBatch
-from minimq.receiving.work_queues.popped import PoppedMessage, ReceiptHandle, receipts_of
+from minimq.features.work_queues.popped import PoppedMessage, ReceiptHandle, receipts_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 

@@ -9,9 +9,9 @@ from typing import Any, cast
 import pytest
 
 from minimq.errors import GroupConflict
-from minimq.receiving.work_queues import takes_in_turn
-from minimq.receiving.work_queues.popped import PoppedMessage
-from minimq.receiving.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
+from minimq.features.work_queues import takes_in_turn
+from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
 from support.on_loop import on_loop
 
 PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]

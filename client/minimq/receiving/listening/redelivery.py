@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.popped import PoppedMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic

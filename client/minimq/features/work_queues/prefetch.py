@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
-from minimq.receiving.work_queues.popped import PoppedMessage
-from minimq.receiving.work_queues.takes_in_turn import TakeResult
+from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.takes_in_turn import TakeResult
 from minimq_common.errors import MiniMQError
 
 #: Prefetch what the application receives in this time: long enough for few requests, and others get the rest.

@@ -18,8 +18,8 @@ from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED, true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.broker_sessions import new_run
-from minimq.receiving.work_queues.pop_stream import PopStream, SettleKey
-from minimq.receiving.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
+from minimq.features.work_queues.pop_stream import PopStream, SettleKey
+from minimq.features.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
 from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import (
     Closed,

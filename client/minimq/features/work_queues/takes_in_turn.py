@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.receiving.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.popped import PoppedMessage
 from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
 from minimq_common.model import Permission
 

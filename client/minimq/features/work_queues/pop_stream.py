@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.receiving.work_queues.popped import OpenedBatches, Span, merged
+from minimq.features.work_queues.popped import OpenedBatches, Span, merged
 from minimq_common.errors import Closed, MiniMQError, Unavailable
 from minimq_common.wire.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.wire.rpc import from_failure
