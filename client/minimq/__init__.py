@@ -79,12 +79,12 @@ if TYPE_CHECKING:
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
+    from minimq.features.listeners.listener import ConsumeResult, RetryLater
+    from minimq.features.listeners.push_consumer import PushConsumer
     from minimq.features.work_queues.popped import PoppedMessage
     from minimq.features.work_queues.simple_consumer import SimpleConsumer
     from minimq.local.local_cluster import LocalCluster
     from minimq.rebalance import AllocationStrategy, allocation
-    from minimq.receiving.listening.listener import ConsumeResult, RetryLater
-    from minimq.receiving.listening.push_consumer import PushConsumer
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
@@ -103,7 +103,7 @@ else:
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
         "Compaction": "minimq.administration.descriptions",
-        "ConsumeResult": "minimq.receiving.listening.listener",
+        "ConsumeResult": "minimq.features.listeners.listener",
         "ConsumerOptions": "minimq.consuming.consumer_options",
         "Credentials": "minimq_common.security.credentials",
         "LocalCluster": "minimq.local.local_cluster",
@@ -117,12 +117,12 @@ else:
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.consuming.pull_consumer",
-        "PushConsumer": "minimq.receiving.listening.push_consumer",
+        "PushConsumer": "minimq.features.listeners.push_consumer",
         "RecallResult": "minimq.administration.recalls",
         "ReceiveInterceptor": "minimq.consuming.interceptor",
         "ReceivedMessage": "minimq.consuming.received",
         "Reply": "minimq.sending.requests.reply",
-        "RetryLater": "minimq.receiving.listening.listener",
+        "RetryLater": "minimq.features.listeners.listener",
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",

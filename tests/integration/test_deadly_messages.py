@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
-from minimq.receiving.listening import leased_source
+from minimq.features.listeners import leased_source
 from minimq_proto.v1 import broker_pb2
 from support.command import environment
 from support.raw_member import RawMember

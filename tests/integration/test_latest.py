@@ -22,7 +22,7 @@ from minimq import (
     SimpleConsumer,
     aio,
 )
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0

@@ -30,7 +30,7 @@ from minimq import (
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from minimq_common.errors import Closed, InternalError, InvalidArgument
 from support.cases import for_each
 from support.groups import members_of

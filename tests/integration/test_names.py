@@ -11,7 +11,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from minimq.arrow import read_table
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening.listener import ConsumeResult
+from minimq.features.listeners.listener import ConsumeResult
 from support.command import Minimq
 from support.reading import read_all
 from support.waiting import wait_until

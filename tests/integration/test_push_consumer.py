@@ -20,10 +20,10 @@ from minimq import (
     RetryLater,
 )
 from minimq.connection import client_log
-from minimq.receiving.listening.leased_source import LeasedSource
-from minimq.receiving.listening.popped_source import PoppedSource
-from minimq.receiving.listening.push_consumer import Balance
-from minimq.receiving.listening.source import Source
+from minimq.features.listeners.leased_source import LeasedSource
+from minimq.features.listeners.popped_source import PoppedSource
+from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.source import Source
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.listening import Listener, source_of
 from support.waiting import wait_until

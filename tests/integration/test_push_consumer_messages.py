@@ -31,7 +31,7 @@ from minimq import (
     aio,
 )
 from minimq.errors import GroupConflict, InvalidArgument
-from minimq.receiving.listening.popped_source import PoppedSource
+from minimq.features.listeners.popped_source import PoppedSource
 from support.cases import for_each
 from support.listening import Listener
 from support.waiting import wait_until

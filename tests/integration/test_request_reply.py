@@ -30,7 +30,7 @@ from minimq import (
 )
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from minimq.sending.pending_batch import BufferShare
 from minimq.sending.requests import replier
 from minimq_common.model import TopicRoute

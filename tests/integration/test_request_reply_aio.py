@@ -8,7 +8,7 @@ import pytest
 
 from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
 from minimq.errors import Closed, DeadlineExceeded
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from minimq.sending.pending_batch import BufferShare
 from support.reading import read_all
 from support.replying import answer_to, service

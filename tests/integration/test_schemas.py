@@ -23,7 +23,7 @@ from minimq import (
     aio,
 )
 from minimq.errors import InvalidArgument, MalformedBody
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from minimq.schemas import AvroSerializer, JsonSerializer, MsgspecSerializer, SchemaRegistry
 from minimq.schemas.serializer import Framing
 from support.registry_server import RegistryServer, registry_server

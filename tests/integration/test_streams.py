@@ -23,7 +23,7 @@ from minimq import (
 )
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import Closed, MiniMQError, SystemBusy, Unavailable

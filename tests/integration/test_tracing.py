@@ -11,12 +11,12 @@ import pytest
 from minimq.admin import Admin
 from minimq.administration.resolutions import UNKNOWN
 from minimq.consuming.pull_consumer import PullConsumer
+from minimq.features.listeners.listener import ConsumeResult
+from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.operations.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.operations.search_bounds import MessageAddress
-from minimq.receiving.listening.listener import ConsumeResult
-from minimq.receiving.listening.push_consumer import PushConsumer
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.transactions.transactional_producer import TransactionalProducer

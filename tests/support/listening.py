@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from minimq import ConsumeResult, PushConsumer, ReceivedMessage, RetryLater
-from minimq.receiving.listening.leased_source import LeasedSource
+from minimq.features.listeners.leased_source import LeasedSource
 
 Answer = ConsumeResult | RetryLater
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minimq import PushConsumer, ReceivedMessage, Reply
-from minimq.receiving.listening.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Balance
 
 _numbers = itertools.count(1)
 

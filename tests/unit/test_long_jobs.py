@@ -19,13 +19,13 @@ from minimq import ConsumeResult, MessageQueue
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptors
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.features.listeners import listener_calls, popped_source
+from minimq.features.listeners import listener_runner as running
+from minimq.features.listeners.listener import ListenerAdapter, ListenerCalls
+from minimq.features.listeners.listener_runner import ListenerRunner
+from minimq.features.listeners.popped_source import PoppedDelivery, PoppedSource
 from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.settler import Settlement
-from minimq.receiving.listening import listener_calls, popped_source
-from minimq.receiving.listening import listener_runner as running
-from minimq.receiving.listening.listener import ListenerAdapter, ListenerCalls
-from minimq.receiving.listening.listener_runner import ListenerRunner
-from minimq.receiving.listening.popped_source import PoppedDelivery, PoppedSource
 from minimq_broker.features.work_queues.pop_clients import settle_step
 from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch

@@ -16,13 +16,13 @@ from minimq.consuming.pull_consumer import PullFace
 from minimq.consuming.pull_reader import ITERATED_MESSAGES
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
+from minimq.features.listeners.listener import AsyncListener
+from minimq.features.listeners.push_consumer import PushFace
+from minimq.features.listeners.redelivery import REJECTED
 from minimq.features.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.simple_consumer import SimpleFace
 from minimq.features.work_queues.simple_reader import TakenMessages
-from minimq.receiving.listening.listener import AsyncListener
-from minimq.receiving.listening.push_consumer import PushFace
-from minimq.receiving.listening.redelivery import REJECTED
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:

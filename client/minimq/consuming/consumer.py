@@ -38,7 +38,7 @@ from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSC
 
 if TYPE_CHECKING:  # circular: they import this module
     from minimq.consuming.pull_reader import PullReader
-    from minimq.receiving.listening.popped_source import PoppedSource
+    from minimq.features.listeners.popped_source import PoppedSource
 
 log = client_logger(__name__)
 #: Warns, when a group begins to read, about brokers that are away, whose queues are not read.

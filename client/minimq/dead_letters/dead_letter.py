@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening import redelivery
+from minimq.features.listeners import redelivery
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms

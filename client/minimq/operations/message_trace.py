@@ -11,11 +11,11 @@ from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.received import ReceivedMessage
 from minimq.dead_letters.letter_settler import LetterReader
+from minimq.features.listeners.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.operations.delayed import DelayedMessages, delayed_batches
 from minimq.operations.message_search import Criterion, FoundMessages, MessageSearch, UnreadOffsets, by_id, by_property
 from minimq.operations.search_bounds import MessageAddress, SearchBounds
 from minimq.operations.values import OnProgress
-from minimq.receiving.listening.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker

@@ -16,8 +16,8 @@ from fuzz import mutation
 from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
 from minimq.consuming.received import EncodedBatch
+from minimq.features.listeners import redelivery
 from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
-from minimq.receiving.listening import redelivery
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import Compression

@@ -12,8 +12,8 @@ import pytest
 from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.range_reader import RangeOptions
+from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.options import nameserver_addresses, with_changes
-from minimq.receiving.listening.push_consumer import PushConsumer
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
-from minimq.receiving.listening.in_flight import InFlight, InFlightLimits, LeasedDelivery
-from minimq.receiving.listening.listener import Verdict, verdict
+from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
+from minimq.features.listeners.listener import Verdict, verdict
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each

@@ -6,7 +6,7 @@ import pytest
 
 from minimq.consuming.queue_decisions import OffsetReset
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq.receiving.listening.in_flight import InFlight, InFlightLimits
+from minimq.features.listeners.in_flight import InFlight, InFlightLimits
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
 from support.cases import for_each

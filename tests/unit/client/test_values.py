@@ -15,8 +15,8 @@ import pytest
 from minimq import Message, MessageQueue, SendReceipt, SendStatus
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.features.listeners import redelivery
 from minimq.features.work_queues.popped import OpenedBatch, PoppedMessage
-from minimq.receiving.listening import redelivery
 from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors
 from minimq_common.batch.builder import encode

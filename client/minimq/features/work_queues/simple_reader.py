@@ -20,13 +20,13 @@ from minimq.consuming.group_start import GroupStart
 from minimq.consuming.message_filter import MessageFilter, TagExpression
 from minimq.consuming.pulls import encoded
 from minimq.consuming.start_position import start_position
+from minimq.features.listeners.redelivery import REJECTED, TRIES_USED_UP, check_reason
+from minimq.features.listeners.retries import Failed, RetrySender
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.features.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
-from minimq.receiving.listening.redelivery import REJECTED, TRIES_USED_UP, check_reason
-from minimq.receiving.listening.retries import Failed, RetrySender
 from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic

@@ -19,10 +19,10 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.dropped import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.receiving.listening.listener import ListenerAdapter, Verdict
-from minimq.receiving.listening.listener_calls import ListenerTasks, ListenerThreads
-from minimq.receiving.listening.redelivery import CANCELLED, TIMED_OUT
-from minimq.receiving.listening.source import D, Source
+from minimq.features.listeners.listener import ListenerAdapter, Verdict
+from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
+from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
+from minimq.features.listeners.source import D, Source
 from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.outage_log import OutageLog

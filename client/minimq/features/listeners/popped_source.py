@@ -14,12 +14,12 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
+from minimq.features.listeners.listener import ListenerCalls, Verdict
+from minimq.features.listeners.retries import Failed, RetryRule
+from minimq.features.listeners.source import Delivery, Source
 from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
 from minimq.features.work_queues.simple_reader import SimpleReader, TakenMessages
-from minimq.receiving.listening.listener import ListenerCalls, Verdict
-from minimq.receiving.listening.retries import Failed, RetryRule
-from minimq.receiving.listening.source import Delivery, Source
 from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

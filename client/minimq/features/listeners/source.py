@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening.listener import Verdict
+from minimq.features.listeners.listener import Verdict
 from minimq_common.model import MessageQueue
 
 if TYPE_CHECKING:
-    from minimq.receiving.listening.listener_runner import ListenerRunner
+    from minimq.features.listeners.listener_runner import ListenerRunner
 
 
 class Delivery:

@@ -16,7 +16,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve
 from minimq.consuming.consumer_options import MAX_TRIES, ConsumerOptions
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, origin_of
+from minimq.features.listeners.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, origin_of
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt

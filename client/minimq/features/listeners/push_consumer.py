@@ -16,12 +16,12 @@ from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
+from minimq.features.listeners.leased_source import LeasedSource
+from minimq.features.listeners.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
+from minimq.features.listeners.listener_runner import ListenerRunner
+from minimq.features.listeners.popped_source import PoppedSource
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.listening.leased_source import LeasedSource
-from minimq.receiving.listening.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
-from minimq.receiving.listening.listener_runner import ListenerRunner
-from minimq.receiving.listening.popped_source import PoppedSource
 from minimq_common.errors import InvalidArgument, MiniMQError
 
 log = client_logger(__name__)

@@ -16,7 +16,7 @@ from minimq.arguments import is_async
 from minimq.connection.client_log import client_logger
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening.redelivery import origin_of
+from minimq.features.listeners.redelivery import origin_of
 from minimq.sending.requests.replier import Replier
 from minimq.sending.requests.reply import Reply
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError

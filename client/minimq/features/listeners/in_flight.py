@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from minimq.consuming.member_state import Grant
 from minimq.consuming.received import ReceivedMessage
-from minimq.receiving.listening.source import Delivery
+from minimq.features.listeners.source import Delivery
 from minimq_common.model import MessageQueue
 
 
