@@ -19,11 +19,11 @@ from minimq.consuming.message_filter import MessageFilter, TagFilter
 from minimq.consuming.queue_finder import QueueFinder
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedBatch
+from minimq.features.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq.sending.producer_options import CompressionName
 from minimq.sending.receipt import BatchReceipt
 from minimq.sending.selectors import java_hash
-from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
-from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section

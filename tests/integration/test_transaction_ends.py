@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, MessageQueue, SendStatus
+from minimq.features.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq.local.server_process import ServerProcess
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.transactions.decisions import Decision, StagedPart, Transaction, staged_parts
-from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import (
     BufferFull,

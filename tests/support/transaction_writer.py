@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from minimq.features.transactions.decisions import Transaction, staged_parts
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.transactions.decisions import Transaction, staged_parts
-from minimq.sending.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import TransactionEnded
 from minimq_common.model import Message

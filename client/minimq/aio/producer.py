@@ -13,6 +13,7 @@ from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.loop_calls import LoopOutcome, await_steps
 from minimq.connection.loop_thread import LoopCallQueue
+from minimq.features.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
@@ -20,7 +21,6 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
 from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 

@@ -17,9 +17,9 @@ from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.pull_reader import ITERATED_MESSAGES, PullReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
+from minimq.features.transactions.transaction_inputs import PullInput
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.transaction_inputs import PullInput
 from minimq_common.errors import Closed
 from minimq_common.model import MessageQueue, QueueData
 

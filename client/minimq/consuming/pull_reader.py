@@ -24,8 +24,8 @@ from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.member_state import Grant
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start, offset_or_start
+from minimq.features.transactions.transaction_inputs import PullInput
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.transaction_inputs import PullInput
 from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2

@@ -14,10 +14,10 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from minimq.features.transactions.decisions import Transaction
 from minimq.sending.due_times import DueBucket, DueTime
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.decisions import Transaction
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single

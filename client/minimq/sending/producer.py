@@ -13,6 +13,7 @@ from minimq.arguments import check_plain_function, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import Awaited
+from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import ProducerCore
@@ -23,7 +24,6 @@ from minimq.sending.requests.replier import RequestMessage
 from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq.sending.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq_common.errors import MiniMQError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog

@@ -18,6 +18,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.home_process import check_no_signal, is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
+from minimq.features.transactions.decisions import Transaction
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
 from minimq.sending.due_times import due_time
@@ -40,7 +41,6 @@ from minimq.sending.selectors import Selector, consistent_hash
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transactions.decisions import Transaction
 from minimq.sending.transactor import Consumed, Transactor
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, SendFailed

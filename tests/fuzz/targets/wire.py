@@ -19,7 +19,7 @@ from fuzz.target import Target
 from minimq.administration.descriptions import replication_from_wire, report_from_wire
 from minimq.administration.group_descriptions import group_from_wire
 from minimq.connection.away import ConflictReport, away_everywhere, merge, view_from_wire
-from minimq.sending.transactions.decisions import Decision
+from minimq.features.transactions.decisions import Decision
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc

@@ -13,9 +13,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue, SendStatus
+from minimq.features.transactions.decisions import (
+    Calls,
+    CommitProtocol,
+    Decision,
+    StagedPart,
+    Transaction,
+    staged_parts,
+)
+from minimq.features.transactions.transactions import _Attempt
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction, staged_parts
-from minimq.sending.transactions.transactions import _Attempt
 from minimq_common.errors import InternalError, InvalidArgument, TransactionEnded, TransactionExpired, Unavailable
 from support.chance import SEED
 

@@ -14,11 +14,11 @@ from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveI
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.redelivery import REJECTED
+from minimq.features.transactions.transaction_inputs import PoppedInput
 from minimq.features.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.simple_reader import SimpleReader, TakenMessages
 from minimq.options import NoOthers, refuse_others
-from minimq.receiving.transaction_inputs import PoppedInput
 from minimq_common.security.credentials import CredentialsArgument
 
 

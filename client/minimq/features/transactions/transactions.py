@@ -15,11 +15,11 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
+from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.sending.pending_batch import Records
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
-from minimq.sending.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
