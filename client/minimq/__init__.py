@@ -72,13 +72,14 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.descriptions import Compaction
     from minimq.administration.recalls import RecallResult
-    from minimq.administration.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.connection.cluster import Cluster
     from minimq.consuming.consumer_options import ConsumerOptions
     from minimq.consuming.interceptor import ReceiveInterceptor
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
+    from minimq.features.half_messages.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
+    from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
     from minimq.features.listeners.push_consumer import PushConsumer
     from minimq.features.work_queues.popped import PoppedMessage
@@ -92,7 +93,6 @@ if TYPE_CHECKING:
     from minimq.sending.requests.reply import Reply
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
-    from minimq.sending.transactions.transactional_producer import TransactionalProducer
     from minimq_common.errors import MiniMQError
     from minimq_common.model import Message, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
@@ -127,11 +127,11 @@ else:
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
         "SimpleConsumer": "minimq.features.work_queues.simple_consumer",
-        "COMMIT": "minimq.administration.resolutions",
-        "ROLLBACK": "minimq.administration.resolutions",
-        "TransactionResolution": "minimq.administration.resolutions",
-        "TransactionalProducer": "minimq.sending.transactions.transactional_producer",
-        "UNKNOWN": "minimq.administration.resolutions",
+        "COMMIT": "minimq.features.half_messages.resolutions",
+        "ROLLBACK": "minimq.features.half_messages.resolutions",
+        "TransactionResolution": "minimq.features.half_messages.resolutions",
+        "TransactionalProducer": "minimq.features.half_messages.transactional_producer",
+        "UNKNOWN": "minimq.features.half_messages.resolutions",
         "allocation": "minimq.rebalance",
         "by_consistent_hash": "minimq.sending.selectors",
         "by_hash": "minimq.sending.selectors",

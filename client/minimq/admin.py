@@ -11,13 +11,13 @@ from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
+from minimq.features.half_messages.operations import TransactionOperations
 from minimq.operations.brokers import BrokerOperations
 from minimq.operations.delayed import DelayedOperations
 from minimq.operations.groups import GroupOperations
 from minimq.operations.letters import LetterOperations
 from minimq.operations.messages import MessageOperations
 from minimq.operations.topics import TopicOperations
-from minimq.operations.transactions import TransactionOperations
 from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import InvalidArgument

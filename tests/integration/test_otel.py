@@ -31,8 +31,8 @@ from minimq import (
     TransactionalProducer,
     aio,
 )
-from minimq.administration.resolutions import ROLLBACK
 from minimq.errors import Closed, InvalidArgument
+from minimq.features.half_messages.resolutions import ROLLBACK
 from minimq.otel import processing
 from support.command import environment
 from support.process import process

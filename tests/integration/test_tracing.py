@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq.admin import Admin
-from minimq.administration.resolutions import UNKNOWN
 from minimq.consuming.pull_consumer import PullConsumer
+from minimq.features.half_messages.resolutions import UNKNOWN
+from minimq.features.half_messages.transactional_producer import TransactionalProducer
 from minimq.features.listeners.listener import ConsumeResult
 from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
@@ -19,7 +20,6 @@ from minimq.operations.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.operations.search_bounds import MessageAddress
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.transactions.transactional_producer import TransactionalProducer
 from minimq_common.batch.header import read_header
 from minimq_common.batch.records import message_id
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange

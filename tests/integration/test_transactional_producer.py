@@ -31,8 +31,8 @@ from minimq.errors import (
     TransactionEnded,
     TransactionExpired,
 )
+from minimq.features.half_messages.transactional_producer import CheckedTransaction
 from minimq.sending.append_stream import AppendStream
-from minimq.sending.transactions.transactional_producer import CheckedTransaction
 from support.command import Minimq
 from support.reading import check_brokers, read_all
 from support.scraping import Scrape, metrics_address

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.administration.masters import raise_failures
-from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
+from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.operations.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing

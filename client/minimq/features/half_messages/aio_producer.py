@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from types import TracebackType
 from typing import Self
 
-from minimq.administration.resolutions import TransactionResolution
 from minimq.arguments import check_iterable
 from minimq.connection.loop_calls import await_steps
+from minimq.features.half_messages.resolutions import TransactionResolution
+from minimq.features.half_messages.transactional_producer import CheckedFace, TransactionalFace
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.transactional_producer import CheckedFace, TransactionalFace
 from minimq_common.model import Message, MessageQueue
 
 #: Returns how the transaction of a half message ended, as far as known; plain or a coroutine function.

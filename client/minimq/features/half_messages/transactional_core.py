@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 from google.protobuf.message import DecodeError
 
 from minimq.administration.masters import RegisteredMaster
-from minimq.administration.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.arguments import is_async
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
@@ -23,6 +22,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
+from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread

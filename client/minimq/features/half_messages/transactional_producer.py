@@ -6,16 +6,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
-from minimq.administration.resolutions import TransactionResolution
 from minimq.arguments import check_function, check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import run_steps
+from minimq.features.half_messages.resolutions import TransactionResolution
+from minimq.features.half_messages.transactional_core import HalfTransaction, TransactionalCore
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactions.transactional_core import HalfTransaction, TransactionalCore
 from minimq_common.model import Message, MessageQueue
 
 #: Returns how the transaction of a half message ended, as far as known.
