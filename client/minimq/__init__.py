@@ -71,13 +71,13 @@ if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin import Admin
     from minimq.administration.descriptions import Compaction
-    from minimq.administration.recalls import RecallResult
     from minimq.connection.cluster import Cluster
     from minimq.consuming.consumer_options import ConsumerOptions
     from minimq.consuming.interceptor import ReceiveInterceptor
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
+    from minimq.features.delayed.recalls import RecallResult
     from minimq.features.half_messages.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
     from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
@@ -118,7 +118,7 @@ else:
         "ProducerStatistics": "minimq.sending.statistics",
         "PullConsumer": "minimq.consuming.pull_consumer",
         "PushConsumer": "minimq.features.listeners.push_consumer",
-        "RecallResult": "minimq.administration.recalls",
+        "RecallResult": "minimq.features.delayed.recalls",
         "ReceiveInterceptor": "minimq.consuming.interceptor",
         "ReceivedMessage": "minimq.consuming.received",
         "Reply": "minimq.sending.requests.reply",

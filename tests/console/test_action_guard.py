@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Producer
-from minimq.administration.recall_handle import RecallHandle
 from minimq.cli.console import serving_console
+from minimq.features.delayed.recall_handle import RecallHandle
 from minimq.operations.operation import Operation
 from minimq_console.actions import ACTIONS
 from minimq_console.json_api import OPERATIONS

@@ -15,7 +15,7 @@ import pytest
 from msgspec import structs
 
 from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt, SimpleConsumer, aio
-from minimq.administration.recall_handle import RecallHandle
+from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from minimq_proto.v1 import broker_pb2, delay_pb2

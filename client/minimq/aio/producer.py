@@ -9,10 +9,10 @@ from collections.abc import AsyncIterable, Coroutine, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, overload
 
-from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.loop_calls import LoopOutcome, await_steps
 from minimq.connection.loop_thread import LoopCallQueue
+from minimq.features.delayed.recalls import RecallResult
 from minimq.features.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace

@@ -175,7 +175,7 @@ def produce(  # noqa: PLR0913 - the options of the command
 
 def _check(lines: LineFormat) -> LineFormat:
     """Check the options before any line is read, and return them. Raises `click.UsageError` or `InvalidArgument`."""
-    from minimq.sending.due_times import due_time
+    from minimq.features.delayed.due_times import due_time
     from minimq_common.batch.single import check_message
 
     if lines.common.tag and lines.tag_field:

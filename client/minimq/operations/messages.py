@@ -18,7 +18,7 @@ from minimq_common.names import check_topic
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.consuming.received import ReceivedMessage
-    from minimq.operations.delayed import DelayedMessages
+    from minimq.features.delayed.operations import DelayedMessages
     from minimq.operations.message_search import FoundMessages
     from minimq.operations.message_trace import GroupTrace, MessageTrace
     from minimq_common.model import MessageQueue

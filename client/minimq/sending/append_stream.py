@@ -14,8 +14,8 @@ import grpc.aio
 from minimq.connection.connection import Connection
 from minimq.connection.loop_calls import answer_of
 from minimq.connection.stream import CorrelatedStream
+from minimq.features.delayed.due_times import DueTime
 from minimq.features.transactions.decisions import Transaction
-from minimq.sending.due_times import DueTime
 from minimq.sending.pacing import Pacing
 from minimq_common.errors import Closed, MiniMQError
 from minimq_common.model import MessageQueue

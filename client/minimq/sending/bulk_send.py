@@ -13,8 +13,8 @@ from itertools import chain, islice, repeat
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from minimq.features.delayed.due_times import DueBucket, DueTime, due_time
 from minimq.sending.chosen_queues import takes_only_tombstones
-from minimq.sending.due_times import DueBucket, DueTime, due_time
 from minimq.sending.interceptor import Interceptors, reason_of
 from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, UserCall
 from minimq.sending.producer_options import ProducerOptions

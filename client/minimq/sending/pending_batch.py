@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from minimq.features.delayed.due_times import DueBucket, DueTime
 from minimq.features.transactions.decisions import Transaction
-from minimq.sending.due_times import DueBucket, DueTime
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
 from minimq_common.batch.builder import KEYS_BYTES, PROPERTIES_BYTES, PROPERTY_BYTES, BatchBuilder

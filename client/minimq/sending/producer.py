@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from minimq.administration.recalls import RecallResult
 from minimq.arguments import check_plain_function, waiting_s
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import Awaited
+from minimq.features.delayed.recalls import RecallResult
 from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor

@@ -11,17 +11,17 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 
-from minimq.administration.recalls import RecallResult, recall
 from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.home_process import check_no_signal, is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
+from minimq.features.delayed.due_times import due_time
+from minimq.features.delayed.recalls import RecallResult, recall
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
-from minimq.sending.due_times import due_time
 from minimq.sending.interceptor import Interceptors, SendInterceptor, WatchedOutcome
 from minimq.sending.pending_batch import (
     PENDING_BYTES,

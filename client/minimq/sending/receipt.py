@@ -7,7 +7,7 @@ from enum import Enum
 
 import msgspec
 
-from minimq.administration.recall_handle import RecallHandle
+from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.batch import records
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment

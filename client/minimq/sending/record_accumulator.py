@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from minimq.connection.retry_schedule import batch_pause_s, try_timeout_s
-from minimq.sending.due_times import DueBucket
+from minimq.features.delayed.due_times import DueBucket
 from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector

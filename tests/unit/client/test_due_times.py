@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.sending.due_times import MAX_DELAY_S, DueTime, due_time
+from minimq.features.delayed.due_times import MAX_DELAY_S, DueTime, due_time
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from support.cases import for_each

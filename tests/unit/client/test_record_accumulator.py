@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.connection.broker_troubles import BrokerTroubles
-from minimq.sending.due_times import DueTime, due_time
+from minimq.features.delayed.due_times import DueTime, due_time
 from minimq.sending.pending_batch import BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector

@@ -11,8 +11,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.administration.masters import raise_failures
-from minimq.administration.recall_handle import RecallHandle
 from minimq.connection.away import by_broker
+from minimq.features.delayed.recall_handle import RecallHandle
 from minimq.operations import values
 from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
 from minimq.operations.texts import duration_of, instant_of, missing, size_of
@@ -27,7 +27,7 @@ from minimq_proto.v1 import delay_pb2
 if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.administration.masters import Masters
-    from minimq.administration.recalls import RecallResult
+    from minimq.features.delayed.recalls import RecallResult
 
 #: Maximum number of batches in a page of a broker.
 _PAGE = 1_000
@@ -246,7 +246,7 @@ class DelayedOperations(Operations):
         Raises:
             AccessDenied: another user sent it, and this user may not manage the topic.
         """
-        from minimq.administration.recalls import recall
+        from minimq.features.delayed.recalls import recall
 
         calls = self._masters.calls
         return calls.wait(lambda: recall(calls, handle, calls.timeout_s))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from minimq.administration.recall_handle import RecallHandle
 from minimq.connection.at_master import at_master
 from minimq.connection.client import ClusterClient
+from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 from minimq_proto.v1 import delay_pb2
 
