@@ -11,11 +11,11 @@ from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
+from minimq.features.dead_letters.operations import LetterOperations
 from minimq.features.delayed.operations import DelayedOperations
 from minimq.features.half_messages.operations import TransactionOperations
 from minimq.operations.brokers import BrokerOperations
 from minimq.operations.groups import GroupOperations
-from minimq.operations.letters import LetterOperations
 from minimq.operations.messages import MessageOperations
 from minimq.operations.topics import TopicOperations
 from minimq.operations.users import UserOperations

@@ -26,7 +26,7 @@ import minimq.cli.peek
 import minimq.cli.produce
 import minimq.consuming.pull_consumer
 import minimq.consuming.range_reader
-import minimq.dead_letters.letter_settler
+import minimq.features.dead_letters.letter_settler
 import minimq.receiving.listening
 import minimq.sending.producer  # noqa: F401
 import minimq_broker.__main__

@@ -13,9 +13,9 @@ import msgspec
 from minimq.cli.base import stop_on_signal
 from minimq.cli.commands import declared
 from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
-from minimq.dead_letters.dead_letter import Chosen
+from minimq.features.dead_letters.dead_letter import Chosen
+from minimq.features.dead_letters.operations import CHOICE, check_known, damage_notes
 from minimq.operations import values
-from minimq.operations.letters import CHOICE, check_known, damage_notes
 from minimq.operations.messages import body_fields
 from minimq.operations.operation import Param
 from minimq.operations.texts import instant_of, missing, printable, shown_body
@@ -24,7 +24,7 @@ from minimq_common.errors import TransportError
 
 if TYPE_CHECKING:
     from minimq.consuming.received import ReceivedMessage
-    from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq_common.errors import DamagedMessages
     from minimq_common.model import AwayBroker
 
@@ -33,7 +33,7 @@ _AT_ONCE = 500
 
 
 def _as_text(message: ReceivedMessage) -> bytes:
-    from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.features.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
     origin = f"{letter.origin_queue or letter.topic or '-'}"
@@ -52,7 +52,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
 
 
 def _as_json(message: ReceivedMessage) -> bytes:
-    from minimq.dead_letters.dead_letter import DeadLetter
+    from minimq.features.dead_letters.dead_letter import DeadLetter
 
     letter = DeadLetter(message)
     origin = letter.origin_queue

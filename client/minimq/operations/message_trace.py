@@ -10,7 +10,7 @@ from enum import Enum
 from minimq.administration.masters import Masters
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.received import ReceivedMessage
-from minimq.dead_letters.letter_settler import LetterReader
+from minimq.features.dead_letters.letter_settler import LetterReader
 from minimq.features.delayed.operations import DelayedMessages, delayed_batches
 from minimq.features.listeners.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.operations.message_search import Criterion, FoundMessages, MessageSearch, UnreadOffsets, by_id, by_property

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from minimq import ConsumerOptions, Message, MessageQueue, ReceivedMessage
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
-from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners.redelivery import copy_of, dead_letter_of, from_copy, tried_again
 from minimq.features.listeners.retries import RetryRule
 from minimq.features.work_queues.popped import PoppedMessage

@@ -14,7 +14,7 @@ import pytest
 
 from minimq import Message, MessageQueue, SendReceipt, SendStatus
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq.dead_letters.dead_letter import DeadLetter
+from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners import redelivery
 from minimq.features.work_queues.popped import OpenedBatch, PoppedMessage
 from minimq.sending.receipt import BatchReceipt

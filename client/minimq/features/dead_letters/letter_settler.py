@@ -26,7 +26,7 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import RETRY_DELAYS_S
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedMessage
-from minimq.dead_letters.dead_letter import DeadLetter, Wants
+from minimq.features.dead_letters.dead_letter import DeadLetter, Wants
 from minimq.features.work_queues.popped import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore

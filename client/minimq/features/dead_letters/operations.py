@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.connection.away import by_broker, say_away
 from minimq.connection.client_log import client_logger
-from minimq.dead_letters.dead_letter import Chosen, Wants, choice_of
+from minimq.features.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
 from minimq.operations.texts import listing, missing
@@ -31,8 +31,8 @@ from minimq_common.words import count_of
 
 if TYPE_CHECKING:  # other operations do not load sending and receiving
     from minimq.admin import Admin
-    from minimq.dead_letters.dead_letter import DeadLetter
-    from minimq.dead_letters.letter_settler import Outcome
+    from minimq.features.dead_letters.dead_letter import DeadLetter
+    from minimq.features.dead_letters.letter_settler import Outcome
     from minimq_common.model import AwayBroker
 
 log = client_logger(__name__)
@@ -281,7 +281,7 @@ class LetterOperations(Operations):
     def _open_letters(
         self, group: str, wants: Wants, progress: values.OnProgress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
-        from minimq.dead_letters.letter_settler import LetterReader  # other operations do not load it
+        from minimq.features.dead_letters.letter_settler import LetterReader  # other operations do not load it
 
         with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
@@ -473,7 +473,7 @@ class LetterOperations(Operations):
         *,
         dry_run: bool,
     ) -> int:
-        from minimq.dead_letters.letter_settler import LetterSettler  # as above
+        from minimq.features.dead_letters.letter_settler import LetterSettler  # as above
 
         settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         count = settler.run(wants, dry_run=dry_run)
