@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
     from minimq.features.listeners.push_consumer import PushConsumer
+    from minimq.features.requests.reply import Reply
     from minimq.features.work_queues.popped import PoppedMessage
     from minimq.features.work_queues.simple_consumer import SimpleConsumer
     from minimq.local.local_cluster import LocalCluster
@@ -90,7 +91,6 @@ if TYPE_CHECKING:
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
     from minimq.sending.receipt import SendReceipt, SendStatus
-    from minimq.sending.requests.reply import Reply
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
     from minimq_common.errors import MiniMQError
@@ -121,7 +121,7 @@ else:
         "RecallResult": "minimq.features.delayed.recalls",
         "ReceiveInterceptor": "minimq.consuming.interceptor",
         "ReceivedMessage": "minimq.consuming.received",
-        "Reply": "minimq.sending.requests.reply",
+        "Reply": "minimq.features.requests.reply",
         "RetryLater": "minimq.features.listeners.listener",
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",

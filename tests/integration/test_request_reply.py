@@ -31,8 +31,8 @@ from minimq import (
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
 from minimq.features.listeners.push_consumer import Balance
+from minimq.features.requests import replier
 from minimq.sending.pending_batch import BufferShare
-from minimq.sending.requests import replier
 from minimq_common.model import TopicRoute
 from support.reading import read_all
 from support.replying import answer_to, echo, service

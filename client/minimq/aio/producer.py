@@ -13,13 +13,13 @@ from minimq.arguments import check_message_type, waiting_s
 from minimq.connection.loop_calls import LoopOutcome, await_steps
 from minimq.connection.loop_thread import LoopCallQueue
 from minimq.features.delayed.recalls import RecallResult
+from minimq.features.requests.replier import RequestMessage
+from minimq.features.requests.reply import Reply
+from minimq.features.requests.requester import OpenRequest
 from minimq.features.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import ProducerFace
 from minimq.sending.receipt import BatchReceipt, SendReceipt
-from minimq.sending.requests.replier import RequestMessage
-from minimq.sending.requests.reply import Reply
-from minimq.sending.requests.requester import OpenRequest
 from minimq.sending.selectors import Selector
 from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue

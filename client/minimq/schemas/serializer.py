@@ -9,9 +9,9 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, Unpack
 
+from minimq.features.requests.reply import Reply
 from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
-from minimq.sending.requests.reply import Reply
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import NO_PROPERTIES, Message
 

@@ -13,6 +13,8 @@ from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import Awaited
 from minimq.features.delayed.recalls import RecallResult
+from minimq.features.requests.replier import RequestMessage
+from minimq.features.requests.reply import Reply
 from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
@@ -20,8 +22,6 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq.sending.requests.replier import RequestMessage
-from minimq.sending.requests.reply import Reply
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq_common.errors import MiniMQError, SendFailed

@@ -19,6 +19,8 @@ from minimq.connection.home_process import check_no_signal, is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.features.delayed.due_times import due_time
 from minimq.features.delayed.recalls import RecallResult, recall
+from minimq.features.requests.replier import Replier
+from minimq.features.requests.requester import Requester
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.bulk_send import BulkSend
 from minimq.sending.chosen_queues import ChosenQueues, check_body, check_chosen
@@ -35,8 +37,6 @@ from minimq.sending.pending_batch import (
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
-from minimq.sending.requests.replier import Replier
-from minimq.sending.requests.requester import Requester
 from minimq.sending.selectors import Selector, consistent_hash
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics

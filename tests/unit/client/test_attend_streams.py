@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from minimq.sending.requests.attend_streams import Attendance, AttendStreams
+from minimq.features.requests.attend_streams import Attendance, AttendStreams
 from minimq_common.errors import AccessDenied, MiniMQError
 from minimq_proto.v1 import attend_pb2
 

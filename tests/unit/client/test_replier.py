@@ -11,8 +11,8 @@ import pytest
 
 from minimq.connection.client import ClusterClient
 from minimq.errors import InvalidArgument, MessageTooLarge
-from minimq.sending.requests.replier import Replier
-from minimq.sending.requests.reply import Reply
+from minimq.features.requests.replier import Replier
+from minimq.features.requests.reply import Reply
 from minimq_common.properties import REPLY_TO, ReplyTo
 
 TO = ReplyTo("broker-a", bytes(16), "id", 1_000)

@@ -23,6 +23,7 @@ from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
+from minimq.features.requests.attend_streams import AttendStreams
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
@@ -30,7 +31,6 @@ from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
-from minimq.sending.requests.attend_streams import AttendStreams
 from minimq.sending.selectors import Selector
 from minimq.sending.transactor import Part, PlacedMessages
 from minimq_common.batch.records import RecordBatch

@@ -17,8 +17,8 @@ from minimq.connection.client_log import client_logger
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptors
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.redelivery import origin_of
-from minimq.sending.requests.replier import Replier
-from minimq.sending.requests.reply import Reply
+from minimq.features.requests.replier import Replier
+from minimq.features.requests.reply import Reply
 from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
 from minimq_common.model import MessageQueue
 

@@ -23,7 +23,7 @@ from minimq.features.listeners.listener import ListenerAdapter, Verdict
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
 from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import D, Source
-from minimq.sending.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
+from minimq.features.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SystemBusy
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of

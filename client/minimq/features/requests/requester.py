@@ -20,11 +20,11 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.home_process import check_no_signal
 from minimq.connection.loop_calls import Awaited
 from minimq.connection.loop_thread import CLOSED
+from minimq.features.requests.attend_streams import Attendance, AttendStreams
+from minimq.features.requests.reply import Reply, decoded_reply
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
-from minimq.sending.requests.attend_streams import Attendance, AttendStreams
-from minimq.sending.requests.reply import Reply, decoded_reply
 from minimq.sending.selectors import Selector
 from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, RequestFailed
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute

@@ -19,7 +19,7 @@ from minimq.connection.loop_calls import answer_of
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream, Part
-from minimq.sending.requests.reply import Reply, encoded_reply
+from minimq.features.requests.reply import Reply, encoded_reply
 from minimq_common.errors import Closed, InvalidArgument, MiniMQError
 from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO, ReplyTo, reply_to
