@@ -29,8 +29,8 @@ from minimq.consuming.queue_decisions import OffsetReset, QueueEvent
 from minimq.consuming.read_ahead import HandOver
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start, start_position
+from minimq.features.broadcasting.broadcasting import BroadcastReader, LocalOffsets
 from minimq.rebalance import AllocationStrategy, allocation
-from minimq.receiving.broadcasting import BroadcastReader, LocalOffsets
 from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic

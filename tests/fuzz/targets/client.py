@@ -17,7 +17,7 @@ from minimq.consuming.member_state import Grant
 from minimq.consuming.pulls import frame_of
 from minimq.consuming.queue_decisions import FetchOptions
 from minimq.consuming.queue_reader import QueueReader
-from minimq.receiving.broadcasting import LocalOffsets
+from minimq.features.broadcasting.broadcasting import LocalOffsets
 from minimq_common.batch.header import HEADER
 from minimq_common.errors import CorruptBatch, InvalidArgument, StoreError
 from minimq_proto.v1 import broker_pb2

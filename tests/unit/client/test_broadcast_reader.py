@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minimq.receiving.broadcasting import BroadcastReader
+from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq_common.errors import AccessDenied
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import ConsumerOptions, LocalCluster
-from minimq.receiving.broadcasting import LocalOffsets
+from minimq.features.broadcasting.broadcasting import LocalOffsets
 from minimq_common.errors import InvalidArgument, StoreError
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile

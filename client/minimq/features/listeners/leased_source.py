@@ -18,13 +18,13 @@ from minimq.consuming.queue_decisions import OffsetReset
 from minimq.consuming.read_ahead import HandOver
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
+from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.features.listeners.listener import ListenerCalls, Verdict, described
 from minimq.features.listeners.redelivery import DIED, from_copy, tried_again
 from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.features.listeners.source import Source
 from minimq.rebalance import AllocationStrategy
-from minimq.receiving.broadcasting import BroadcastReader
 from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
