@@ -6,8 +6,8 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from minimq.filtering.property_filter import PropertyFilter
-from minimq.filtering.tokens import TokenKind, scan
+from minimq.features.sql_filters.property_filter import PropertyFilter
+from minimq.features.sql_filters.tokens import TokenKind, scan
 from minimq_common.batch.header import MAX_TAG, tag_hash
 from minimq_common.errors import InvalidArgument
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from minimq.filtering.property_filter import MAX_LENGTH, PropertyFilter
+from minimq.features.sql_filters.property_filter import MAX_LENGTH, PropertyFilter
 from minimq_common.errors import InvalidArgument
 
 ORDER = {"region": "eu"}

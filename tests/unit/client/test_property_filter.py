@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from minimq.filtering.property_filter import PropertyFilter
+from minimq.features.sql_filters.property_filter import PropertyFilter
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 from support.where_trees import NAMES, TEXTS, Tree, evaluate, render, trees

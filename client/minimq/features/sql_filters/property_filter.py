@@ -22,7 +22,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from minimq.filtering.tokens import Token, TokenKind, Value, mistake, number_of, scan, truth_of
+from minimq.features.sql_filters.tokens import Token, TokenKind, Value, mistake, number_of, scan, truth_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.words import kind_of
 
