@@ -16,10 +16,10 @@ import pyarrow as pa
 
 from minimq.connection.cluster import Cluster
 from minimq.consuming.range_reader import RangeOptions, RangeReader
-from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
-from minimq.receiving.arrow.plan import Bound, QueueRange, newest_of_each_key, planned
-from minimq.sending.arrow.destinations import Destination, Destinations
-from minimq.sending.arrow.outbox import Outbox, divided
+from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
+from minimq.features.tables.destinations import Destination, Destinations
+from minimq.features.tables.outbox import Outbox, divided
+from minimq.features.tables.plan import Bound, QueueRange, newest_of_each_key, planned
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 

@@ -14,7 +14,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
 from minimq.consuming.range_reader import RangeReader
-from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns
+from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns
 from minimq.sending.append_stream import AppendStream
 from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.inspect import inspect_as_json

@@ -7,8 +7,8 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from minimq.consuming.received import ReceivedBatch
-from minimq.receiving.arrow import columns as arrow_columns
-from minimq.receiving.arrow.columns import ArrowColumns
+from minimq.features.tables import columns as arrow_columns
+from minimq.features.tables.columns import ArrowColumns
 
 
 def by_columns(columns: ArrowColumns, batch: ReceivedBatch) -> pa.RecordBatch:

@@ -86,7 +86,7 @@ class PullConsumer(PullFace):
         self, timeout: float = 1.0, max_messages: int = 1 << 16, columns: Iterable[str] | None = None
     ) -> pa.Table:
         """Return messages as an Arrow table; see `minimq.PullConsumer.poll_arrow`."""
-        from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
+        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
         made = ArrowColumns(chosen_columns(columns))
         self._reader.keeps_batches = True

@@ -25,7 +25,7 @@ from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from minimq.sending.arrow.outbox import OnRefused
+    from minimq.features.tables.outbox import OnRefused
 
 
 class Producer(ProducerFace):
@@ -129,7 +129,7 @@ class Producer(ProducerFace):
 
         If it is cancelled, the rows are still sent.
         """
-        from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
+        from minimq.features.tables.outbox import send_rows  # needs pyarrow
 
         return await asyncio.to_thread(send_rows, self._core, topic, rows, on_refused)
 

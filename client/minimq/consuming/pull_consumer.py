@@ -219,7 +219,7 @@ class PullConsumer(PullFace):
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
             MiniMQError: what `poll` raises.
         """
-        from minimq.receiving.arrow.columns import ArrowColumns, chosen_columns  # needs pyarrow
+        from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
         made = ArrowColumns(chosen_columns(columns))
         self._reader.keeps_batches = True

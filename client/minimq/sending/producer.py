@@ -29,7 +29,7 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
 
 if TYPE_CHECKING:
-    from minimq.sending.arrow.outbox import OnRefused
+    from minimq.features.tables.outbox import OnRefused
 
 #: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
@@ -201,7 +201,7 @@ class Producer(ProducerFace):
                 and are not. Further rows were not read.
             Closed: the producer was closed.
         """
-        from minimq.sending.arrow.outbox import send_rows  # needs pyarrow
+        from minimq.features.tables.outbox import send_rows  # needs pyarrow
 
         return send_rows(self._core, topic, rows, on_refused)
 

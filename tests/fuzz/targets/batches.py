@@ -17,7 +17,7 @@ from fuzz.target import Target
 from minimq.connectors import ReceivedBatch
 from minimq.consuming.received import EncodedBatch
 from minimq.features.listeners import redelivery
-from minimq.receiving.arrow.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
+from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import Compression

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minimq import MessageQueue
-from minimq.sending.arrow.destinations import Destination, Destinations, key_hashes
-from minimq.sending.arrow.row_batch import to_batch
+from minimq.features.tables.destinations import Destination, Destinations, key_hashes
+from minimq.features.tables.row_batch import to_batch
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each

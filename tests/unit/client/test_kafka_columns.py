@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import MessageQueue
+from minimq.features.tables.destinations import Destinations
+from minimq.features.tables.row_batch import to_batch
+from minimq.features.tables.row_columns import renamed
 from minimq.kafka import bytes_of, headers_of, properties_of
-from minimq.sending.arrow.destinations import Destinations
-from minimq.sending.arrow.row_batch import to_batch
-from minimq.sending.arrow.row_columns import renamed
 from minimq_common.batch.header import MAX_METADATA
 from minimq_common.errors import InvalidArgument
 

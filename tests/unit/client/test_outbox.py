@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pyarrow as pa
 
 from minimq import MessageQueue
-from minimq.sending.arrow.destinations import Destination
-from minimq.sending.arrow.outbox import GATHERED_BYTES, Outbox
+from minimq.features.tables.destinations import Destination
+from minimq.features.tables.outbox import GATHERED_BYTES, Outbox
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq_common.batch.builder import BatchColumns

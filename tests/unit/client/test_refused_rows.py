@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from minimq import Message, MessageQueue, errors
-from minimq.sending.arrow.destinations import Destinations
-from minimq.sending.arrow.row_batch import to_batch
+from minimq.features.tables.destinations import Destinations
+from minimq.features.tables.row_batch import to_batch
 from minimq_common.batch.builder import encode
 from minimq_common.batch.header import MAX_METADATA, MAX_TAG
 from minimq_common.batch.records import RecordBatch

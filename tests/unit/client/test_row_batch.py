@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import Message
-from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
+from minimq.features.tables.row_batch import MOST_ROWS, cut, to_batch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, MAX_TAG

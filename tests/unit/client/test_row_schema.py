@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from minimq import Message, MessageQueue, by_hash
-from minimq.sending.arrow.destinations import Destinations
-from minimq.sending.arrow.row_columns import checked_rows
+from minimq.features.tables.destinations import Destinations
+from minimq.features.tables.row_columns import checked_rows
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
 

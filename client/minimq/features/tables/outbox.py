@@ -10,9 +10,9 @@ from typing import Final, Protocol
 
 import pyarrow as pa
 
-from minimq.sending.arrow.destinations import Destination, Destinations
-from minimq.sending.arrow.row_batch import MOST_ROWS, cut, to_batch
-from minimq.sending.arrow.row_columns import checked_rows, refused
+from minimq.features.tables.destinations import Destination, Destinations
+from minimq.features.tables.row_batch import MOST_ROWS, cut, to_batch
+from minimq.features.tables.row_columns import checked_rows, refused
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minimq.consuming.received import ReceivedBatch, ReceivedMessage
-from minimq.sending.arrow.sections import fixed_array, variable_array
+from minimq.features.tables.sections import fixed_array, variable_array
 from minimq_common.batch.header import MAX_METADATA_BYTES, SEPARATOR, Section
 from minimq_common.batch.record_origins import RecordOrigin, RecordOrigins
 from minimq_common.batch.records import RecordBatch, message_id

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.sending.arrow.row_columns import checked_text, given_name, given_names, refused, renamed
+from minimq.features.tables.row_columns import checked_text, given_name, given_names, refused, renamed
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue

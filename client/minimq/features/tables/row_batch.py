@@ -12,8 +12,8 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.sending.arrow.row_columns import checked_text, given_name, refused, shown, with_small_offsets
-from minimq.sending.arrow.sections import fixed_section, variable_sections
+from minimq.features.tables.row_columns import checked_text, given_name, refused, shown, with_small_offsets
+from minimq.features.tables.sections import fixed_section, variable_sections
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section
