@@ -17,8 +17,8 @@ import minimq_console
 from minimq.admin import Admin
 from minimq.connectors import QueueFinder
 from minimq.consuming.pull_consumer import PullConsumer
+from minimq.features.search.message_trace import MessageTrace
 from minimq.local.local_cluster import LocalCluster
-from minimq.operations.message_trace import MessageTrace
 from minimq.sending.producer import Producer
 from minimq_common.model import Message
 from minimq_console import page as page_module

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.operations.message_trace import TraceState
+from minimq.features.search.message_trace import TraceState
 from minimq_broker.features.search.finding import MAX_FINDS
 from minimq_broker.log.entry import HEADER_BYTES
 from support.replicas import replicas, wait_caught_up

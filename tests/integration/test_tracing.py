@@ -14,10 +14,10 @@ from minimq.features.half_messages.resolutions import UNKNOWN
 from minimq.features.half_messages.transactional_producer import TransactionalProducer
 from minimq.features.listeners.listener import ConsumeResult
 from minimq.features.listeners.push_consumer import PushConsumer
+from minimq.features.search.message_trace import GroupTrace, MessageTrace, TraceState
+from minimq.features.search.search_bounds import MessageAddress
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.operations.message_trace import GroupTrace, MessageTrace, TraceState
-from minimq.operations.search_bounds import MessageAddress
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
 from minimq_common.batch.header import read_header

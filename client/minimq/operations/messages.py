@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
+from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq.operations import values
 from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
-from minimq.operations.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
 from minimq.operations.texts import instant_of, missing, printable, shown_body
 from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from minimq.admin import Admin
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.delayed.operations import DelayedMessages
-    from minimq.operations.message_search import FoundMessages
-    from minimq.operations.message_trace import GroupTrace, MessageTrace
+    from minimq.features.search.message_search import FoundMessages
+    from minimq.features.search.message_trace import GroupTrace, MessageTrace
     from minimq_common.model import MessageQueue
 
 _FOUND = Table(
@@ -271,7 +271,7 @@ class MessageOperations(Operations):
         Raises:
             TopicNotFound, TopicUnavailable: it does not exist, or none of its brokers is there.
         """
-        from minimq.operations.message_search import MessageSearch, by_id, by_key  # as above
+        from minimq.features.search.message_search import MessageSearch, by_id, by_key  # as above
 
         if (key is None) == (message_id is None):
             raise InvalidArgument("key and message_id: give one of them")
@@ -309,8 +309,8 @@ class MessageOperations(Operations):
         Raises:
             OffsetOutOfRange: no message is stored at the address.
         """
-        from minimq.operations.message_search import is_id  # as above
-        from minimq.operations.message_trace import Tracer  # as above
+        from minimq.features.search.message_search import is_id  # as above
+        from minimq.features.search.message_trace import Tracer  # as above
 
         tracer = Tracer(self._masters, bounds_of(within, self._masters.calls.timeout_s), progress)
         if is_id(message):

@@ -16,7 +16,7 @@ from starlette.responses import Response
 from minimq import ReceivedMessage
 from minimq.administration.descriptions import QueueDescription
 from minimq.aio import PullConsumer
-from minimq.operations.search_bounds import MessageAddress, parse_address
+from minimq.features.search.search_bounds import MessageAddress, parse_address
 from minimq_common.errors import CorruptBatch
 from minimq_console.answers import parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible

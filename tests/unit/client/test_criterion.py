@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
-from minimq.operations.message_search import by_id, by_key, by_property, is_id
-from minimq.operations.search_bounds import MessageAddress, parse_address
+from minimq.features.search.message_search import by_id, by_key, by_property, is_id
+from minimq.features.search.search_bounds import MessageAddress, parse_address
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.errors import InvalidArgument

@@ -13,8 +13,8 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.features.search.search_bounds import SearchBounds
 from minimq.operations.messages import store_order
-from minimq.operations.search_bounds import SearchBounds
 from minimq.operations.values import OnProgress
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch

@@ -13,8 +13,15 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.letter_settler import LetterReader
 from minimq.features.delayed.operations import DelayedMessages, delayed_batches
 from minimq.features.listeners.redelivery import ORIGIN_MESSAGE_ID, from_copy
-from minimq.operations.message_search import Criterion, FoundMessages, MessageSearch, UnreadOffsets, by_id, by_property
-from minimq.operations.search_bounds import MessageAddress, SearchBounds
+from minimq.features.search.message_search import (
+    Criterion,
+    FoundMessages,
+    MessageSearch,
+    UnreadOffsets,
+    by_id,
+    by_property,
+)
+from minimq.features.search.search_bounds import MessageAddress, SearchBounds
 from minimq.operations.values import OnProgress
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
