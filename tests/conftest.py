@@ -21,7 +21,7 @@ import hypothesis
 import pytest
 import pytest_timeout
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.connection import client_log
 from minimq.local import server_process
 from minimq.local.local_cluster import LocalCluster

@@ -69,7 +69,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from minimq import errors
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import Compaction
     from minimq.connection.cluster import Cluster
     from minimq.consuming.consumer_options import ConsumerOptions
@@ -99,7 +99,7 @@ if TYPE_CHECKING:
 else:
     # Hidden from type checkers, which would otherwise accept any name. The names are those above.
     _MODULES = {
-        "Admin": "minimq.admin",
+        "Admin": "minimq.admin.admin",
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
         "Compaction": "minimq.administration.descriptions",

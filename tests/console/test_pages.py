@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 
 import minimq_console
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.connectors import QueueFinder
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.features.search.message_trace import MessageTrace

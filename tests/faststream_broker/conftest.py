@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 
 #: Another process runs it, which `test_shared_testcases.py` starts.
 collect_ignore = ["shared"]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from faststream_minimq import MinimqBroker, MinimqMessage
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 
 COUNT = 400

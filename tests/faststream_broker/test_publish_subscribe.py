@@ -13,7 +13,7 @@ from faststream import BaseMiddleware
 from pydantic import BaseModel
 
 from faststream_minimq import MinimqBroker, MinimqMessage, MinimqResponse, MinimqRouter
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.errors import TopicNotFound
 from minimq.local.local_cluster import LocalCluster
 

@@ -11,7 +11,7 @@ from faststream import AckPolicy
 from faststream.exceptions import AckMessage, NackMessage, RejectMessage, SetupError
 
 from faststream_minimq import MinimqBroker, MinimqMessage
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from support.waiting import wait_until
 

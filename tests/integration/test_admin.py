@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq import Compaction, aio
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_common.errors import (

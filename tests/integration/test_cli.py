@@ -22,7 +22,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.cli.main import main
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.administration.group_descriptions import (
     GroupDescription,
     GroupMemberDescription,

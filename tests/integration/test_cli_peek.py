@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer

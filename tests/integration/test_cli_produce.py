@@ -16,7 +16,7 @@ import click
 import pytest
 
 from minimq import Reply
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.cli.bench import bench_produce
 from minimq.cli.consume import consume
 from minimq.cli.line_format import LineFormat

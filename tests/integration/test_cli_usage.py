@@ -14,7 +14,7 @@ import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner, Result
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.cli.main import main
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster

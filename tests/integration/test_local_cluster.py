@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, UsageError

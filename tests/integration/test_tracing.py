@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.features.half_messages.resolutions import UNKNOWN
 from minimq.features.half_messages.transactional_producer import TransactionalProducer

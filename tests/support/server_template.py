@@ -17,7 +17,7 @@ import socket
 import sys
 import time
 
-import minimq.admin
+import minimq.admin.admin
 import minimq.cli.consume
 import minimq.cli.dlq
 import minimq.cli.main

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.admin import Admin as SyncAdmin
-from minimq.admin import AdminMethods
+from minimq.admin.admin import Admin as SyncAdmin
+from minimq.admin.admin import AdminMethods
 from minimq.connection.cluster import Cluster
 from minimq.operations.operation import AsyncFace
 from minimq.options import NoOthers

@@ -108,7 +108,7 @@ def check_allowed(
     Returns None for a topic to be written that is missing, since brokers may create it, or whose brokers are all away.
     `wait` replaces `time.sleep`.
     """
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.connection.at_master import with_retries
 
     with Admin(nameserver) as admin:

@@ -90,7 +90,7 @@ def bench_consume(
 
     Example: minimq bench consume --count 1000000 --batch 4096
     """
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
 
     with _topic(nameserver, topic, queues) as name:
@@ -128,7 +128,7 @@ def bench_latency(
 
     Example: minimq bench latency --count 2000
     """
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.sending.producer import Producer
 
@@ -170,7 +170,7 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
     """Yield a new topic, deleted at the end, or `given`. Raises `InvalidArgument` if messages would stay there."""
     from secrets import token_hex
 
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
     if given is not None and sends:
         raise InvalidArgument(

@@ -22,7 +22,7 @@ from minimq.operations.views import Plan, Rows, View, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
 _FORMATS = ("table", "json", "jsonl")
 #: The option --output of commands that print a single result.
@@ -140,7 +140,7 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
 @contextmanager
 def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
     if secrets is None:
-        from minimq.admin import Admin
+        from minimq.admin.admin import Admin
 
         with Admin(nameserver) as admin:
             yield admin
@@ -340,7 +340,7 @@ def progress_bar(
 def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:
     def completed(context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
         logging.getLogger("minimq").setLevel(logging.CRITICAL)  # no warnings about brokers that do not answer
-        from minimq.admin import Admin
+        from minimq.admin.admin import Admin
 
         given = context.find_root().params
         nameserver = context.obj or given["nameserver"]

@@ -29,7 +29,7 @@ from minimq_common.words import count_of
 if TYPE_CHECKING:
     import threading
 
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
     from minimq_common.model import AwayBroker, MessageQueue
@@ -218,7 +218,7 @@ class StoredEnds:
     """
 
     def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
-        from minimq.admin import Admin
+        from minimq.admin.admin import Admin
 
         self._nameserver = nameserver
         self._topic = topic
@@ -277,7 +277,7 @@ class StoredEnds:
         return {name for name, until in self._until.items() if time.monotonic() >= until}
 
     def _look(self) -> None:
-        from minimq.admin import Admin
+        from minimq.admin.admin import Admin
 
         try:
             with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _MIN_TIMEOUT_S), 5.0)) as admin:

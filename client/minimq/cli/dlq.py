@@ -113,7 +113,7 @@ def show(
     """
     damages: list[DamagedMessages] = []
     away: list[AwayBroker] = []
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
     with Admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)

@@ -24,7 +24,7 @@ from minimq_common.model import MessageQueue, Permission
 from minimq_common.moments import Time
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import QueueDescription, TopicDescription
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
@@ -152,7 +152,7 @@ def _look(
     last: int | None,
 ) -> tuple[TopicDescription, Sequence[QueueDescription], dict[MessageQueue, int]]:
     """Return the topic, the chosen queues (by default all), and the start offset of each. Raises `MiniMQError`."""
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
     check_allowed(nameserver, topic, Permission.READ)
     with Admin(nameserver) as admin:

@@ -245,7 +245,7 @@ def _not_changed(directory: Path) -> str:
 
 def _newest_document(directory: Path) -> tuple[AccessDocument | None, bool]:
     """Return the document of the running cluster and True, or access.toml and False if it does not answer."""
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
     try:
         with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:

@@ -70,7 +70,7 @@ def top(
       minimq top
       minimq top --once --output json | jq '.groups[0]'
     """
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.operations.activity import ActivityReader
 
     is_live = output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty()

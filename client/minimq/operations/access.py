@@ -31,7 +31,7 @@ from minimq_common.security.user_key import UserKey
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
 #: Takes a document, and returns the changed one.
 AccessEdit = Callable[[AccessDocument], AccessDocument]

@@ -19,7 +19,7 @@ from minimq_common.model import MASTER_ID
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
 
 Item = TypeVar("Item")

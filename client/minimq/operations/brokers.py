@@ -20,7 +20,7 @@ from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import ReplicationReport
     from minimq.connection.away import ConflictReport
 

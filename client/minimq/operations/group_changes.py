@@ -29,7 +29,7 @@ from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.masters import Masters
 
 _RESET = Table("no queues", columns("broker queue before after"))

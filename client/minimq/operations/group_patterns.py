@@ -12,7 +12,7 @@ from minimq_common.names import check_group
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq_common.model import AwayBroker
 
 _NAMED = 20

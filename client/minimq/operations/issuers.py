@@ -18,7 +18,7 @@ from minimq_common.security.issuer import Issuer, issuer_of
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
 
 NO_ISSUER = "there is no issuer {0}: `minimq access issuer list` lists all, `minimq access issuer add` adds one"
 

@@ -16,7 +16,7 @@ from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.delayed.operations import DelayedMessages
     from minimq.features.search.message_search import FoundMessages

@@ -36,7 +36,7 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import quoted
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.masters import Masters
 
 P = ParamSpec("P")

@@ -21,7 +21,7 @@ from minimq_common.words import count_of, kind_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import TopicSettings
 
 _INT32 = range(-(1 << 31), 1 << 31)

@@ -25,7 +25,7 @@ from minimq_common.security.user_key import UserKey
 from minimq_common.words import bytes_of, check_path
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq_common.security.certificates import Trust
 
 #: Maximum number of keys of a user: the one in use, and its replacement.

@@ -9,7 +9,7 @@ from docker.errors import DockerException
 from testcontainers.core.config import ConnectionMode
 from testcontainers.core.container import DockerContainer
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.arguments import waiting_s
 from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
 from minimq_common.security.credentials import Credentials

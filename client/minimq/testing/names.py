@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from minimq_common.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:  # every run of pytest imports this file, even if it does not use minimq
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.descriptions import Compaction
 
 _numbers = itertools.count(1)

@@ -17,7 +17,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from minimq.admin import Admin
+from minimq.admin.admin import Admin
 from minimq.cli.commands import command_of, with_flags
 from minimq.operations.operation import (
     HIDDEN,

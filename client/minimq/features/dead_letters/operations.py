@@ -30,7 +30,7 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:  # other operations do not load sending and receiving
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq.features.dead_letters.letter_settler import Outcome
     from minimq_common.model import AwayBroker

@@ -25,7 +25,7 @@ from minimq_common.security.access_rule import Need
 from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
-    from minimq.admin import Admin
+    from minimq.admin.admin import Admin
     from minimq.administration.masters import Masters
     from minimq.features.delayed.recalls import RecallResult
 
