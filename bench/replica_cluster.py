@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from network import Network
 
-from minimq.administration.descriptions import ReplicationReport
+from minimq.admin.descriptions import ReplicationReport
 from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 
 BROKER = "broker-a"

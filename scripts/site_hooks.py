@@ -17,8 +17,8 @@ from mkdocs.structure.pages import Page
 from pymdownx.slugs import slugify
 
 from minimq import Admin
+from minimq.admin.operation import operations_of
 from minimq.cli import main as client
-from minimq.operations.operation import operations_of
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver
 

@@ -70,7 +70,7 @@ __all__ = [
 if TYPE_CHECKING:
     from minimq import errors
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import Compaction
+    from minimq.admin.descriptions import Compaction
     from minimq.connection.cluster import Cluster
     from minimq.consuming.consumer_options import ConsumerOptions
     from minimq.consuming.interceptor import ReceiveInterceptor
@@ -102,7 +102,7 @@ else:
         "Admin": "minimq.admin.admin",
         "AllocationStrategy": "minimq.rebalance",
         "Cluster": "minimq.connection.cluster",
-        "Compaction": "minimq.administration.descriptions",
+        "Compaction": "minimq.admin.descriptions",
         "ConsumeResult": "minimq.features.listeners.listener",
         "ConsumerOptions": "minimq.consuming.consumer_options",
         "Credentials": "minimq_common.security.credentials",

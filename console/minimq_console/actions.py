@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 
 from minimq import Admin
-from minimq.operations.operation import Form, Given, Operation, Parameter, operations_of, read
-from minimq.operations.views import Plan
+from minimq.admin.operation import Form, Given, Operation, Parameter, operations_of, read
+from minimq.admin.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.record_limit import ALWAYS_WRITTEN

@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Scope
 
-from minimq.operations.texts import duration_of, size_of
-from minimq.operations.views import json_text
+from minimq.admin.texts import duration_of, size_of
+from minimq.admin.views import json_text
 from minimq_common import errors
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_console.bodies import visible

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from minimq import ReceivedMessage
-from minimq.operations.texts import printable
+from minimq.admin.texts import printable
 from minimq_common.errors import MalformedBody
 
 #: Maximum bytes of a body that are shown; the rest can be downloaded.

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from minimq import Admin, __version__
-from minimq.operations.operation import Given, Operation, Parameter, flag, operations_of, read
+from minimq.admin.operation import Given, Operation, Parameter, flag, operations_of, read
 from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of

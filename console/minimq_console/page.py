@@ -22,7 +22,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from minimq import Admin
-from minimq.operations.operation import operations_of
+from minimq.admin.operation import operations_of
 from minimq_common.errors import DeadlineExceeded, MiniMQError, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console import answers

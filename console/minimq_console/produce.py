@@ -8,12 +8,12 @@ from typing import Annotated
 from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
-from minimq.administration.descriptions import TopicDescription
+from minimq.admin.descriptions import TopicDescription
+from minimq.admin.operation import Form, Given, Operation, Param, right
+from minimq.admin.texts import duration_of, listing
+from minimq.admin.values import properties_of
+from minimq.admin.views import Plan, View
 from minimq.features.delayed.due_times import MAX_DELAY_S
-from minimq.operations.operation import Form, Given, Operation, Param, right
-from minimq.operations.texts import duration_of, listing
-from minimq.operations.values import properties_of
-from minimq.operations.views import Plan, View
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
 from minimq_common.properties import check_message_group

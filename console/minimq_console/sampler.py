@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from minimq import Admin
-from minimq.administration.group_descriptions import GroupQueueDescription
-from minimq.operations.activity import ActivityReader, ClusterActivity
+from minimq.admin.activity import ActivityReader, ClusterActivity
+from minimq.admin.group_descriptions import GroupQueueDescription
 from minimq_common.errors import MiniMQError, NotAuthenticated
 from minimq_common.model import MessageQueue
 from minimq_console.charts import Chart, History

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster, Producer
+from minimq.admin.operation import Operation
 from minimq.cli.console import serving_console
 from minimq.features.delayed.recall_handle import RecallHandle
-from minimq.operations.operation import Operation
 from minimq_console.actions import ACTIONS
 from minimq_console.json_api import OPERATIONS
 from minimq_console.parameters import address as address_of

@@ -17,7 +17,7 @@ import grpc
 import pytest
 
 from minimq import Admin
-from minimq.administration.descriptions import ReplicationReport, replication_from_wire
+from minimq.admin.descriptions import ReplicationReport, replication_from_wire
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MiniMQError
 from minimq_proto.v1 import broker_pb2

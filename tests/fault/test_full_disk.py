@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.administration.descriptions import BrokerReport
+from minimq.admin.descriptions import BrokerReport
 from minimq.local.server_process import BrokerProcess
 from minimq_broker.backup.check import check_directory
 from minimq_common.errors import SendFailed

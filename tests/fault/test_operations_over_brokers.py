@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SimpleConsumer
+from minimq.admin.operation import operations_of
 from minimq.connection.client import ClusterClient
 from minimq.errors import MiniMQError
-from minimq.operations.operation import operations_of
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0

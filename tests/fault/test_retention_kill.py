@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq.administration.descriptions import BrokerReport
+from minimq.admin.descriptions import BrokerReport
 from minimq_common.errors import MiniMQError
 from support.chance import SEED, rounds
 from support.reading import check_brokers

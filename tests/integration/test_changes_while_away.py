@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Permission, Producer, PullConsumer
-from minimq.operations.operation import operations_of
+from minimq.admin.operation import operations_of
 from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
 from minimq_common.model import MessageQueue
 from support.command import Minimq

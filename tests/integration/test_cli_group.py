@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 
 from minimq.admin.admin import Admin
-from minimq.administration.group_descriptions import (
+from minimq.admin.group_descriptions import (
     GroupDescription,
     GroupMemberDescription,
     GroupQueueDescription,
     group_from_wire,
 )
+from minimq.admin.groups import describe_lines
+from minimq.admin.views import View
 from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster
-from minimq.operations.groups import describe_lines
-from minimq.operations.views import View
 from minimq.sending.producer import Producer
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -203,7 +203,7 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
         raise Unavailable("the groups that read it are not known")
 
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-    monkeypatch.setattr("minimq.operations.operation.Operation.planned", planned)
+    monkeypatch.setattr("minimq.admin.operation.Operation.planned", planned)
     refused = CliRunner().invoke(main, ["-n", cluster.nameserver, "topic", "delete", topic], input="")
     assert (refused.exit_code, refused.stderr) == (1, "error: the groups that read it are not known\n")
     assert topic in admin.list_topics()

@@ -27,8 +27,8 @@ from minimq import (
     ReceivedMessage,
     SimpleConsumer,
 )
+from minimq.admin.operation import operations_of
 from minimq.cli.main import main
-from minimq.operations.operation import operations_of
 from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, TopicNotFound
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire import rpc

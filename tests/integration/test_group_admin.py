@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, MessageQueue, Producer, PullConsumer, PushConsumer
-from minimq.administration.group_descriptions import GroupDescription
-from minimq.operations.operation import operations_of
+from minimq.admin.group_descriptions import GroupDescription
+from minimq.admin.operation import operations_of
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, TransportError
 from minimq_proto.v1 import broker_pb2
 from support.groups import PATIENCE_S, committed, fill, members_of, start

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
-from minimq.operations.groups import time_to_expiry
+from minimq.admin.groups import time_to_expiry
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import COMMAND, Minimq, environment

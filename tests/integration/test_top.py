@@ -22,9 +22,9 @@ import pytest
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.administration.group_descriptions import group_from_wire
+from minimq.admin.activity import ActivityReader, ClusterActivity, CounterRates, GroupActivity
+from minimq.admin.group_descriptions import group_from_wire
 from minimq.cli.top import View, screen
-from minimq.operations.activity import ActivityReader, ClusterActivity, CounterRates, GroupActivity
 from support.command import Minimq, environment
 from support.waiting import wait_until
 

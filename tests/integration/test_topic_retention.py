@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
-from minimq.operations.operation import operations_of
+from minimq.admin.operation import operations_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from support.waiting import wait_until
 

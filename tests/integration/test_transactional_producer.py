@@ -21,7 +21,7 @@ from minimq import (
     TransactionalProducer,
     TransactionResolution,
 )
-from minimq.administration.descriptions import Compaction
+from minimq.admin.descriptions import Compaction
 from minimq.errors import (
     Closed,
     InvalidArgument,

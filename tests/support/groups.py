@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minimq import Admin, Message, MessageQueue, Producer, PullConsumer
-from minimq.administration.group_descriptions import GroupDescription
+from minimq.admin.group_descriptions import GroupDescription
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
-from minimq.administration.descriptions import BrokerReport
+from minimq.admin.descriptions import BrokerReport
 from support.reading import check_brokers
 from support.waiting import wait_until
 

@@ -17,8 +17,8 @@ import minimq.aio
 import minimq.schemas
 import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
+from minimq.admin.operation import operations_of
 from minimq.cli import main as client
-from minimq.operations.operation import operations_of
 from minimq_broker.options import BrokerOptions
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of

@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from minimq import Admin
-from minimq.operations.operation import operations_of
+from minimq.admin.operation import operations_of
 from support.browser import CHROMIUM, DRIVER, LACKING, NARROW, WIDE, open_browser
 from support.waiting import wait_until
 

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self, Unpack
 
-from minimq.administration.masters import Masters
+from minimq.admin.brokers import BrokerOperations
+from minimq.admin.groups import GroupOperations
+from minimq.admin.masters import Masters
+from minimq.admin.messages import MessageOperations
+from minimq.admin.topics import TopicOperations
+from minimq.admin.users import UserOperations
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -14,11 +19,6 @@ from minimq.connection.dropped import Finalizer
 from minimq.features.dead_letters.operations import LetterOperations
 from minimq.features.delayed.operations import DelayedOperations
 from minimq.features.half_messages.operations import TransactionOperations
-from minimq.operations.brokers import BrokerOperations
-from minimq.operations.groups import GroupOperations
-from minimq.operations.messages import MessageOperations
-from minimq.operations.topics import TopicOperations
-from minimq.operations.users import UserOperations
 from minimq.options import NoOthers, refuse_others
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument

@@ -9,8 +9,8 @@ from typing import Self, Unpack
 
 from minimq.admin.admin import Admin as SyncAdmin
 from minimq.admin.admin import AdminMethods
+from minimq.admin.operation import AsyncFace
 from minimq.connection.cluster import Cluster
-from minimq.operations.operation import AsyncFace
 from minimq.options import NoOthers
 from minimq_common.security.credentials import CredentialsArgument
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import click
 
-from minimq.operations.texts import instant_of, printable
-from minimq.operations.views import Row, Table, json_text
+from minimq.admin.texts import instant_of, printable
+from minimq.admin.views import Row, Table, json_text
 from minimq_common.errors import NoPermission, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission, TopicRoute
 

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
+from minimq.admin.operation import Param
+from minimq.admin.views import Row, Rows, Table, View, columns
 from minimq.cli.base import Group
 from minimq.cli.commands import Output, declared, show
-from minimq.operations.operation import Param
-from minimq.operations.views import Row, Rows, Table, View, columns
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from click.core import ParameterSource
 
+from minimq.admin.operation import Given, Operation, Param, Parameter, operations_of, read
+from minimq.admin.views import Plan, Rows, View, json_text
 from minimq.cli.base import Option, confirm, show_json, show_table, tell
-from minimq.operations.operation import Given, Operation, Param, Parameter, operations_of, read
-from minimq.operations.views import Plan, Rows, View, json_text
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
         with Admin(nameserver) as admin:
             yield admin
         return
-    from minimq.operations.access_folder import AccessFolder
+    from minimq.admin.access_folder import AccessFolder
     from minimq.options import nameserver_addresses
 
     is_given = click.get_current_context().meta.get("nameserver")

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from minimq.admin import values
+from minimq.admin.operation import Param
+from minimq.admin.texts import missing
 from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
 from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
-from minimq.operations import values
-from minimq.operations.operation import Param
-from minimq.operations.texts import missing
 from minimq.options import START_TIMEOUT_S
 from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission

@@ -13,8 +13,8 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from minimq.admin.values import any_moment
 from minimq.features.delayed.due_times import due_time
-from minimq.operations.values import any_moment
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 

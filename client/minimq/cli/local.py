@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from minimq.admin.operation import Param
 from minimq.cli.base import stop_on_signal
 from minimq.cli.commands import declared
 from minimq.cli.console import DEFAULT_PORT, log_lines, serving_console
-from minimq.operations.operation import Param
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 from minimq_common.words import check_path
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import msgspec
 
-from minimq.operations.messages import message_row
-from minimq.operations.operation import Param
+from minimq.admin.messages import message_row
+from minimq.admin.operation import Param
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import importlib
 
 import click
 
+from minimq.admin.operation import operations_of
 from minimq.cli.base import Group
 from minimq.cli.commands import add_operations, command_of
 from minimq.cli.main import COMMANDS
-from minimq.operations.operation import operations_of
 
 #: The class that declares the operations on a noun.
 _NOUNS = {

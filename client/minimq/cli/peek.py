@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
+from minimq.admin import values
+from minimq.admin.messages import as_line, store_order
+from minimq.admin.operation import Param
+from minimq.admin.texts import missing
 from minimq.cli.base import check_allowed, stop_on_signal, tell
 from minimq.cli.commands import declared
 from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body, as_json
-from minimq.operations import values
-from minimq.operations.messages import as_line, store_order
-from minimq.operations.operation import Param
-from minimq.operations.texts import missing
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.moments import Time
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import QueueDescription, TopicDescription
+    from minimq.admin.descriptions import QueueDescription, TopicDescription
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
 

@@ -22,14 +22,14 @@ from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
+from minimq.admin.operation import Param
+from minimq.admin.texts import duration_of, printable, size_of
+from minimq.admin.views import row_of
 from minimq.cli.commands import declared
-from minimq.operations.operation import Param
-from minimq.operations.texts import duration_of, printable, size_of
-from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:
-    from minimq.operations.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
+    from minimq.admin.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
 
 #: Timeout of each call in seconds; on a screen, a server that hangs delays a refresh by it.
 _TIMEOUT_S, _SCREEN_TIMEOUT_S = 5.0, 2.0
@@ -70,8 +70,8 @@ def top(
       minimq top
       minimq top --once --output json | jq '.groups[0]'
     """
+    from minimq.admin.activity import ActivityReader
     from minimq.admin.admin import Admin
-    from minimq.operations.activity import ActivityReader
 
     is_live = output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty()
     with Admin(nameserver, timeout_s=_SCREEN_TIMEOUT_S if is_live else _TIMEOUT_S) as admin:

@@ -21,7 +21,7 @@ from typing import IO
 
 import grpc
 
-from minimq.administration.descriptions import ReplicationReport, replication_from_wire
+from minimq.admin.descriptions import ReplicationReport, replication_from_wire
 from minimq.connection.client_log import client_logger
 from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, Unavailable
 from minimq_common.security.certificates import Trust

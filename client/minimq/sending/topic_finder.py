@@ -6,7 +6,7 @@ import asyncio
 import math
 from functools import partial
 
-from minimq.administration.masters import Masters, raise_failures
+from minimq.admin.masters import Masters, raise_failures
 from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.home_process import check_no_signal

@@ -12,7 +12,7 @@ from minimq_common.errors import GroupNotFound, TopicNotFound
 
 if TYPE_CHECKING:  # every run of pytest imports this file, even if it does not use minimq
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import Compaction
+    from minimq.admin.descriptions import Compaction
 
 _numbers = itertools.count(1)
 #: Of the name of a test. Short enough for a suffix and for the prefix of a dead letter topic.

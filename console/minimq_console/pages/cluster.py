@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from minimq.operations.activity import ActivityProblem, BrokerActivity, say_without_master
-from minimq.operations.brokers import status_rows
+from minimq.admin.activity import ActivityProblem, BrokerActivity, say_without_master
+from minimq.admin.brokers import status_rows
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID
 from minimq_common.security.access_document import AccessDocument

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from minimq.operations.activity import GroupActivity
+from minimq.admin.activity import GroupActivity
 from minimq_console.actions import ACTIONS
 from minimq_console.page import Data, Page, Visit
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from minimq.admin.texts import left_out, missing
+from minimq.admin.views import row_of
 from minimq.connection.away import by_broker
-from minimq.operations.texts import left_out, missing
-from minimq.operations.views import row_of
 from minimq_common.errors import MiniMQError
 from minimq_common.model import AwayBroker
 from minimq_console.actions import ACTIONS

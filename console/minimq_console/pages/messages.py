@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from minimq import ReceivedMessage
-from minimq.administration.descriptions import QueueDescription
+from minimq.admin.descriptions import QueueDescription
 from minimq.aio import PullConsumer
 from minimq.features.search.search_bounds import MessageAddress, parse_address
 from minimq_common.errors import CorruptBatch

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from functools import partial
 
 from minimq import MessageQueue, ReceivedMessage
-from minimq.administration.descriptions import QueueDescription, TopicDescription
+from minimq.admin.descriptions import QueueDescription, TopicDescription
+from minimq.admin.messages import store_order
+from minimq.admin.views import row_of
 from minimq.connection.away import say_away
 from minimq.consuming.range_reader import RangeReader
-from minimq.operations.messages import store_order
-from minimq.operations.views import row_of
 from minimq_common.errors import CorruptBatch, InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Permission
 from minimq_common.moments import start_ms

@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from fuzz import mutation
 from fuzz.target import Target
+from minimq.admin.values import properties_of
+from minimq.admin.values import queue as parse_queue
 from minimq.cli.line_format import LineFormat
 from minimq.consuming.message_filter import MessageFilter, TagFilter
 from minimq.consuming.start_position import offset_or_start, start_position
-from minimq.operations.values import properties_of
-from minimq.operations.values import queue as parse_queue
 from minimq.options import nameserver_addresses
 from minimq_broker.replication.controller import parse as parse_controller
 from minimq_common import names

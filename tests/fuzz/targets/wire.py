@@ -16,8 +16,8 @@ from google.protobuf.message import Message
 from fuzz import mutation
 from fuzz.messages import MessageMaker, Pool
 from fuzz.target import Target
-from minimq.administration.descriptions import replication_from_wire, report_from_wire
-from minimq.administration.group_descriptions import group_from_wire
+from minimq.admin.descriptions import replication_from_wire, report_from_wire
+from minimq.admin.group_descriptions import group_from_wire
 from minimq.connection.away import ConflictReport, away_everywhere, merge, view_from_wire
 from minimq.features.transactions.decisions import Decision
 from minimq_common.errors import InvalidArgument, MiniMQError

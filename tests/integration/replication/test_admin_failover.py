@@ -19,8 +19,8 @@ from minimq import (
     Producer,
     TransactionalProducer,
 )
+from minimq.admin.operation import Operation, operations_of
 from minimq.errors import GroupNotFound
-from minimq.operations.operation import Operation, operations_of
 from support.replicas import PATIENCE_S, replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from minimq.administration.descriptions import BrokerStatus, TopicDescription, topic_from_wire
-from minimq.administration.group_descriptions import GroupDescription, group_from_wire
-from minimq.operations.activity import ActivityProblem, ActivityReader, problems_of
+from minimq.admin.activity import ActivityProblem, ActivityReader, problems_of
+from minimq.admin.descriptions import BrokerStatus, TopicDescription, topic_from_wire
+from minimq.admin.group_descriptions import GroupDescription, group_from_wire
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each
 

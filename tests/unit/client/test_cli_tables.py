@@ -14,8 +14,8 @@ import pytest
 
 import minimq.cli
 import minimq.operations
+from minimq.admin.views import Row, Table
 from minimq.cli.base import lines_of, show_table
-from minimq.operations.views import Row, Table
 from support.cases import for_each
 
 
@@ -124,7 +124,7 @@ def test_every_table_shows_whole_words_of_all_columns(table: Table, width: int |
 
 def test_tables_are_declared_where_this_test_finds_them() -> None:
     declared = {id(table) for table in all_tables().values()}
-    assert {"minimq.operations.brokers._BROKERS", "minimq.operations.topics._QUEUES"} <= all_tables().keys()
+    assert {"minimq.admin.brokers._BROKERS", "minimq.admin.topics._QUEUES"} <= all_tables().keys()
     for name in {name.rpartition(".")[0] for name in all_tables()}:
         module = importlib.import_module(name)
         made = [name for name, value in vars(module).items() if id(value) in declared]
@@ -133,7 +133,7 @@ def test_tables_are_declared_where_this_test_finds_them() -> None:
 
 
 def test_ordinary_brokers_are_a_table_of_one_line_each_at_80_columns() -> None:
-    table = all_tables()["minimq.operations.brokers._BROKERS"]
+    table = all_tables()["minimq.admin.brokers._BROKERS"]
     dull = {"cluster", "id", "role", "replica", "mode", "term", "in_sync", "behind", "permission"}
     headings = {key: heading for key, heading in table.headings.items() if key not in dull}
     lines = lines_of(headings, [row_of(table, LONG, SHORT)] * 2, 80)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.administration.masters import merge_failures, raise_failures
+from minimq.admin.masters import merge_failures, raise_failures
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, SystemBusy, Unavailable
 from support.cases import for_each
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from minimq.administration.group_descriptions import GroupDescription, group_from_wire
+from minimq.admin.group_descriptions import GroupDescription, group_from_wire
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each
 

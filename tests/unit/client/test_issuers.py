@@ -16,9 +16,9 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from minimq import Credentials
+from minimq.admin.users import Rehearsal
 from minimq.cli.main import main
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq.operations.users import Rehearsal
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml
 from minimq_common.security.access_policy import Policy

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from minimq.admin.texts import shown_body
 from minimq.cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq.operations.texts import shown_body
 from minimq_common.batch import builder as batch_builder
 from minimq_common.model import Message, MessageQueue
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from minimq.admin.messages import _view_trace
 from minimq.features.search.message_search import FoundMessages, MessageSearch
 from minimq.features.search.message_trace import MessageTrace, Tracer
 from minimq.features.search.search_bounds import bounds_of
-from minimq.operations.messages import _view_trace
 from minimq_common.batch import builder
 from minimq_common.batch.records import message_id
 from minimq_common.errors import Unavailable

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from minimq.operations.values import moment_or_end, offset_or_moment, properties_of
-from minimq.operations.values import queue as parse_queue
+from minimq.admin.values import moment_or_end, offset_or_moment, properties_of
+from minimq.admin.values import queue as parse_queue
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from support.cases import for_each

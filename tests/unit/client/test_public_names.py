@@ -66,7 +66,7 @@ def test_operations_load_grpc_when_they_run_so_that_help_is_quick() -> None:
     modules = ("topics", "groups", "letters", "brokers", "messages", "delayed", "transactions")
     program = f"import sys; from minimq.operations import {', '.join(modules)}; print(*sys.modules)"
     loaded = set(python(program).split())
-    assert "minimq.operations.topics" in loaded
+    assert "minimq.admin.topics" in loaded
     assert loaded.isdisjoint({"grpc", "asyncio"})
 
 

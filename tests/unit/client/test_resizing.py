@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.operations.resizing import Counts, next_counts, say_step, say_undo
+from minimq.admin.resizing import Counts, next_counts, say_step, say_undo
 
 counts = st.integers(1, 40)
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minimq.administration.masters import raise_failures
+from minimq.admin.masters import raise_failures
 from minimq.connection.at_master import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch_pause_s, try_timeout_s
 from minimq_common import errors

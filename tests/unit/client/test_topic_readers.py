@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-from minimq.administration.descriptions import TopicDescription, TopicSettings
-from minimq.operations.groups import GroupOperations, say_readers
+from minimq.admin.descriptions import TopicDescription, TopicSettings
+from minimq.admin.groups import GroupOperations, say_readers
 from minimq_common.model import Permission
 from minimq_proto.v1.broker_pb2 import DescribeGroupResponse, GroupQueue, ListGroupsResponse
 

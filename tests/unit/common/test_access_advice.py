@@ -7,7 +7,7 @@ import shlex
 
 import pytest
 
-from minimq.operations.users import GRANTS, Rehearsal
+from minimq.admin.users import GRANTS, Rehearsal
 from minimq_common.security.access_document import AccessDocument, User
 from minimq_common.security.access_policy import Policy, refused
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import pytest
 
-from minimq.operations.operation import Form, Given, Operation, Param, operations_of, right
-from minimq.operations.views import Plan, View
+from minimq.admin.operation import Form, Given, Operation, Param, operations_of, right
+from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,

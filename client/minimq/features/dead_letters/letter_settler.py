@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from minimq.administration.masters import Masters, make_group_topic
+from minimq.admin.masters import Masters, make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import RETRY_DELAYS_S

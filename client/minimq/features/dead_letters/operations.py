@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
+from minimq.admin import values
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
+from minimq.admin.texts import listing, missing
+from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.away import by_broker, say_away
 from minimq.connection.client_log import client_logger
 from minimq.features.dead_letters.dead_letter import Chosen, Wants, choice_of
-from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
-from minimq.operations.texts import listing, missing
-from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import (
     AccessDenied,
     DamagedMessages,

@@ -10,13 +10,13 @@ from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import Form, Given, Operation, Operations, Param, iterating, method, right
+from minimq.admin.texts import duration_of, instant_of, missing, size_of
+from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.away import by_broker
 from minimq.features.delayed.recall_handle import RecallHandle
-from minimq.operations import values
-from minimq.operations.operation import Form, Given, Operation, Operations, Param, iterating, method, right
-from minimq.operations.texts import duration_of, instant_of, missing, size_of
-from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MiniMQError, TopicNotFound
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.moments import Time, moment, timestamp_ms
@@ -26,7 +26,7 @@ from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.masters import Masters
+    from minimq.admin.masters import Masters
     from minimq.features.delayed.recalls import RecallResult
 
 #: Maximum number of batches in a page of a broker.

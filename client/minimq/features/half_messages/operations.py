@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.admin.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
+from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
-from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
-from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
 from minimq_common.model import AwayBroker
 from minimq_common.names import check_producer_group

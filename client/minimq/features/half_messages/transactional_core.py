@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from minimq.administration.masters import RegisteredMaster
+from minimq.admin.masters import RegisteredMaster
 from minimq.arguments import is_async
 from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from minimq.administration.masters import make_group_topic
+from minimq.admin.masters import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from minimq.admin.messages import store_order
+from minimq.admin.values import OnProgress
 from minimq.connection.client import ClusterClient
 from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.features.search.search_bounds import SearchBounds
-from minimq.operations.messages import store_order
-from minimq.operations.values import OnProgress
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission

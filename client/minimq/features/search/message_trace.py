@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from minimq.administration.masters import Masters
+from minimq.admin.masters import Masters
+from minimq.admin.values import OnProgress
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.letter_settler import LetterReader
@@ -22,7 +23,6 @@ from minimq.features.search.message_search import (
     by_property,
 )
 from minimq.features.search.search_bounds import MessageAddress, SearchBounds
-from minimq.operations.values import OnProgress
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from minimq.operations import values
-from minimq.operations.access import AccessChange, AccessEdit, edited, said
-from minimq.operations.issuers import NO_ISSUER, IssuerOperations
-from minimq.operations.operation import Given, Param, method, text_option
-from minimq.operations.views import Plan, View
+from minimq.admin import values
+from minimq.admin.access import AccessChange, AccessEdit, edited, said
+from minimq.admin.issuers import NO_ISSUER, IssuerOperations
+from minimq.admin.operation import Given, Param, method, text_option
+from minimq.admin.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User
 from minimq_common.security.access_policy import Policy, check_decides, denied_by

@@ -9,7 +9,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from minimq.operations.texts import left_out
+from minimq.admin.texts import left_out
 from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
 
 #: A row of a table: values by their keys in JSON.

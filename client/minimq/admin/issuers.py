@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from minimq.operations.access import AccessChange, AccessOperations, said
-from minimq.operations.operation import REQUIRED, Given, Operation, Param, text_option
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.admin.access import AccessChange, AccessOperations, said
+from minimq.admin.operation import REQUIRED, Given, Operation, Param, text_option
+from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, from_toml
 from minimq_common.security.issuer import Issuer, issuer_of

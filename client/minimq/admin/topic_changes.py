@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from minimq.administration.descriptions import TopicDescription, TopicSettings
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.descriptions import TopicDescription, TopicSettings
+from minimq.admin.groups import say_readers
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Param, right
+from minimq.admin.texts import duration_of, left_out, listing, say_permission, size_of
+from minimq.admin.views import Plan, View, away_rows
 from minimq.arguments import check_permission
 from minimq.connection.away import check_route
-from minimq.operations import values
-from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Param, right
-from minimq.operations.texts import duration_of, left_out, listing, say_permission, size_of
-from minimq.operations.views import Plan, View, away_rows
 from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
 from minimq_common.model import AwayBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_group, check_topic
@@ -25,7 +25,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
 
-from minimq.operations.topic_creation import (
+from minimq.admin.topic_creation import (
     TopicCreation,
     check_queue_counts,
     check_retention_bytes,
@@ -285,7 +285,7 @@ class TopicChanges(TopicCreation):
         if wait and has_steps:
             self._masters.wait_until_shown(answers)
         if queues is not None:
-            from minimq.operations.resizing import Resize
+            from minimq.admin.resizing import Resize
 
             ignored = tuple(request.ignored_groups)
             resize = Resize(self._masters, name, queues, carriers, ignored, force=force, progress=progress)

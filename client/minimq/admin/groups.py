@@ -6,15 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from minimq.administration.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.activity import say_deleted_early
+from minimq.admin.group_changes import GroupChanges, group_not_found
+from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import Given, Operation, Param, flag, method
+from minimq.admin.texts import duration_of, left_out, listing, missing
+from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
-from minimq.operations import values
-from minimq.operations.activity import say_deleted_early
-from minimq.operations.group_changes import GroupChanges, group_not_found
-from minimq.operations.operation import Given, Operation, Param, flag, method
-from minimq.operations.texts import duration_of, left_out, listing, missing
-from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq_common.errors import MiniMQError
 from minimq_common.model import AwayBroker, MessageQueue
 from minimq_common.names import check_group, check_topic
@@ -23,8 +23,8 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import TopicDescription
-    from minimq.administration.group_descriptions import PoppedQueueDescription
+    from minimq.admin.descriptions import TopicDescription
+    from minimq.admin.group_descriptions import PoppedQueueDescription
 
 #: Tables show an expiry that is nearer than this; JSON always has the time.
 _SOON = timedelta(days=2)

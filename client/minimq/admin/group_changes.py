@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
+from minimq.admin.texts import left_out, listing
+from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view
 from minimq.consuming.start_position import offset_or_start
-from minimq.operations import values
-from minimq.operations.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
-from minimq.operations.texts import left_out, listing
-from minimq.operations.views import Plan, Rows, Table, View, columns, deletion_view
 from minimq_common.errors import (
     GroupConflict,
     GroupNotFound,
@@ -30,7 +30,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.masters import Masters
+    from minimq.admin.masters import Masters
 
 _RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from minimq.operations.texts import listing
-from minimq.operations.views import Plan
+from minimq.admin.texts import listing
+from minimq.admin.views import Plan
 from minimq_common.errors import GroupNotFound, MiniMQError
 from minimq_common.names import check_group
 from minimq_common.words import count_of

@@ -29,7 +29,7 @@ from typing import (
     overload,
 )
 
-from minimq.operations.views import Plan, View
+from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_group, check_producer_group, check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -37,7 +37,7 @@ from minimq_common.words import quoted
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.masters import Masters
+    from minimq.admin.masters import Masters
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
-from minimq.administration.masters import Masters, merge_failures
+from minimq.admin.masters import Masters, merge_failures
 from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2

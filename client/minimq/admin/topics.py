@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minimq.administration.descriptions import TopicDescription, topic_from_wire
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.descriptions import TopicDescription, topic_from_wire
+from minimq.admin.groups import say_readers
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, flag, method, right
+from minimq.admin.texts import left_out, listing, missing
+from minimq.admin.views import Plan, Rows, Table, View, away_rows, columns, deletion_view, plain, row_of
 from minimq.connection.away import by_broker, check_route
-from minimq.operations import values
-from minimq.operations.groups import say_readers
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, flag, method, right
-from minimq.operations.texts import left_out, listing, missing
-from minimq.operations.views import Plan, Rows, Table, View, away_rows, columns, deletion_view, plain, row_of
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import AwayBroker, MessageQueue, TopicRoute, permission_name
 from minimq_common.moments import Time, timestamp_ms
@@ -25,7 +25,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
 
-from minimq.operations.topic_changes import TopicChanges
+from minimq.admin.topic_changes import TopicChanges
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 

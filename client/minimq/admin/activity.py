@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
-from minimq.administration.descriptions import BrokerStatus, TopicDescription
-from minimq.administration.group_descriptions import GroupDescription
-from minimq.operations.texts import duration_of, size_of
-from minimq.operations.views import Row, name_in_rows, row_of
+from minimq.admin.descriptions import BrokerStatus, TopicDescription
+from minimq.admin.group_descriptions import GroupDescription
+from minimq.admin.texts import duration_of, size_of
+from minimq.admin.views import Row, name_in_rows, row_of
 from minimq_common.errors import AccessDenied
 from minimq_common.model import MASTER_ID
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
+    from minimq.admin.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
 
 Item = TypeVar("Item")
 

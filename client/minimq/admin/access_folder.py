@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from minimq.admin.access import AccessEdit, edited
+from minimq.admin.operation import method
+from minimq.admin.users import UserOperations
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.secret_files import lock_folder, put_files
-from minimq.operations.access import AccessEdit, edited
-from minimq.operations.operation import method
-from minimq.operations.users import UserOperations
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final, SupportsIndex
 
-from minimq.administration.descriptions import Compaction, check_compaction, compaction_to_wire
-from minimq.administration.masters import raise_failures
+from minimq.admin import values
+from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
+from minimq.admin.masters import raise_failures
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.admin.texts import duration_of, left_out, listing, size_of
+from minimq.admin.views import Plan, View, away_rows
 from minimq.arguments import check_permission
-from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
-from minimq.operations.texts import duration_of, left_out, listing, size_of
-from minimq.operations.views import Plan, View, away_rows
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic
@@ -22,7 +22,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import TopicSettings
+    from minimq.admin.descriptions import TopicSettings
 
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Responses that contain a topic.

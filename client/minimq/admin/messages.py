@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
+from minimq.admin import values
+from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param
+from minimq.admin.texts import instant_of, missing, printable, shown_body
+from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
-from minimq.operations import values
-from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param
-from minimq.operations.texts import instant_of, missing, printable, shown_body
-from minimq.operations.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange
 from minimq_common.names import check_topic
 

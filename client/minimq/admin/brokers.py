@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
-from minimq.administration.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.admin import values
+from minimq.admin.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
+from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
+from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
+from minimq.admin.texts import duration_of, say_permission, size_of
+from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.away import state_of
-from minimq.operations import values
-from minimq.operations.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
-from minimq.operations.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
-from minimq.operations.texts import duration_of, say_permission, size_of
-from minimq.operations.views import Plan, Rows, Table, View, columns, row_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
 from minimq_common.names import check_broker
@@ -21,7 +21,7 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.administration.descriptions import ReplicationReport
+    from minimq.admin.descriptions import ReplicationReport
     from minimq.connection.away import ConflictReport
 
 _MANAGE_CLUSTER = right("manage cluster")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from minimq.operations.operation import HIDDEN, Given, Operation, Operations, Param, method
-from minimq.operations.views import Plan, Rows, Table, View, columns
+from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param, method
+from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
 from minimq_common.security.access_document import (
     NO_LIMITS,
@@ -91,7 +91,7 @@ class AccessChange(Operation):
 
     def planned(self, admin: Admin, given: Given) -> Plan:
         """Return what it would change. Raises `MiniMQError`."""
-        from minimq.operations.users import Rehearsal  # that module imports this one
+        from minimq.admin.users import Rehearsal  # that module imports this one
 
         former = admin.access()
         rehearsal: Any = Rehearsal(former)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Final
 
-from minimq.operations.operation import Param
+from minimq.admin.operation import Param
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
 from minimq_common.moments import Time, moment, start_ms, timestamp_ms
