@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import click
+from minimq_cli import main as client
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -18,7 +19,6 @@ from pymdownx.slugs import slugify
 
 from minimq import Admin
 from minimq.admin.operation import operations_of
-from minimq.cli import main as client
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver
 

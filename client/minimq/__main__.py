@@ -16,7 +16,7 @@ def main() -> None:
     former = signal.getsignal(signal.SIGINT)
     if former is signal.default_int_handler:
         signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(130))
-    from minimq.cli.main import main as command  # the slow import
+    from minimq_cli.main import main as command  # the slow import
 
     signal.signal(signal.SIGINT, former)
     command(prog_name="minimq")

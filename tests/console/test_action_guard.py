@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from minimq_cli.console import serving_console
 
 from minimq import Admin, Credentials, LocalCluster, Producer
 from minimq.admin.operation import Operation
-from minimq.cli.console import serving_console
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_console.actions import ACTIONS
 from minimq_console.json_api import OPERATIONS

@@ -12,9 +12,9 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
+from minimq_cli.console import serving_console
 
 from minimq import UNKNOWN, Admin, Message, MessageQueue, Permission, Producer, PullConsumer, TransactionalProducer
-from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import TransactionEnded
 from minimq_console import actions

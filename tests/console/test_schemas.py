@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
+from minimq_cli.console import serving_console
 
 from minimq import Message, Producer
-from minimq.cli.console import serving_console
 from minimq.local.local_cluster import LocalCluster
 from minimq.schemas import AvroSerializer, JsonSerializer, ProtobufSerializer, SchemaRegistry
 from minimq.schemas.framing import prefix_mark

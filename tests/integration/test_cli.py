@@ -21,9 +21,9 @@ from typing import IO, Any
 import click
 import pytest
 from click.testing import CliRunner
+from minimq_cli.main import main
 
 from minimq.admin.admin import Admin
-from minimq.cli.main import main
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
@@ -271,8 +271,8 @@ def test_a_signal_ends_it_also_when_the_reader_stands_still(minimq: Minimq, topi
 #: `minimq`, whose `consume --exit-at-end` comes to the end when the reader of its stdout has left.
 READER_LEAVES_FIRST = """
 import select, sys
-from minimq.cli.main import main
-from minimq.cli.consume import StoredEnds
+from minimq_cli.main import main
+from minimq_cli.consume import StoredEnds
 
 reached = StoredEnds.reached
 

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from minimq_cli.commands import show
 
 from minimq.admin.admin import Admin
 from minimq.admin.group_descriptions import (
@@ -22,7 +23,6 @@ from minimq.admin.group_descriptions import (
 )
 from minimq.admin.groups import describe_lines
 from minimq.admin.views import View
-from minimq.cli.commands import show
 from minimq.connectors import QueueFinder
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import click
 import pytest
+from minimq_cli.bench import bench_produce
+from minimq_cli.consume import consume
+from minimq_cli.line_format import LineFormat
+from minimq_cli.produce import _blocks, produce
 
 from minimq import Reply
 from minimq.admin.admin import Admin
-from minimq.cli.bench import bench_produce
-from minimq.cli.consume import consume
-from minimq.cli.line_format import LineFormat
-from minimq.cli.produce import _blocks, produce
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.consuming.received import ReceivedMessage

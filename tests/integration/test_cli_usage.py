@@ -13,9 +13,9 @@ from functools import partial
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner, Result
+from minimq_cli.main import main
 
 from minimq.admin.admin import Admin
-from minimq.cli.main import main
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port

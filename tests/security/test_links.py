@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from minimq_cli.main import main
 
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
-from minimq.cli.main import main
 from minimq.errors import InvalidArgument, Unavailable
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority

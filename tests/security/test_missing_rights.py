@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from minimq_cli.main import main
 
 from minimq import (
     Admin,
@@ -22,7 +23,6 @@ from minimq import (
     TransactionalProducer,
     TransactionResolution,
 )
-from minimq.cli.main import main
 from minimq.errors import AccessDenied, InvalidArgument, NotDrained, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.access_rule import need_of

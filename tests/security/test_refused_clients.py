@@ -15,6 +15,7 @@ import grpc
 import pytest
 from click.testing import CliRunner
 from grpc.aio import AioRpcError, Metadata
+from minimq_cli.main import main
 
 import minimq.aio
 from minimq import (
@@ -29,7 +30,6 @@ from minimq import (
     PushConsumer,
     SimpleConsumer,
 )
-from minimq.cli.main import main
 from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority, issue_key

@@ -18,12 +18,6 @@ import sys
 import time
 
 import minimq.admin.admin
-import minimq.cli.consume
-import minimq.cli.dlq
-import minimq.cli.main
-import minimq.cli.nouns
-import minimq.cli.peek
-import minimq.cli.produce
 import minimq.consuming.pull_consumer
 import minimq.consuming.range_reader
 import minimq.features.dead_letters.letter_settler

@@ -20,11 +20,11 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from minimq_cli.console import console, serving_console
+from minimq_cli.main import main as command_minimq
+from minimq_cli.secure import secure
 
 from minimq import Credentials, LocalCluster
-from minimq.cli.console import console, serving_console
-from minimq.cli.main import main as command_minimq
-from minimq.cli.secure import secure
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
 from minimq.local.server_process import free_port

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import click
 import pytest
+from minimq_cli import main as client
 
 import minimq
 from minimq import Admin, LocalCluster
-from minimq.cli import main as client
 from minimq.local.server_process import BrokerProcess
 from minimq_broker import __main__ as broker
 from minimq_nameserver import __main__ as nameserver

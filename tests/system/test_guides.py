@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import click
+from minimq_cli import main as client
 
 import faststream_minimq
 import minimq
@@ -18,7 +19,6 @@ import minimq.schemas
 import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
 from minimq.admin.operation import operations_of
-from minimq.cli import main as client
 from minimq_broker.options import BrokerOptions
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of

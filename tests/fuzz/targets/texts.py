@@ -11,11 +11,12 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
+from minimq_cli.line_format import LineFormat
+
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.admin.values import properties_of
 from minimq.admin.values import queue as parse_queue
-from minimq.cli.line_format import LineFormat
 from minimq.consuming.message_filter import MessageFilter, TagFilter
 from minimq.consuming.start_position import offset_or_start, start_position
 from minimq.options import nameserver_addresses

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from minimq_cli.main import main
 
 from minimq import Credentials
 from minimq.admin.access_folder import AccessFolder
-from minimq.cli.main import main
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
+from minimq_cli.main import main
 
-from minimq.cli.main import main
 from minimq.errors import InvalidArgument
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+import minimq_cli
 import pytest
+from minimq_cli.base import lines_of, show_table
 
-import minimq.cli
 import minimq.operations
 from minimq.admin.views import Row, Table
-from minimq.cli.base import lines_of, show_table
 from support.cases import for_each
 
 
@@ -81,7 +81,7 @@ SHORT: dict[str, object] = {
 def all_tables() -> dict[str, Table]:
     modules = [
         importlib.import_module(f"{package.__name__}.{item.name}")
-        for package in (minimq.cli, minimq.operations)
+        for package in (minimq_cli, minimq.operations)
         for item in pkgutil.iter_modules(package.__path__)
     ]
     return {

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from minimq_cli.main import main
 from msgspec.structs import replace
 
 from minimq import Credentials
 from minimq.admin.users import Rehearsal
-from minimq.cli.main import main
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml

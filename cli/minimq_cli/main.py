@@ -15,33 +15,33 @@ from typing import Any, Final
 
 import click
 
-from minimq.cli.base import Group, Option
 from minimq.options import DEFAULT_NAMESERVER
+from minimq_cli.base import Group, Option
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.names import check_named
 
 #: Every command in the order of the help: where it is defined, and its short help, which is shown without an import.
 COMMANDS = {
-    "local": ("minimq.cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
-    "topic": ("minimq.cli.nouns:topic", "Create, list, describe, change and delete topics."),
-    "group": ("minimq.cli.nouns:group", "Show, reset or delete consumer groups."),
-    "route": ("minimq.cli.nouns:route", "Show the brokers of a topic, as clients see them."),
-    "cluster": ("minimq.cli.nouns:cluster", "Show the brokers, and set what clients may do with each."),
-    "top": ("minimq.cli.top:top", "Show the activity of the cluster, live."),
-    "console": ("minimq.cli.console:console", "Show the cluster in a browser."),
-    "produce": ("minimq.cli.produce:produce", "Send the lines of a file or of stdin as messages."),
-    "consume": ("minimq.cli.consume:consume", "Write the messages of a topic to stdout."),
-    "request": ("minimq.cli.request:request", "Send a request, and print the reply."),
-    "message": ("minimq.cli.nouns:message", "Show, find and trace single messages."),
-    "peek": ("minimq.cli.peek:peek", "Show the messages of a topic, without a group."),
-    "delayed": ("minimq.cli.nouns:delayed", "List or recall delayed messages."),
-    "transaction": ("minimq.cli.nouns:transaction", "List open transactions, or end some by hand."),
-    "dlq": ("minimq.cli.nouns:dlq", "Show, resend or drop dead letters."),
-    "bench": ("minimq.cli.bench:bench", "Measure throughput and latency."),
-    "secure": ("minimq.cli.secure:secure", "Make certificates and credentials."),
-    "user": ("minimq.cli.nouns:user", "Add users, grant rights, and rotate or revoke keys."),
-    "access": ("minimq.cli.nouns:access", "Show or replace the document of users and rules."),
-    "can": ("minimq.cli.nouns:can", "Show whether a USER may do something, and by which rule."),
+    "local": ("minimq_cli.local:local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM."),
+    "topic": ("minimq_cli.nouns:topic", "Create, list, describe, change and delete topics."),
+    "group": ("minimq_cli.nouns:group", "Show, reset or delete consumer groups."),
+    "route": ("minimq_cli.nouns:route", "Show the brokers of a topic, as clients see them."),
+    "cluster": ("minimq_cli.nouns:cluster", "Show the brokers, and set what clients may do with each."),
+    "top": ("minimq_cli.top:top", "Show the activity of the cluster, live."),
+    "console": ("minimq_cli.console:console", "Show the cluster in a browser."),
+    "produce": ("minimq_cli.produce:produce", "Send the lines of a file or of stdin as messages."),
+    "consume": ("minimq_cli.consume:consume", "Write the messages of a topic to stdout."),
+    "request": ("minimq_cli.request:request", "Send a request, and print the reply."),
+    "message": ("minimq_cli.nouns:message", "Show, find and trace single messages."),
+    "peek": ("minimq_cli.peek:peek", "Show the messages of a topic, without a group."),
+    "delayed": ("minimq_cli.nouns:delayed", "List or recall delayed messages."),
+    "transaction": ("minimq_cli.nouns:transaction", "List open transactions, or end some by hand."),
+    "dlq": ("minimq_cli.nouns:dlq", "Show, resend or drop dead letters."),
+    "bench": ("minimq_cli.bench:bench", "Measure throughput and latency."),
+    "secure": ("minimq_cli.secure:secure", "Make certificates and credentials."),
+    "user": ("minimq_cli.nouns:user", "Add users, grant rights, and rotate or revoke keys."),
+    "access": ("minimq_cli.nouns:access", "Show or replace the document of users and rules."),
+    "can": ("minimq_cli.nouns:can", "Show whether a USER may do something, and by which rule."),
 }
 
 #: Names of the parameters that all commands share.

@@ -7,9 +7,9 @@ import importlib
 import click
 
 from minimq.admin.operation import operations_of
-from minimq.cli.base import Group
-from minimq.cli.commands import add_operations, command_of
-from minimq.cli.main import COMMANDS
+from minimq_cli.base import Group
+from minimq_cli.commands import add_operations, command_of
+from minimq_cli.main import COMMANDS
 
 #: The class that declares the operations on a noun.
 _NOUNS = {
@@ -55,7 +55,7 @@ def __getattr__(noun: str) -> click.Command:
             group.add_command(__getattr__(below), below.removeprefix(f"{noun} "))
     if noun in _BESIDES:
         module, _, name = _BESIDES[noun].partition(":")
-        group.add_command(getattr(importlib.import_module(f"minimq.cli.{module}"), name))
+        group.add_command(getattr(importlib.import_module(f"minimq_cli.{module}"), name))
     return group
 
 

@@ -15,11 +15,11 @@ from minimq.admin.messages import body_fields
 from minimq.admin.operation import Param
 from minimq.admin.texts import instant_of, missing, printable, shown_body
 from minimq.admin.views import row_of
-from minimq.cli.base import stop_on_signal
-from minimq.cli.commands import declared
-from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
 from minimq.features.dead_letters.dead_letter import Chosen
 from minimq.features.dead_letters.operations import CHOICE, check_known, damage_notes
+from minimq_cli.base import stop_on_signal
+from minimq_cli.commands import declared
+from minimq_cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
 from minimq_common.errors import TransportError
 
 if TYPE_CHECKING:

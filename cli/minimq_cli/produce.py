@@ -19,10 +19,10 @@ from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq.admin.texts import size_of
 from minimq.admin.views import Row, Table, columns
-from minimq.cli.base import check_allowed, interrupt_later, show_json, show_table
-from minimq.cli.commands import declared, progress_bar
-from minimq.cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fields
 from minimq.sending.producer_options import CompressionName, ProducerOptions
+from minimq_cli.base import check_allowed, interrupt_later, show_json, show_table
+from minimq_cli.commands import declared, progress_bar
+from minimq_cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fields
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic

@@ -25,7 +25,7 @@ from rich.text import Text
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of, printable, size_of
 from minimq.admin.views import row_of
-from minimq.cli.commands import declared
+from minimq_cli.commands import declared
 from minimq_common.errors import MiniMQError
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from minimq.admin.access_folder import AccessFolder
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of
 from minimq.admin.views import Row, Rows, Table, View, columns
-from minimq.cli.base import Group, confirm
-from minimq.cli.commands import Output, declared, show
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
+from minimq_cli.base import Group, confirm
+from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument, MiniMQError
 from minimq_common.names import check_named
 from minimq_common.security.access_document import AccessDocument

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin.operation import Param
 from minimq.admin.views import Row, Rows, Table, View, columns
-from minimq.cli.base import Group
-from minimq.cli.commands import Output, declared, show
+from minimq_cli.base import Group
+from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of

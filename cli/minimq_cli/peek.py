@@ -16,9 +16,9 @@ from minimq.admin import values
 from minimq.admin.messages import as_line, store_order
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
-from minimq.cli.base import check_allowed, stop_on_signal, tell
-from minimq.cli.commands import declared
-from minimq.cli.message_output import LineOf, MessageOutput, OutputHalted, as_body, as_json
+from minimq_cli.base import check_allowed, stop_on_signal, tell
+from minimq_cli.commands import declared
+from minimq_cli.message_output import LineOf, MessageOutput, OutputHalted, as_body, as_json
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.moments import Time

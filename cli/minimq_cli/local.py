@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 import click
 
 from minimq.admin.operation import Param
-from minimq.cli.base import stop_on_signal
-from minimq.cli.commands import declared
-from minimq.cli.console import DEFAULT_PORT, log_lines, serving_console
+from minimq_cli.base import stop_on_signal
+from minimq_cli.commands import declared
+from minimq_cli.console import DEFAULT_PORT, log_lines, serving_console
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 from minimq_common.words import check_path
 

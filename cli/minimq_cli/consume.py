@@ -17,10 +17,10 @@ import click
 from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
-from minimq.cli.base import check_allowed, stop_on_signal, tell
-from minimq.cli.commands import declared
-from minimq.cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
 from minimq.options import START_TIMEOUT_S
+from minimq_cli.base import check_allowed, stop_on_signal, tell
+from minimq_cli.commands import declared
+from minimq_cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
 from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission
 from minimq_common.moments import Time

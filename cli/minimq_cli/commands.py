@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from minimq.admin.operation import Given, Operation, Param, Parameter, operations_of, read
 from minimq.admin.views import Plan, Rows, View, json_text
-from minimq.cli.base import Option, confirm, show_json, show_table, tell
+from minimq_cli.base import Option, confirm, show_json, show_table, tell
 from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 
 from minimq.admin.operation import Param
-from minimq.cli.base import stop_on_signal
-from minimq.cli.commands import declared
+from minimq_cli.base import stop_on_signal
+from minimq_cli.commands import declared
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.serving.logs import SummingHandler, formatter
 from minimq_common.serving.open_files import open_more_files

@@ -9,8 +9,8 @@ from typing import Annotated
 from minimq.admin.messages import body_fields
 from minimq.admin.operation import Param
 from minimq.admin.values import TopicName, properties_of
-from minimq.cli.base import show_json
-from minimq.cli.commands import declared
+from minimq_cli.base import show_json
+from minimq_cli.commands import declared
 
 _TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
 _KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
