@@ -19,10 +19,10 @@ from threading import Event, Thread
 from typing import Self
 from urllib.parse import quote
 
-from minimq_cli.console import serving_console
 from PIL import Image
 
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
+from minimq_cli.console import serving_console
 from minimq_console.app import make_app
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.sampler import Sampler

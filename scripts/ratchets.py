@@ -1,7 +1,7 @@
 """Count what may only fall, and compare it with the limits in scripts/ratchets.json.
 
-scripts/rooms.toml lists the files of the kernel and of each feature. `--write` lowers the limits to the counts and
-never raises one: do that by hand, with its reason in the commit. `--list NAME` prints what a figure counts.
+The kernel's folders are listed below; a feature is a folder of `features/`. `--write` lowers the limits to the counts
+and never raises one: do that by hand, with its reason in the commit. `--list NAME` prints what a figure counts.
 """
 
 from __future__ import annotations
@@ -11,13 +11,20 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+#: The rooms of the kernel, and what in them is not kernel.
+KERNEL = (
+    *(f"broker/minimq_broker/{room}/" for room in ("log", "state", "commit", "groups", "calls")),
+    *(f"client/minimq/{room}/" for room in ("connection", "sending", "consuming", "rebalance")),
+    "common/",
+    "nameserver/",
+)
+NOT_KERNEL = re.compile(r"minimq_common/(security|serving|replicas|files)/|minimq_nameserver/controller/")
 LIMITS = ROOT / "scripts/ratchets.json"
 SOURCE_ROOTS = ("common", "nameserver", "broker", "client", "cli", "integrations", "console", "spark_connector")
 DECISIONS = (
@@ -46,7 +53,6 @@ class Source:
 
     root: Path
     names: list[str]
-    rooms: dict[str, list[str]] = field(default_factory=dict)
 
     @cached_property
     def texts(self) -> dict[str, str]:
@@ -58,11 +64,7 @@ class Source:
 
     @cached_property
     def kernel(self) -> list[str]:
-        return [name for name in self.names if self.feature(name) is None and _lies_in(name, self.rooms["kernel"])]
-
-    def feature(self, name: str) -> str | None:
-        """Return the feature that a file belongs to, or None."""
-        return next((each for each, parts in self.rooms.items() if each != "kernel" and _lies_in(name, parts)), None)
+        return [name for name in self.names if name.startswith(KERNEL) and not NOT_KERNEL.search(name)]
 
     @cached_property
     def imports(self) -> dict[str, set[str]]:
@@ -73,11 +75,17 @@ class Source:
     def ties(self) -> Iterator[tuple[str, str]]:
         """Yield each import of a feature by a file that is the kernel, or of another feature."""
         for name, imported in self.imports.items():
-            own = self.feature(name)
+            own = feature(name)
             for each in sorted(imported):
-                feature = self.feature(each)
-                if feature and feature != own and (own or name in self.kernel):
+                other = feature(each)
+                if other and other != own and (own or name in self.kernel):
                     yield name, each
+
+
+def feature(name: str) -> str | None:
+    """Return the feature that a file belongs to, or None."""
+    parts = name.split("/")
+    return parts[3] if parts[2:3] == ["features"] and len(parts) > 4 else None
 
 
 def source(root: Path) -> Source:
@@ -86,8 +94,7 @@ def source(root: Path) -> Source:
         ["git", "ls-files", "*.py"], cwd=root, capture_output=True, text=True, check=True
     ).stdout.split()
     names = [name for name in listed if name.split("/")[0] in SOURCE_ROOTS and (root / name).is_file()]
-    rooms = tomllib.loads((root / "scripts/rooms.toml").read_text())
-    return Source(root, names, {"kernel": rooms["kernel"], **rooms["features"]})
+    return Source(root, names)
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:
@@ -117,9 +124,9 @@ def figures(of: Source) -> dict[str, int | list[str]]:
         "kernel: functions with more than 12 decision points": [
             *_long_functions({name: of.trees[name] for name in kernel})
         ],
-        "kernel: imports of features": [f"{name} imports {each}" for name, each in ties if of.feature(name) is None],
+        "kernel: imports of features": [f"{name} imports {each}" for name, each in ties if feature(name) is None],
         "kernel: lines that name a feature": [*_named({name: of.texts[name] for name in kernel})],
-        "features: imports of other features": [f"{name} imports {each}" for name, each in ties if of.feature(name)],
+        "features: imports of other features": [f"{name} imports {each}" for name, each in ties if feature(name)],
     }
 
 
@@ -148,10 +155,6 @@ def _imported(tree: ast.Module, files: dict[str, str]) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             found = (files.get(f"{node.module}.{each.name}") or files.get(node.module) for each in node.names)
             yield from filter(None, found)
-
-
-def _lies_in(name: str, parts: Iterable[str]) -> bool:
-    return any(name == part or (part.endswith("/") and name.startswith(part)) for part in parts)
 
 
 def _reached(graph: dict[str, set[str]], start: str) -> set[str]:

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import click
-from minimq_cli import main as client
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
@@ -20,6 +19,7 @@ from pymdownx.slugs import slugify
 from minimq import Admin
 from minimq.admin.operation import operations_of
 from minimq_broker import __main__ as broker
+from minimq_cli import main as client
 from minimq_nameserver import __main__ as nameserver
 
 ROOT = Path(__file__).parent.parent

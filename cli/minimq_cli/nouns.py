@@ -13,16 +13,16 @@ from minimq_cli.main import COMMANDS
 
 #: The class that declares the operations on a noun.
 _NOUNS = {
-    "topic": "topics:TopicOperations",
-    "group": "groups:GroupOperations",
-    "transaction": "transactions:TransactionOperations",
-    "user": "users:UserOperations",
-    "access": "users:UserOperations",
-    "access issuer": "users:UserOperations",
-    "delayed": "delayed:DelayedOperations",
-    "message": "messages:MessageOperations",
-    "dlq": "letters:LetterOperations",
-    "cluster": "brokers:BrokerOperations",
+    "topic": "admin.topics:TopicOperations",
+    "group": "admin.groups:GroupOperations",
+    "transaction": "features.half_messages.operations:TransactionOperations",
+    "user": "admin.users:UserOperations",
+    "access": "admin.users:UserOperations",
+    "access issuer": "admin.users:UserOperations",
+    "delayed": "features.delayed.operations:DelayedOperations",
+    "message": "admin.messages:MessageOperations",
+    "dlq": "features.dead_letters.operations:LetterOperations",
+    "cluster": "admin.brokers:BrokerOperations",
 }
 #: Further help of a group of commands.
 _MORE = {
@@ -38,7 +38,7 @@ _MORE = {
 #: Commands of nouns that are not operations.
 _BESIDES = {"message": "peek:tail", "dlq": "dlq:show"}
 #: Operations without a noun.
-_ALONE = {"route": "topics:TopicOperations", "can": "users:UserOperations"}
+_ALONE = {"route": "admin.topics:TopicOperations", "can": "admin.users:UserOperations"}
 
 
 def __getattr__(noun: str) -> click.Command:
@@ -61,5 +61,5 @@ def __getattr__(noun: str) -> click.Command:
 
 def _owner(place: str) -> type:
     module, _, name = place.partition(":")
-    owner: type = getattr(importlib.import_module(f"minimq.operations.{module}"), name)
+    owner: type = getattr(importlib.import_module(f"minimq.{module}"), name)
     return owner

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq.local.local_cluster import LocalCluster
+from minimq_cli.console import serving_console
 from minimq_console import page, visitors
 from support.console_visitor import ConsoleVisitor
 

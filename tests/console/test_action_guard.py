@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, Credentials, LocalCluster, Producer
 from minimq.admin.operation import Operation
 from minimq.features.delayed.recall_handle import RecallHandle
+from minimq_cli.console import serving_console
 from minimq_console.actions import ACTIONS
 from minimq_console.json_api import OPERATIONS
 from minimq_console.parameters import address as address_of

@@ -12,10 +12,10 @@ from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import UNKNOWN, Admin, Message, MessageQueue, Permission, Producer, PullConsumer, TransactionalProducer
 from minimq.local.local_cluster import LocalCluster
+from minimq_cli.console import serving_console
 from minimq_common.errors import TransactionEnded
 from minimq_console import actions
 from support.console_actions import confirmation_of, fill_in, make_dead_letters, use

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, LocalCluster, Message, Producer
+from minimq_cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from support.console_actions import confirmation_of, fill_in
 from support.console_visitor import ConsoleVisitor

@@ -12,9 +12,9 @@ from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import LocalCluster
+from minimq_cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from minimq_console import answers, server
 from minimq_console.answers import Rendering

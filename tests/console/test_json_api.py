@@ -17,10 +17,10 @@ from urllib.parse import urlsplit
 
 import jsonschema
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq.admin.operation import operations_of
+from minimq_cli.console import serving_console
 from minimq_common.errors import Unavailable
 from minimq_console import answers
 from minimq_console.action_runs import MOST_UNDER_WAY

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, Message, Producer
 from minimq.local.local_cluster import LocalCluster
+from minimq_cli.console import serving_console
 from support.console_visitor import ConsoleVisitor
 from support.waiting import wait_until
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from google.protobuf.json_format import ParseDict
-from minimq_cli.console import serving_console
 
 from minimq import Message, Producer
 from minimq.local.local_cluster import LocalCluster
 from minimq.schemas import AvroSerializer, JsonSerializer, ProtobufSerializer, SchemaRegistry
 from minimq.schemas.framing import prefix_mark
+from minimq_cli.console import serving_console
 from support.console_visitor import ConsoleVisitor
 from support.protobuf_classes import LINE, ORDER
 from support.registry_server import RegistryServer, registry_server

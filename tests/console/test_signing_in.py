@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, Credentials, LocalCluster
+from minimq_cli.console import serving_console
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.tokens import MAX_TOKEN
 from minimq_console.sign_ins import MOST_OF_A_USER, MOST_OF_AN_ADDRESS

@@ -21,12 +21,12 @@ from typing import IO, Any
 import click
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
+from minimq_cli.main import main
 from support import fake_broker
 from support.cases import for_each
 from support.command import COMMAND, Minimq, environment

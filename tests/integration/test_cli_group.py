@@ -12,7 +12,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from minimq_cli.commands import show
 
 from minimq.admin.admin import Admin
 from minimq.admin.group_descriptions import (
@@ -27,6 +26,7 @@ from minimq.connectors import QueueFinder
 from minimq.features.work_queues.simple_consumer import SimpleConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
+from minimq_cli.commands import show
 from minimq_common.model import Message, MessageQueue
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq

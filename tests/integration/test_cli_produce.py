@@ -14,10 +14,6 @@ from pathlib import Path
 
 import click
 import pytest
-from minimq_cli.bench import bench_produce
-from minimq_cli.consume import consume
-from minimq_cli.line_format import LineFormat
-from minimq_cli.produce import _blocks, produce
 
 from minimq import Reply
 from minimq.admin.admin import Admin
@@ -27,6 +23,10 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq.sending.producer_options import ProducerOptions
+from minimq_cli.bench import bench_produce
+from minimq_cli.consume import consume
+from minimq_cli.line_format import LineFormat
+from minimq_cli.produce import _blocks, produce
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, Permission
 from support.cases import for_each

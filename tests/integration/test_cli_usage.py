@@ -13,13 +13,13 @@ from functools import partial
 import pytest
 from click.shell_completion import ShellComplete, get_completion_class
 from click.testing import CliRunner, Result
-from minimq_cli.main import main
 
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq.sending.producer import Producer
+from minimq_cli.main import main
 from minimq_common.errors import Unavailable
 from minimq_common.model import Message, MessageQueue
 from support.cases import for_each

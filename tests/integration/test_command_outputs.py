@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
+from minimq_cli.main import main
 from support.console_actions import make_dead_letters
 
 RECORDED = Path(__file__).with_name("command_outputs.txt")

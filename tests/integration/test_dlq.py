@@ -13,7 +13,6 @@ from functools import partial
 
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq import (
     Admin,
@@ -29,6 +28,7 @@ from minimq import (
     SimpleConsumer,
 )
 from minimq.admin.operation import operations_of
+from minimq_cli.main import main
 from minimq_common.errors import InvalidArgument, NotEnoughReplicas, OffsetOutOfRange, TopicNotFound
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.wire import rpc

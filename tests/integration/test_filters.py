@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq_cli.main import main
 from minimq_common.errors import GroupConflict
 from support.command import Minimq
 from support.waiting import wait_until

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
+from minimq_cli.main import main
 from minimq_common.model import Message
 from support.command import Minimq, environment
 

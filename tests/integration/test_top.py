@@ -19,12 +19,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from minimq_cli.top import View, screen
 from rich.console import Console
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.admin.activity import ActivityReader, ClusterActivity, CounterRates, GroupActivity
 from minimq.admin.group_descriptions import group_from_wire
+from minimq_cli.top import View, screen
 from support.command import Minimq, environment
 from support.waiting import wait_until
 

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from minimq_cli.main import main
 
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.errors import InvalidArgument, Unavailable
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_cli.main import main
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import VARIABLE
 from minimq_common.security.credentials import CredentialsArgument

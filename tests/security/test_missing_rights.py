@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from minimq_cli.main import main
 
 from minimq import (
     Admin,
@@ -25,6 +24,7 @@ from minimq import (
 )
 from minimq.errors import AccessDenied, InvalidArgument, NotDrained, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_cli.main import main
 from minimq_common.security.access_rule import need_of
 from support.command import Minimq
 from support.secure_scraping import trust_of

@@ -15,7 +15,6 @@ import grpc
 import pytest
 from click.testing import CliRunner
 from grpc.aio import AioRpcError, Metadata
-from minimq_cli.main import main
 
 import minimq.aio
 from minimq import (
@@ -34,6 +33,7 @@ from minimq.connection.name_servers import NameServers
 from minimq.errors import MiniMQError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq_broker.backup.copying import take_snapshot
+from minimq_cli.main import main
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials_file import written
 from minimq_common.wire.channels import explained

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from minimq_cli.main import main
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.admin.access_folder import AccessFolder
 from minimq.errors import AccessConflict, AccessDenied, InvalidArgument, MiniMQError
+from minimq_cli.main import main
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from click.testing import CliRunner
-from minimq_cli.main import main
 
+from minimq_cli.main import main
 from support.server_copies import CommandCopy
 
 COMMAND = [sys.executable, "-m", "minimq"]

@@ -21,7 +21,7 @@ import minimq.admin.admin
 import minimq.consuming.pull_consumer
 import minimq.consuming.range_reader
 import minimq.features.dead_letters.letter_settler
-import minimq.receiving.listening
+import minimq.features.listeners.push_consumer
 import minimq.sending.producer  # noqa: F401
 import minimq_broker.__main__
 import minimq_nameserver.__main__

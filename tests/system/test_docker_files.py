@@ -20,15 +20,15 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from minimq_cli.console import console, serving_console
-from minimq_cli.main import main as command_minimq
-from minimq_cli.secure import secure
 
 from minimq import Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
 from minimq.local.server_process import free_port
 from minimq_broker.options import BrokerOptions
+from minimq_cli.console import console, serving_console
+from minimq_cli.main import main as command_minimq
+from minimq_cli.secure import secure
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_console.console_options import ConsoleOptions
 from minimq_nameserver.options import NameServerOptions

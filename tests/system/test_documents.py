@@ -12,12 +12,12 @@ from pathlib import Path
 
 import click
 import pytest
-from minimq_cli import main as client
 
 import minimq
 from minimq import Admin, LocalCluster
 from minimq.local.server_process import BrokerProcess
 from minimq_broker import __main__ as broker
+from minimq_cli import main as client
 from minimq_nameserver import __main__ as nameserver
 from support.pages import ROOT, blocks_of, text_of
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import ModuleType
 
 import click
-from minimq_cli import main as client
 
 import faststream_minimq
 import minimq
@@ -20,6 +19,7 @@ import pyspark_minimq
 from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
 from minimq.admin.operation import operations_of
 from minimq_broker.options import BrokerOptions
+from minimq_cli import main as client
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 import yaml
-from minimq_cli.main import main as command_minimq
 
+from minimq_cli.main import main as command_minimq
 from support.alert_cases import BROKER, CASES, LEADS, OTHER, Case
 from support.cases import for_each
 from support.container_files import Document, read_compose

@@ -7,7 +7,16 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ["common/minimq_common", "nameserver", "broker", "client", "console", "spark_connector"]
+PACKAGES = [
+    "common/minimq_common",
+    "nameserver",
+    "broker",
+    "client",
+    "cli",
+    "integrations",
+    "console",
+    "spark_connector",
+]
 OPENS = re.compile(
     r"^(insecure_channel|secure_channel|add_(in)?secure_port|intercept_channel|socket|create_connection)$"
 )

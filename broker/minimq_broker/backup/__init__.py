@@ -1,0 +1,1 @@
+"""Copies of a data directory, and checks and repairs of its files."""

@@ -1,0 +1,1 @@
+"""The calls of the kernel: streams, append, pull, topics, status."""

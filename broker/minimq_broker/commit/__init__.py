@@ -1,0 +1,1 @@
+"""Group commit: jobs, the writer, and the confirmation by replicas."""

@@ -1,0 +1,1 @@
+"""Consumer groups: sessions, members, leases and offsets."""

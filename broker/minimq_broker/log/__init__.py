@@ -1,0 +1,1 @@
+"""The log and its files: segments, checkpoint, recovery, disk and clock. Positions and bytes, and no topics."""

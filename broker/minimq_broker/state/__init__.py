@@ -1,0 +1,1 @@
+"""What the log means: durable facts, topics, ends of queues, producers."""

@@ -1,0 +1,1 @@
+"""Pulling of messages, and membership in consumer groups."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # circular: they import this module
 
 log = client_logger(__name__)
 #: Warns, when a group begins to read, about brokers that are away, whose queues are not read.
-AWAY_LOG = client_logger("minimq.receiving.away")
+AWAY_LOG = client_logger("minimq.consuming.away")
 
 T = TypeVar("T")
 

@@ -13,8 +13,8 @@ names the *run* of the master: a restarted process may have lost its last writes
 
 * The master's lease starts just before it *sends* a report that is answered with itself as the master. When the lease
   has ended, the master acknowledges nothing and serves no requests until a later report is answered, unless all
-  electable replicas confirm its term. `minimq_broker.replication.term_lease` explains why that is safe, and why the next
-  master first waits `wait_s`.
+  electable replicas confirm its term. `minimq_broker.replication.term_lease` explains why that is safe, and why the
+  next master first waits `wait_s`.
 * At the authority, the lease starts when it *receives* the report, and `elect` may be called only
   `takeover_after(lease_s)` later, which is 1.1 times the lease. (With etcd every replica measures for itself, from the
   moment it *saw* the report. Its election holds only if no other report has arrived since.)

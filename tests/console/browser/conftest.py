@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import LocalCluster
+from minimq_cli.console import serving_console
 from support.browser import CHROMIUM, DRIVER, LACKING, Browser, open_browser
 from support.shop import Shop, open_shop
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import Admin, Credentials, LocalCluster, Message
+from minimq_cli.console import serving_console
 from support.browser import Browser
 from support.secure_scraping import trust_of
 from support.shop import FAILING, LAGGING, WANTED_KEY, Shop

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from minimq_cli.console import serving_console
 
 from minimq import LocalCluster, Message, Producer
+from minimq_cli.console import serving_console
 from support.browser import Browser
 from support.nginx import LACKING, NGINX, nginx
 from support.shop import Shop

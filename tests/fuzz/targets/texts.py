@@ -11,8 +11,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any, Final
 
-from minimq_cli.line_format import LineFormat
-
 from fuzz import mutation
 from fuzz.target import Target
 from minimq.admin.values import properties_of
@@ -21,6 +19,7 @@ from minimq.consuming.message_filter import MessageFilter, TagFilter
 from minimq.consuming.start_position import offset_or_start, start_position
 from minimq.options import nameserver_addresses
 from minimq_broker.replication.controller import parse as parse_controller
+from minimq_cli.line_format import LineFormat
 from minimq_common import names
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from minimq_cli.main import main
 
 from minimq import Credentials
 from minimq.admin.access_folder import AccessFolder
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
+from minimq_cli.main import main
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
 from minimq_common.security.access_policy import Policy, Principal, Refusal
 from minimq_common.security.access_rule import need_of

@@ -12,12 +12,12 @@ import pytest
 from click.testing import CliRunner, Result
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from minimq_cli.main import main
 
 from minimq.errors import InvalidArgument
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import free_port
+from minimq_cli.main import main
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.server_secrets import ServerSecrets

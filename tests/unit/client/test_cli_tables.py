@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-import minimq_cli
 import pytest
-from minimq_cli.base import lines_of, show_table
 
-import minimq.operations
+import minimq.admin
+import minimq.features
+import minimq_cli
 from minimq.admin.views import Row, Table
+from minimq_cli.base import lines_of, show_table
 from support.cases import for_each
 
 
@@ -80,9 +81,9 @@ SHORT: dict[str, object] = {
 
 def all_tables() -> dict[str, Table]:
     modules = [
-        importlib.import_module(f"{package.__name__}.{item.name}")
-        for package in (minimq_cli, minimq.operations)
-        for item in pkgutil.iter_modules(package.__path__)
+        importlib.import_module(item.name)
+        for package in (minimq_cli, minimq.admin, minimq.features)
+        for item in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     ]
     return {
         f"{module.__name__}.{name}": value

@@ -13,13 +13,13 @@ from unittest.mock import Mock
 import click
 import pytest
 from click.testing import CliRunner
+
 from minimq_cli.base import confirm
 from minimq_cli.console import console
 from minimq_cli.consume import _last_commit
 from minimq_cli.local import Restarts
 from minimq_cli.main import COMMANDS, main
 from minimq_cli.produce import _Done
-
 from minimq_common.errors import Unavailable
 
 

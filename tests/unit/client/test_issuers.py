@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from minimq_cli.main import main
 from msgspec.structs import replace
 
 from minimq import Credentials
 from minimq.admin.users import Rehearsal
 from minimq.local.certificate_authority import CertificateAuthority
+from minimq_cli.main import main
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml, to_toml
 from minimq_common.security.access_policy import Policy

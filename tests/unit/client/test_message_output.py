@@ -11,10 +11,10 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
-from minimq_cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
 
 from minimq.admin.texts import shown_body
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq_cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
 from minimq_common.batch import builder as batch_builder
 from minimq_common.model import Message, MessageQueue
 

@@ -9,11 +9,11 @@ from types import FunctionType
 from typing import Annotated, Any
 
 import pytest
-from minimq_cli.commands import command_of, with_flags
 
 from minimq.admin.admin import Admin
 from minimq.admin.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of, read, right
 from minimq.admin.views import Plan, View
+from minimq_cli.commands import command_of, with_flags
 from minimq_common.errors import InvalidArgument
 from minimq_console.produce import Sender
 from support.cases import for_each

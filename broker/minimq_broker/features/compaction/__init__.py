@@ -1,0 +1,1 @@
+"""Compacted topics: keep the newest message of each key."""

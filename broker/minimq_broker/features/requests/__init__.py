@@ -1,0 +1,1 @@
+"""Requests and replies through the broker's memory."""

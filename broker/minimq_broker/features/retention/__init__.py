@@ -1,0 +1,1 @@
+"""Retention: which segments and messages may be deleted."""

@@ -1,0 +1,1 @@
+"""Search for messages by key, id and time."""

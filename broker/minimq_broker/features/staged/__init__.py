@@ -1,0 +1,1 @@
+"""Staged batches: transactions across brokers, and half messages."""

@@ -1,0 +1,1 @@
+"""Work queues: messages that are taken and settled one by one."""

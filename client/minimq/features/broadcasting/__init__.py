@@ -1,0 +1,1 @@
+"""Broadcasting: each consumer reads all queues and keeps its own offsets."""

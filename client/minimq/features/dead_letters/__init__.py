@@ -1,0 +1,1 @@
+"""Dead letters of consumer groups: reading them, and resending each of them once."""

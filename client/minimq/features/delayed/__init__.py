@@ -1,0 +1,1 @@
+"""Delayed messages: due times and recall."""

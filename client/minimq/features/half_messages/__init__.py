@@ -1,0 +1,1 @@
+"""Half messages: messages that become visible when a local transaction is decided."""

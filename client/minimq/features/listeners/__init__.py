@@ -1,0 +1,1 @@
+"""Push consumers: listeners, retries and redelivery."""

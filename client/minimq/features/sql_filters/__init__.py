@@ -1,0 +1,1 @@
+"""Filters on properties, in a subset of SQL."""

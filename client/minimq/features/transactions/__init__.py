@@ -1,0 +1,1 @@
+"""Transactions: messages and offsets that are stored together or not at all."""

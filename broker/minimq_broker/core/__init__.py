@@ -1,1 +1,0 @@
-"""Decisions of the broker, without disk, network and clock."""

@@ -1,1 +1,0 @@
-"""Decisions about batches that are stored but not yet visible."""

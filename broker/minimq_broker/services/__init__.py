@@ -1,1 +1,0 @@
-"""The gRPC services of the broker, on its event loop."""

@@ -1,1 +1,0 @@
-"""Calls about batches that are not yet visible, and about replies."""

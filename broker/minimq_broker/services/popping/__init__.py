@@ -1,1 +1,0 @@
-"""Calls about work queues."""

@@ -1,1 +1,0 @@
-"""Background work, and the calls of operators."""

@@ -1,1 +1,0 @@
-"""Everything of the broker that touches the disk."""

@@ -1,1 +1,0 @@
-"""Work queues in the log."""

@@ -1,1 +1,0 @@
-"""Upkeep of a data directory: retention, compaction, verification, repair, copies."""

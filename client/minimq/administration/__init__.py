@@ -1,1 +1,0 @@
-"""Administration of topics, consumer groups and brokers. `admin` is the public interface."""

@@ -1,1 +1,0 @@
-"""Dead letters of consumer groups: reading them, and resending each of them once."""

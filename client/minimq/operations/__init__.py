@@ -1,1 +1,0 @@
-"""The operations of a cluster, each declared once: commands, forms and the JSON API derive from the methods."""

@@ -1,1 +1,0 @@
-"""Consumers: from a queue to the caller."""

@@ -1,1 +1,0 @@
-"""Consumers that call a listener."""

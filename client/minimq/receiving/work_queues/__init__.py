@@ -1,1 +1,0 @@
-"""Consumers of work queues, whose messages are popped and settled one by one."""

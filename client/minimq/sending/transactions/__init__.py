@@ -1,1 +1,0 @@
-"""Transactions: messages that become visible all together, once their transaction is decided."""

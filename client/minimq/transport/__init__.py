@@ -1,1 +1,0 @@
-"""A client in its process: logging, forks, and clients that were dropped without `close`."""
