@@ -57,7 +57,7 @@ lint: $(VENV)/.done ## Check style, types, imports, what may only fall, and the 
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/mypy
-	$(VENV)/bin/lint-imports --no-logo
+	$(VENV)/bin/lint-imports --no-logo --config importlinter.toml
 	$(VENV)/bin/python scripts/ratchets.py
 	$(MAKE) --no-print-directory proto-check
 

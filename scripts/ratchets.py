@@ -119,6 +119,7 @@ def figures(of: Source) -> dict[str, int | list[str]]:
         "lines": sum(text.count("\n") for text in of.texts.values()),
         "decision points": sum(map(decisions, of.trees.values())),
         "import circles": [" ".join(group) for group in circles(of.imports)],
+        "files in import circles": sorted(name for group in circles(of.imports) for name in group),
         "kernel: lines": sum(of.texts[name].count("\n") for name in kernel),
         "kernel: decision points": sum(decisions(of.trees[name]) for name in kernel),
         "kernel: functions with more than 12 decision points": [

@@ -17,6 +17,8 @@ FILES = [
         "nameserver",
         "broker",
         "client",
+        "cli",
+        "integrations",
         "console",
         "spark_connector",
         "tests",

@@ -12,7 +12,8 @@ from support.cases import for_each
 ROOT = Path(__file__).parents[2]
 PACKAGES = [
     *("proto/minimq_proto", "common/minimq_common", "nameserver/minimq_nameserver", "broker/minimq_broker"),
-    *("client/minimq", "client/faststream_minimq", "console/minimq_console", "spark_connector/pyspark_minimq"),
+    *("client/minimq", "cli/minimq_cli", "integrations/faststream_minimq"),
+    *("console/minimq_console", "spark_connector/pyspark_minimq"),
 ]
 #: Code that is not installed; its class names are those of one program or test each.
 PROGRAMS = ["bench", "examples", "scripts", "tests"]

@@ -1,1 +1,1 @@
-"""What the log means: durable facts, topics, ends of queues, producers."""
+"""The state that a log yields: durable facts, topics, ends of queues, producers."""

@@ -16,7 +16,7 @@ from support.pages import ROOT
 
 LOG = client_log.client_logger("minimq.test_client_log")
 #: The log thread itself; a pure module, whose logger sender.py makes one of clients; commands, which hold no lock.
-OTHERWISE = {"transport/client_log.py", "sending/pending_batch.py"}
+OTHERWISE = {"connection/client_log.py", "sending/pending_batch.py"}
 
 
 class Recorder(logging.Handler):
