@@ -24,7 +24,7 @@ IDLE = (
 )
 PINGS = "integration/nameserver/test_quiet_connections.py::test_a_connection_whose_other_end_answers_no_ping_is_closed"
 FILES = "fault/test_full_disk.py::test_connections_leave_open_files_for_the_store"
-POPPING = "integration/test_popping_bounds.py::"
+POPPING = "features/work_queues/test_popping_bounds.py::"
 WATCHERS = "unit/nameserver/test_watchers.py::"
 NAMESERVER = "unit/nameserver/test_bounds.py::"
 CONTROLLER = "unit/nameserver/test_controller_bounds.py::"
@@ -41,7 +41,7 @@ REACHED = {
         "address |": FIELDS,
         "token |": TOKENS + "test_a_text_has_the_form_of_a_token_up_to_a_length",
         "filter of a topic": FIELDS,
-        "`where` |": "unit/client/test_filter_bounds.py::test_an_expression_has_a_largest_length",
+        "`where` |": "features/sql_filters/test_filter_bounds.py::test_an_expression_has_a_largest_length",
         "different topics and filters": ROOM + "test_topics_and_filters_of_a_group_have_a_size",
         "error that a server sends": "unit/common/test_wire.py::test_a_long_error_text_is_cut",
     },
@@ -55,7 +55,7 @@ REACHED = {
         "bodies of a batch |": "unit/client/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large",
         "different tags of a batch |": "unit/common/test_batch.py::test_more_tags_than_a_dictionary_holds_are_refused",
         "batch |": "unit/broker/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
-        "transaction of a producer |": "integration/test_atomic_transactions.py::"
+        "transaction of a producer |": "features/transactions/test_atomic_transactions.py::"
         "test_a_transaction_has_a_largest_size_and_number_of_batches",
         "content of a compressed batch |": "unit/common/test_compression.py::"
         "test_a_bomb_is_refused_before_there_is_room_for_it",
@@ -87,12 +87,12 @@ REACHED = {
         "tokens that are verified": TOKENS + "test_so_many_tokens_are_checked_in_a_second",
         "tokens that are known": TOKENS + "test_so_many_tokens_are_known_at_once",
         "streams of one kind": "unit/common/test_dispatcher.py::test_streams_of_one_kind_are_bounded",
-        "searches under way": "integration/test_finding_faults.py::"
+        "searches under way": "features/search/test_finding_faults.py::"
         "test_more_searches_than_a_broker_takes_at_once_all_get_their_turn",
         "takes and settles": POPPING + "test_takes_of_one_stream_that_are_too_many_are_refused_and_the_others_wait_on",
         "consumers of one such": POPPING + "test_a_stream_takes_for_a_thousand_consumers_from_five_thousand_topics",
         "ranges of messages": POPPING + "test_more_spans_than_may_be_on_their_way_to_the_disk_are_refused_whole",
-        "states of unsettled messages": "unit/broker/test_pop_service.py::"
+        "states of unsettled messages": "features/work_queues/test_pop_service.py::"
         "test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks",
         "messages of one work queue": POPPING
         + "test_as_many_messages_are_in_hand_as_may_be_and_no_more_until_some_are_settled",
@@ -102,7 +102,7 @@ REACHED = {
         "test_a_call_whose_request_does_not_come_is_ended",
         "committed offsets": "unit/broker/test_newcomers.py::"
         "test_offsets_that_are_there_may_change_when_no_more_may_come",
-        "replies that one requester": "integration/test_attend_streams.py::"
+        "replies that one requester": "features/requests/test_attend_streams.py::"
         "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
         "pulls of one stream": "unit/broker/test_services.py::"
         "test_no_more_pulls_are_received_until_a_refusal_is_written",

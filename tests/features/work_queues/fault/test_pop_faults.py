@@ -18,7 +18,7 @@ from support.process import process
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 ROUNDS = rounds(2)
-SCRIPT = Path(__file__).parents[2] / "bench" / "pop_faults.py"
+SCRIPT = Path(__file__).parents[4] / "bench" / "pop_faults.py"
 
 
 def run(scenario: str, count: int) -> dict[str, Any]:

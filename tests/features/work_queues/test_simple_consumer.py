@@ -54,7 +54,7 @@ from support.waiting import wait_until
 T = TypeVar("T")
 
 CANCELLATIONS = 400
-CROWD = Path(__file__).parents[1] / "support" / "worker_crowd.py"
+CROWD = Path(__file__).parents[2] / "support" / "worker_crowd.py"
 
 
 @pytest.fixture(scope="module")
