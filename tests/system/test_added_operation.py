@@ -32,7 +32,7 @@ print(with_parts("<!-- commands -->\\n<!-- methods -->"))
 """
 #: Those that look at all operations.
 OF_ALL = (
-    "tests/unit/client/test_operations.py",
+    "tests/unit/client/admin/test_operations.py",
     "tests/system/test_guides.py::test_pages_name_each_option_of_commands_that_are_no_operations",
     "tests/system/test_documents.py::test_the_methods_of_admin_that_its_page_shows_are_there",
 )

@@ -28,7 +28,7 @@ POPPING = "features/work_queues/test_popping_bounds.py::"
 WATCHERS = "unit/nameserver/test_watchers.py::"
 NAMESERVER = "unit/nameserver/test_bounds.py::"
 CONTROLLER = "unit/nameserver/test_controller_bounds.py::"
-ROOM = "unit/broker/test_group_room.py::"
+ROOM = "unit/broker/groups/test_group_room.py::"
 TOKENS = "unit/common/test_tokens.py::"
 
 #: Rows, by the beginning of their first cell, and the test that reaches each.
@@ -46,15 +46,15 @@ REACHED = {
         "error that a server sends": "unit/common/test_wire.py::test_a_long_error_text_is_cut",
     },
     "Messages": {
-        "body |": "unit/broker/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
+        "body |": "unit/broker/calls/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
         "tag |": "unit/common/test_message_check.py::test_a_tag_has_at_most_255_characters",
         "message group |": MESSAGE,
         "keys of a message |": MESSAGE,
         "properties of a message |": MESSAGE,
         "messages of a batch |": HOSTILE,
-        "bodies of a batch |": "unit/client/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large",
+        "bodies of a batch |": "unit/client/sending/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large",
         "different tags of a batch |": "unit/common/test_batch.py::test_more_tags_than_a_dictionary_holds_are_refused",
-        "batch |": "unit/broker/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
+        "batch |": "unit/broker/calls/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
         "transaction of a producer |": "features/transactions/test_atomic_transactions.py::"
         "test_a_transaction_has_a_largest_size_and_number_of_batches",
         "content of a compressed batch |": "unit/common/test_compression.py::"
@@ -82,7 +82,7 @@ REACHED = {
         "topics of all members": ROOM + "test_topics_and_filters_of_a_group_have_a_size",
         "members of a group": ROOM + "test_a_group_has_so_many_members",
         "groups of one client id": ROOM + "test_a_client_is_in_so_many_groups",
-        "queues that members of a group report": "unit/broker/test_groups.py::"
+        "queues that members of a group report": "unit/broker/groups/test_groups.py::"
         "test_what_members_hold_is_remembered_up_to_a_number",
         "tokens that are verified": TOKENS + "test_so_many_tokens_are_checked_in_a_second",
         "tokens that are known": TOKENS + "test_so_many_tokens_are_known_at_once",
@@ -96,15 +96,15 @@ REACHED = {
         "test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks",
         "messages of one work queue": POPPING
         + "test_as_many_messages_are_in_hand_as_may_be_and_no_more_until_some_are_settled",
-        "queues that a member requests": "unit/broker/test_lease_keeper.py::"
+        "queues that a member requests": "unit/broker/groups/test_lease_keeper.py::"
         "test_members_request_a_limited_number_of_queues",
         "time until the request of a call": "unit/common/test_dispatcher.py::"
         "test_a_call_whose_request_does_not_come_is_ended",
-        "committed offsets": "unit/broker/test_newcomers.py::"
+        "committed offsets": "unit/broker/groups/test_newcomers.py::"
         "test_offsets_that_are_there_may_change_when_no_more_may_come",
         "replies that one requester": "features/requests/test_attend_streams.py::"
         "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
-        "pulls of one stream": "unit/broker/test_services.py::"
+        "pulls of one stream": "unit/broker/calls/test_services.py::"
         "test_no_more_pulls_are_received_until_a_refusal_is_written",
         "streams that watch the health": "unit/common/test_standard_services.py::"
         "test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room",
@@ -120,11 +120,11 @@ REACHED = {
         "calls that have come": CALLS,
         "metadata": METADATA,
         "answers that clients": "integration/test_unread.py::test_who_reads_is_served_while_others_do_not",
-        "bytes of requests that have": "unit/broker/test_pieces.py::test_incomplete_requests_share_a_bound",
-        "time until the next piece": "unit/broker/test_pieces.py::test_a_piece_that_does_not_arrive_ends_the_stream",
-        "pieces of such a request": "unit/broker/test_pieces.py::test_a_wrong_piece_ends_the_stream",
+        "bytes of requests that have": "unit/broker/calls/test_pieces.py::test_incomplete_requests_share_a_bound",
+        "time until the next piece": "unit/broker/calls/test_pieces.py::test_a_piece_that_does_not_arrive_ends_the_stream",
+        "pieces of such a request": "unit/broker/calls/test_pieces.py::test_a_wrong_piece_ends_the_stream",
         "concurrent copies": "integration/test_unread.py::test_only_some_copies_are_taken_at_a_time",
-        "jump of the clock": "unit/broker/test_deletion_clock.py::"
+        "jump of the clock": "unit/broker/log/test_deletion_clock.py::"
         "test_a_clock_that_jumps_ahead_deletes_nothing_until_it_returns",
     },
     "Per name server": {

@@ -30,7 +30,7 @@ from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import new_key
 from support.cases import for_each
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 K8S = Issuer("https://kubernetes.default.svc", "minimq", "k8s.json", user_prefix="system:serviceaccount:")
 SSO = Issuer(
     "https://sso.example.org/", "minimq", "https://sso.example.org/keys", "sso.crt", "email", "", ("readers",),
