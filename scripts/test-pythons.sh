@@ -8,7 +8,8 @@ supported="3.11 3.12 3.13 3.14"
 tests=("$@")
 if [ ${#tests[@]} = 0 ]; then
   tests=(tests/unit tests/integration/test_{admin,aio_consumers,aio_producer,cli,consumer_group,dropped_clients,forks}.py)
-  tests+=(tests/integration/test_{local_cluster,producer,pull_consumer,push_consumer,transactions}.py)
+  tests+=(tests/integration/test_{local_cluster,producer,pull_consumer}.py)
+  tests+=(tests/features/{listeners/test_push_consumer,transactions/test_transactions}.py)
 fi
 
 # One interpreter of each version, from PATH or pyenv.

@@ -127,7 +127,7 @@ def _mark_of(path: Path) -> str | None:
     """Return the mark that all tests of a file or folder have."""
     if not path.is_relative_to(HERE) or (name := path.relative_to(HERE).as_posix()) in QUICK:
         return None
-    return next((mark for folder, mark in MARKED.items() if name.startswith(f"{folder}/")), None)
+    return next((mark for folder, mark in MARKED.items() if f"/{folder}/" in f"/{name}"), None)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

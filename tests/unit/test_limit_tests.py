@@ -52,7 +52,9 @@ REACHED = {
         "keys of a message |": MESSAGE,
         "properties of a message |": MESSAGE,
         "messages of a batch |": HOSTILE,
-        "bodies of a batch |": "unit/client/sending/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large",
+        "bodies of a batch |": (
+            "unit/client/sending/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large"
+        ),
         "different tags of a batch |": "unit/common/test_batch.py::test_more_tags_than_a_dictionary_holds_are_refused",
         "batch |": "unit/broker/calls/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
         "transaction of a producer |": "features/transactions/test_atomic_transactions.py::"
@@ -121,7 +123,9 @@ REACHED = {
         "metadata": METADATA,
         "answers that clients": "integration/test_unread.py::test_who_reads_is_served_while_others_do_not",
         "bytes of requests that have": "unit/broker/calls/test_pieces.py::test_incomplete_requests_share_a_bound",
-        "time until the next piece": "unit/broker/calls/test_pieces.py::test_a_piece_that_does_not_arrive_ends_the_stream",
+        "time until the next piece": (
+            "unit/broker/calls/test_pieces.py::test_a_piece_that_does_not_arrive_ends_the_stream"
+        ),
         "pieces of such a request": "unit/broker/calls/test_pieces.py::test_a_wrong_piece_ends_the_stream",
         "concurrent copies": "integration/test_unread.py::test_only_some_copies_are_taken_at_a_time",
         "jump of the clock": "unit/broker/log/test_deletion_clock.py::"
