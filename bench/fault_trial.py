@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import click
 from group_run import started, wait_until
 
-from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
+from minimq import Admin, LocalCluster, Message, MinimqError, Producer
 from minimq.local.server_process import BrokerProcess
 
 _PATIENCE_S = 120.0
@@ -128,7 +128,7 @@ class Trial:
         try:
             with Admin(self.cluster.nameserver) as admin:
                 return admin.describe_group(self.group).lag == 0
-        except MiniMQError:
+        except MinimqError:
             return False
 
     # ---- faults ----------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from typing import Any
 import grpc
 
 from minimq import Message, Producer, PullConsumer
-from minimq.errors import MiniMQError
+from minimq.errors import MinimqError
 from minimq_common.wire import rpc
 from minimq_proto.v1 import controller_pb2, controller_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 
@@ -164,7 +164,7 @@ def main() -> None:
             began = time.monotonic()
             try:
                 act()
-            except (grpc.RpcError, MiniMQError, AssertionError, StopIteration) as error:
+            except (grpc.RpcError, MinimqError, AssertionError, StopIteration) as error:
                 failures.append(f"{name}: {error}"[:200])
                 time.sleep(0.1)
             took[name].append(time.monotonic() - began)

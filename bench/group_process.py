@@ -20,11 +20,11 @@ from typing import Any
 
 import msgspec
 
-from minimq import Admin, Message, MessageQueue, MiniMQError, Producer, PullConsumer, ReceivedMessage
+from minimq import Admin, Message, MessageQueue, MinimqError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.connection import BrokerCalls
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.read_ahead import HandOver
-from minimq.rebalance import AllocationStrategy, allocation, uses_owners
+from minimq.rebalance import AllocationStrategy, allocation_strategy, uses_owners
 from minimq_proto.v1 import broker_pb2
 
 Place = tuple[str, int]  # broker and queue; there is one topic
@@ -140,7 +140,7 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
             return await plain(calls, address, method, request, *limits)
         try:
             given = await plain(calls, address, method, request, *limits)
-        except MiniMQError as error:
+        except MinimqError as error:
             journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
             raise
         for item in request.offsets:
@@ -194,7 +194,7 @@ class Setting:
 
 def member(setting: Setting, client_id: str, journal: Path) -> None:
     """Run a correct member of the group."""
-    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
+    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation_strategy(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
     consumer = PullConsumer(
         setting.nameserver, group=setting.group, client_id=client_id, allocation=strategy, **setting.options
@@ -212,7 +212,7 @@ def member_without_leases(setting: Setting, client_id: str, journal: Path) -> No
 
     It reads the list of members once, at its start, so it keeps its share when others join.
     """
-    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation(setting.allocation))
+    end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation_strategy(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
     with Admin(setting.nameserver) as admin:
         queues = admin.route(setting.topic).read_queues()
@@ -253,7 +253,7 @@ class Reader:
             raise SystemExit("nobody is left who would look at the journal")
         try:
             messages = self._consumer.poll(_POLL_S, max_messages=500)
-        except MiniMQError as error:
+        except MinimqError as error:
             self._journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
             return
         if messages:
@@ -285,7 +285,7 @@ def produce(setting: Setting, rate: int, step_s: float, told: Path) -> None:
     """Send at a steady rate until SIGTERM, then write the outcome to a file as JSON."""
     end, acknowledged, errors = end_of_process(), [0], list[str]()
 
-    def note(receipt: object, error: MiniMQError | None) -> None:
+    def note(receipt: object, error: MinimqError | None) -> None:
         if error is None:
             acknowledged[0] += 1
         else:

@@ -19,13 +19,13 @@ from statistics import median, quantiles
 import click
 from processes import cpu_seconds
 
-from minimq import UNKNOWN, Admin, LocalCluster, Message, TransactionalProducer, TransactionResolution, aio
+from minimq import Admin, LocalCluster, Message, TransactionalProducer, TransactionResolution, aio
 
 _BODY = bytes(100)
 
 
 def unknown(_: Message) -> TransactionResolution:
-    return UNKNOWN
+    return TransactionResolution.UNKNOWN
 
 
 async def tasks(nameserver: str, at_once: int, seconds: float) -> list[float]:

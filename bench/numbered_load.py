@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from group_process import Journal, end_of_process, note_commits, steps
 
-from minimq import Message, MiniMQError, Producer, PullConsumer, SendReceipt, by_hash
+from minimq import Message, MinimqError, Producer, PullConsumer, SendReceipt, by_hash
 
 TOPIC, GROUP = "numbered", "readers"
 QUEUES = 8
@@ -49,7 +49,7 @@ class Told:
         self.errors: list[str] = []
         self.seconds = 0.0
 
-    def note(self, number: int, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def note(self, number: int, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         if receipt is not None:
             self.queues[number], self.offsets[number] = receipt.queue.queue_id, receipt.queue_offset
         else:
@@ -107,7 +107,7 @@ def read(nameserver: str, client_id: str, journal: Path) -> None:
         asked = time.monotonic()
         try:
             messages = consumer.poll(_POLL_S, max_messages=500)
-        except MiniMQError:
+        except MinimqError:
             continue
         if messages:
             numbers = [number_in(message.body) for message in messages]

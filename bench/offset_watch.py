@@ -8,7 +8,7 @@ from contextlib import closing
 from types import TracebackType
 from typing import Self
 
-from minimq import Admin, MessageQueue, MiniMQError
+from minimq import Admin, MessageQueue, MinimqError
 from minimq.connection.client import ClusterClient
 from minimq_proto.v1 import broker_pb2
 
@@ -42,7 +42,7 @@ class OffsetWatch:
             while not self._end.wait(_LOOK_AGAIN_S):
                 try:
                     found = dict(_committed(admin, client, group, topic))
-                except MiniMQError:
+                except MinimqError:
                     continue  # a broker is being restarted
                 self.looks += 1
                 for queue, offset in found.items():

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from minimq import Admin, Message, Producer, PullConsumer, SimpleConsumer
+from minimq import Admin, Message, Producer, PullConsumer, WorkQueueConsumer
 from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
@@ -72,7 +72,7 @@ def _sends(nameserver: str) -> Iterator[Callable[[], object]]:
 @contextmanager
 def _acks(nameserver: str) -> Iterator[Callable[[], object]]:
     _fill(nameserver)
-    with SimpleConsumer(nameserver, group="acks") as consumer:
+    with WorkQueueConsumer(nameserver, group="acks") as consumer:
         consumer.subscribe("t")
         yield lambda: consumer.ack(consumer.receive(1, timeout=10))
 

@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 from fault_trial import Verdict
 
-from minimq import MiniMQError, SimpleConsumer
+from minimq import MinimqError, WorkQueueConsumer
 from minimq.errors import DeadlineExceeded, HandleExpired, Unavailable
-from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 
 INVISIBLE_S = 4.0
 GRACE_S = 1.0
@@ -71,7 +71,7 @@ class Worker:
         forgetful: whether it records acks that it has not sent.
     """
 
-    def __init__(self, consumer: SimpleConsumer, journal: Path, chance: random.Random, *, forgetful: bool) -> None:
+    def __init__(self, consumer: WorkQueueConsumer, journal: Path, chance: random.Random, *, forgetful: bool) -> None:
         self._consumer, self._chance, self._forgetful = consumer, chance, forgetful
         self._file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         self._parent = os.getppid()
@@ -86,7 +86,7 @@ class Worker:
         asked = time.monotonic()
         try:
             messages = self._consumer.receive(self._chance.randrange(1, _MOST), timeout=0.3)
-        except MiniMQError:
+        except MinimqError:
             time.sleep(_AGAIN_S)
             return
         for message in messages:
@@ -103,11 +103,11 @@ class Worker:
             if message.lane and not is_done:
                 stopped.add(message.lane)
 
-    def _note(self, did: Did, asked: float, message: PoppedMessage, number: int = 0) -> None:
+    def _note(self, did: Did, asked: float, message: WorkQueueMessage, number: int = 0) -> None:
         line = Line(did, asked, time.monotonic(), message.queue_offset, message.epoch, number, message.lane)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
-    def _deal_with(self, message: PoppedMessage) -> bool:
+    def _deal_with(self, message: WorkQueueMessage) -> bool:
         """Choose an action for a message; return whether it is acknowledged."""
         asked, what = time.monotonic(), self._chance.random()
         if what < 0.03:
@@ -127,7 +127,7 @@ class Worker:
         self._acknowledge(message)
         return True
 
-    def _acknowledge(self, message: PoppedMessage) -> None:
+    def _acknowledge(self, message: WorkQueueMessage) -> None:
         asked = time.monotonic()
         self._note(Did.ACKS, asked, message)
         while self.is_wanted:
@@ -143,7 +143,7 @@ class Worker:
 def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forgetful: bool) -> None:
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
-    with SimpleConsumer(
+    with WorkQueueConsumer(
         nameserver, group=topic, client_id=name, invisible_s=INVISIBLE_S, max_tries=1000, request_timeout_s=3
     ) as consumer:
         consumer.subscribe(topic)

@@ -19,7 +19,7 @@ from minimq.local.server_process import BrokerProcess
 _MOMENT_S = 240.0
 #: About the duration of a micro-batch, and the maximum downtime of a broker.
 _BATCH_S = 0.5
-_AWAY_S = 1.0
+_OFFLINE_S = 1.0
 #: Processes left by a killed driver have this time to end before they are killed.
 _ORPHANS_S = 10.0
 _LOOK_AGAIN_S = 0.005
@@ -141,7 +141,7 @@ class Scene:
 
     def bring_back(self, *brokers: BrokerProcess) -> None:
         """Restart killed brokers after a random time."""
-        time.sleep(self.chance.uniform(0.0, _AWAY_S))
+        time.sleep(self.chance.uniform(0.0, _OFFLINE_S))
         for broker in brokers:
             broker.launch()
         for broker in brokers:

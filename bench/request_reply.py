@@ -25,13 +25,13 @@ UNDER_WAY = 1_000
 TIMEOUT_S = 60.0
 
 
-def serve(nameserver: str, topic: str, balance: str) -> None:
+def serve(nameserver: str, topic: str, mode: str) -> None:
     """Answer each request with its body, until stdin is closed."""
 
     def listener(messages: list[ReceivedMessage]) -> list[Reply]:
         return [Reply(message.body) for message in messages]
 
-    with PushConsumer(nameserver, group=f"{topic}-service", balance=balance, batch_size=100, threads=4) as consumer:  # type: ignore[arg-type]
+    with PushConsumer(nameserver, group=f"{topic}-service", mode=mode, batch_size=100, threads=4) as consumer:  # type: ignore[arg-type]
         consumer.subscribe(topic)
         consumer.start(listener)
         print("ready", flush=True)
@@ -95,15 +95,15 @@ def measured(name: str, count: int, pids: tuple[int, int], work: Callable[[], fl
     return {"way": name, "per_second": round(count / seconds), "cpu_us": cpu}
 
 
-def rows_of(balance: str, count: int) -> Iterator[dict[str, object]]:
-    """Yield the results for a service with a balance."""
-    topic = f"requests-{balance}"
+def rows_of(mode: str, count: int) -> Iterator[dict[str, object]]:
+    """Yield the results for a service with a mode."""
+    topic = f"requests-{mode}"
     with LocalCluster(brokers=1) as cluster:
         nameserver, [broker] = cluster.nameserver, [each.pid for each in cluster.brokers]
         assert broker is not None
         with Admin(nameserver) as admin:
             admin.create_topic(topic, queues=4)
-        with service(nameserver, topic, balance) as served, Producer(nameserver) as producer:
+        with service(nameserver, topic, mode) as served, Producer(nameserver) as producer:
             producer.request(Message(topic, BODY), timeout=TIMEOUT_S)
             times = one_by_one(producer, topic, max(count // 50, 100))
             p50, p99 = median(times), quantiles(times, n=100)[-1]
@@ -116,10 +116,10 @@ def rows_of(balance: str, count: int) -> Iterator[dict[str, object]]:
 @click.command()
 @click.option("--count", default=40_000, show_default=True, help="Requests of each run with many under way.")
 def main(count: int) -> None:
-    """Print a line of JSON for each way of making requests and each balance of the service."""
-    for balance in ("messages", "queues"):
-        for row in rows_of(balance, count):
-            click.echo(json.dumps({"balance": balance, **row}))
+    """Print a line of JSON for each way of making requests and each mode of the service."""
+    for mode in ("work_queue", "queues"):
+        for row in rows_of(mode, count):
+            click.echo(json.dumps({"mode": mode, **row}))
 
 
 if __name__ == "__main__":

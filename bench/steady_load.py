@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from minimq import Message, MiniMQError, Producer, SendReceipt
+from minimq import Message, MinimqError, Producer, SendReceipt
 
 
 class Load:
@@ -33,7 +33,7 @@ class Load:
         self.handed_in = array("d", bytes(8 * count))
         self.done = array("d", bytes(8 * count))
         self.receipts: list[SendReceipt | None] = [None] * count
-        self.errors: list[MiniMQError] = []
+        self.errors: list[MinimqError] = []
         self.behind_s = 0.0
 
     def run(self, began: float, tell: Callable[[], None]) -> None:
@@ -61,7 +61,7 @@ class Load:
         """Yield the time and the receipt of each acknowledged message."""
         return ((done, receipt) for done, receipt in zip(self.done, self.receipts, strict=True) if receipt)
 
-    def _note(self, number: int, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def _note(self, number: int, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         self.done[number] = time.perf_counter()
         self.receipts[number] = receipt
         if error is not None:

@@ -4,7 +4,7 @@
 
 A round kills a worker, kills the broker, lets its slave take over, or makes one of them hang. Meanwhile messages are
 sent, and workers send a copy of each to two topics, in one transaction with the consumed messages. At the end each
-message must be in both topics once. The "popped" scenarios use a `SimpleConsumer`.
+message must be in both topics once. The "popped" scenarios use a `WorkQueueConsumer`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from fault_trial import Trial, Verdict, command
 
-from minimq import Admin, LocalCluster, Message, MiniMQError, Producer, PullConsumer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, MinimqError, Producer, PullConsumer, WorkQueueConsumer
 
 SOURCE, LEFT, RIGHT = "source", "left", "right"
 GROUP = "pipeline"
@@ -47,7 +47,7 @@ def work(nameserver: str, journal: Path, seed: int, popped: bool) -> None:
     """Consume, and send a copy of each message to two topics, until killed."""
     chance = random.Random(seed)
     consumer: Any = (
-        SimpleConsumer(nameserver, group=GROUP, invisible_s=LOST_S)
+        WorkQueueConsumer(nameserver, group=GROUP, invisible_s=LOST_S)
         if popped
         else PullConsumer(nameserver, group=GROUP, auto_commit=False)
     )
@@ -67,7 +67,7 @@ def work(nameserver: str, journal: Path, seed: int, popped: bool) -> None:
                 told.write("committed\n" if messages else "idle\n")
             except KeyError:
                 told.write("rolled back\n")
-            except MiniMQError as error:
+            except MinimqError as error:
                 told.write(f"{error.code} {error.message.splitlines()[0]}\n")
 
 
@@ -87,7 +87,7 @@ def work_carelessly(nameserver: str, journal: Path, _: int, __: bool) -> None:
                     time.sleep(_STEP_S)
                 consumer.commit()
                 told.write("committed\n" if messages else "idle\n")
-            except MiniMQError as error:
+            except MinimqError as error:
                 told.write(f"{error.code}\n")
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from workloads import Result
 
-from minimq import Message, Producer, SimpleConsumer
+from minimq import Message, Producer, WorkQueueConsumer
 
 TOPIC = "work"
 GROUP = "workers"
@@ -62,7 +62,7 @@ def run_consumers(consumers: int, drain: Callable[[int], None]) -> None:
 
 def minimq(nameserver: str, most: int, consumers: int) -> Result:
     """Receive and acknowledge; each consumer has one unconfirmed ack, like those of the other brokers."""
-    clients = [SimpleConsumer(nameserver, group=GROUP) for _ in range(consumers)]
+    clients = [WorkQueueConsumer(nameserver, group=GROUP) for _ in range(consumers)]
     for client in clients:
         client.subscribe(TOPIC)
     tally = Tally()
@@ -98,7 +98,7 @@ def timed(count: int, cycle: Callable[[], bytes]) -> Result:
 
 def minimq_one(nameserver: str, count: int) -> Result:
     """Receive one message, acknowledge it, and wait for the confirmation before the next one."""
-    with SimpleConsumer(nameserver, group=GROUP) as consumer:
+    with WorkQueueConsumer(nameserver, group=GROUP) as consumer:
         consumer.subscribe(TOPIC)
 
         def cycle() -> bytes:
@@ -121,7 +121,7 @@ def minimq_send(nameserver: str, count: int) -> Result:
 
 def minimq_latency(nameserver: str, count: int, rate: int) -> Result:
     """Measure the latency from `send` to `receive`, both in this process."""
-    with Producer(nameserver) as producer, SimpleConsumer(nameserver, group=GROUP) as consumer:
+    with Producer(nameserver) as producer, WorkQueueConsumer(nameserver, group=GROUP) as consumer:
         consumer.subscribe(TOPIC)
         producer.send(Message(TOPIC, b"warm"))
         consumer.ack(consumer.receive())

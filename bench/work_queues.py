@@ -21,7 +21,7 @@ from work_queue_peers import RabbitMQ, Redis
 from work_queue_workers import GROUP, TOPIC
 from workloads import Result
 
-from minimq import Admin, LocalCluster, Message, Producer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, Producer, WorkQueueConsumer
 
 SCRIPT = "work_queue_workers.py"
 Row = tuple[str, ...]
@@ -73,7 +73,7 @@ def taken(name: str, count: int, most: int, processes: int, consumers: int = 1, 
 def behind(waiting: int, count: int = 100_000) -> Row:
     """Receive and acknowledge `count` messages of a queue in which `waiting` older ones wait between settled ones."""
     with filled(1, 2 * waiting + count) as cluster:
-        with SimpleConsumer(cluster.nameserver, group=GROUP, prefetch_messages=0) as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group=GROUP, prefetch_messages=0) as consumer:
             consumer.subscribe(TOPIC)
             left = 2 * waiting
             while left and (messages := consumer.receive(min(left, 10_000), timeout=10)):

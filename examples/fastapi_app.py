@@ -20,7 +20,7 @@ from pydantic import BaseModel
 
 from minimq import ConsumeResult, Message, ReceivedMessage
 from minimq.aio import Producer, PushConsumer
-from minimq.errors import MiniMQError
+from minimq.errors import MinimqError
 
 
 class Order(BaseModel):
@@ -50,7 +50,7 @@ app = FastAPI(lifespan=lifespan)
 async def place(order: Order, request: Request) -> dict[str, str]:
     try:
         receipt = await request.app.state.producer.send(Message("orders", order.model_dump_json().encode()))
-    except MiniMQError as error:
+    except MinimqError as error:
         raise HTTPException(503, error.message) from error
     return {"message_id": receipt.message_id}
 

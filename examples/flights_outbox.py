@@ -25,16 +25,7 @@ from pathlib import Path
 import pandas as pd
 from flights_data import departures
 
-from minimq import (
-    COMMIT,
-    ROLLBACK,
-    Admin,
-    LocalCluster,
-    Message,
-    PullConsumer,
-    TransactionalProducer,
-    TransactionResolution,
-)
+from minimq import Admin, LocalCluster, Message, PullConsumer, TransactionalProducer, TransactionResolution
 
 #: Exit status of a program that crashes, as if the power failed.
 NO_POWER = 3
@@ -52,7 +43,7 @@ def tickets(database: Path) -> list[str]:
 
 def check(database: Path, message: Message) -> TransactionResolution:
     """Resolve a half message: commit it if its ticket is in the database, else roll back."""
-    return COMMIT if message.keys[0] in tickets(database) else ROLLBACK
+    return TransactionResolution.COMMIT if message.keys[0] in tickets(database) else TransactionResolution.ROLLBACK
 
 
 def sell(nameserver: str, topic: str, database: Path, flights: pd.DataFrame, power: str) -> None:

@@ -30,7 +30,7 @@ def service(nameserver: str, topic: str, table: pd.DataFrame) -> PushConsumer:
             for delay in found
         ]
 
-    consumer = PushConsumer(nameserver, group=f"{topic}-service", balance="messages", batch_size=50)
+    consumer = PushConsumer(nameserver, group=f"{topic}-service", mode="work_queue", batch_size=50)
     consumer.subscribe(topic)
     consumer.start(answer)
     return consumer

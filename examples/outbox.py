@@ -10,16 +10,7 @@ import tempfile
 from contextlib import closing, suppress
 from pathlib import Path
 
-from minimq import (
-    COMMIT,
-    ROLLBACK,
-    Admin,
-    LocalCluster,
-    Message,
-    PullConsumer,
-    TransactionalProducer,
-    TransactionResolution,
-)
+from minimq import Admin, LocalCluster, Message, PullConsumer, TransactionalProducer, TransactionResolution
 
 
 def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
@@ -32,7 +23,7 @@ def run(nameserver: str, database: Path) -> tuple[list[str], list[str]]:
         """Resolve a transaction whose program has failed; brokers ask for it."""
         with closing(sqlite3.connect(database)) as own:
             found = own.execute("SELECT 1 FROM orders WHERE number = ?", (message.keys[0],)).fetchone()
-        return COMMIT if found else ROLLBACK
+        return TransactionResolution.COMMIT if found else TransactionResolution.ROLLBACK
 
     with (
         TransactionalProducer(nameserver, group="shop", check=check) as producer,

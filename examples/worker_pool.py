@@ -32,16 +32,10 @@ def run(nameserver: str) -> tuple[int, int]:
                 finished.set()
         return ConsumeResult.SUCCESS
 
-    # balance="messages" makes the topic a work queue: more workers than queues all have work.
+    # mode="work_queue" makes the topic a work queue: more workers than queues all have work.
     workers = [
         PushConsumer(
-            nameserver,
-            group="resizers",
-            balance="messages",
-            batch_size=1,
-            threads=4,
-            max_tries=3,
-            retry_delays_s=(0.2,),
+            nameserver, group="resizers", mode="work_queue", batch_size=1, threads=4, max_tries=3, retry_delays_s=(0.2,)
         )
         for _ in range(3)
     ]

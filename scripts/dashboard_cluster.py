@@ -33,10 +33,10 @@ CLUSTER = Dashboard(
                     f"count(minimq_broker_in_sync_replicas{{{JOB}}} < 2) or vector(0)",
                 ),
                 stat(
-                    "Brokers away",
+                    "Brokers offline",
                     "short",
                     "Brokers that a name server remembers and misses: minimq cluster status.",
-                    f"max(sum by (instance) (minimq_nameserver_brokers_away{{{JOB}}})) or vector(0)",
+                    f"max(sum by (instance) (minimq_nameserver_brokers_offline{{{JOB}}})) or vector(0)",
                 ),
                 stat(
                     "First certificate ends in",

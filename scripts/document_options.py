@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.testing import CliRunner
 
-from minimq import ConsumerOptions, Producer, ProducerOptions, PullConsumer, PushConsumer, SimpleConsumer
+from minimq import ConsumerOptions, Producer, ProducerOptions, PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq_broker.__main__ import main as broker
 from minimq_nameserver.__main__ import main as nameserver
 
@@ -97,7 +97,7 @@ def page() -> str:
         ("Options of Producer", class_table(ProducerOptions)),
         ("Arguments of PullConsumer", constructor_table(PullConsumer)),
         ("Arguments of PushConsumer", constructor_table(PushConsumer)),
-        ("Arguments of SimpleConsumer", constructor_table(SimpleConsumer)),
+        ("Arguments of WorkQueueConsumer", constructor_table(WorkQueueConsumer)),
         ("Options of PullConsumer and PushConsumer", class_table(ConsumerOptions)),
     )
     parts = [INTRODUCTION]

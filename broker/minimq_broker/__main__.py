@@ -19,7 +19,7 @@ from minimq_broker.backup.rebuild import rebuild as rebuild_directory
 from minimq_broker.broker import Broker
 from minimq_broker.log.segment import Segment
 from minimq_broker.options import BrokerOptions
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
@@ -158,7 +158,7 @@ def _failing() -> Iterator[None]:
     # Ends the process with one line on stderr and status 1 if the block fails.
     try:
         yield
-    except MiniMQError as error:
+    except MinimqError as error:
         click.echo(f"error: {error.message}", err=True)
         sys.exit(1)
 

@@ -44,7 +44,7 @@ from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.roles import RoleKeeper, new_run
 from minimq_broker.replication.service import ReplicationService, ReplicationView
 from minimq_broker.service import BrokerService
-from minimq_common.errors import BrokerConflict, CorruptEntry, MiniMQError, SystemBusy
+from minimq_common.errors import BrokerConflict, CorruptEntry, MinimqError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.certificates import security_of_files
@@ -227,7 +227,7 @@ class Broker:
             self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
             self._start_task(control)
 
-        def note(method: str, error: MiniMQError) -> None:
+        def note(method: str, error: MinimqError) -> None:
             if isinstance(error, SystemBusy) and error.limit == "streams":
                 engine.counters.streams_refused[method.lower()] += 1
             engine.refusals.note(error)
@@ -374,7 +374,7 @@ class Broker:
             self._registration.start()
             self._registration.changed()
 
-    def _refusal(self, *, to_sender: bool) -> MiniMQError | None:
+    def _refusal(self, *, to_sender: bool) -> MinimqError | None:
         return None if self._roles is None else self._roles.refusal(to_sender=to_sender)
 
     def _log_grew(self) -> None:

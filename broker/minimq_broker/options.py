@@ -111,7 +111,7 @@ class BrokerOptions:
     rewrite_after_s: float = option(
         3600.0,
         "Age at which a file of the CommitLog may be rewritten if much of it is no longer needed, such as messages of "
-        "a topic with a shorter retention. A slave that was away for longer copies everything.",
+        "a topic with a shorter retention. A slave that was offline for longer copies everything.",
         minimum=0,
     )
     dead_letter_retention_s: float = option(

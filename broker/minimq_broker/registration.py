@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 import grpc.aio
 
-from minimq_common.errors import BrokerConflict, DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.errors import BrokerConflict, DeadlineExceeded, MinimqError, Unavailable
 from minimq_common.outage_log import OutageLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.serving.periodic import until_first_ends
@@ -184,7 +184,7 @@ class _Link:
                 raise found from None
             raise
 
-    async def _explained(self, error: grpc.RpcError) -> MiniMQError:
+    async def _explained(self, error: grpc.RpcError) -> MinimqError:
         return await explained(error, "name server", self.address, self._security.trust())
 
     async def run(self) -> None:

@@ -103,10 +103,10 @@ def check_allowed(
     option_name: str = "",
     wait: Callable[[float], object] | None = None,
 ) -> TopicRoute | None:
-    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MiniMQError`.
+    """Return the route of a topic that is readable or writable on one of its brokers. Raises `MinimqError`.
 
-    Returns None for a topic to be written that is missing, since brokers may create it, or whose brokers are all away.
-    `wait` replaces `time.sleep`.
+    Returns None for a topic to be written that is missing, since brokers may create it, or whose brokers are all
+    offline. `wait` replaces `time.sleep`.
     """
     from minimq.admin.admin import Admin
     from minimq.connection.at_master import with_retries

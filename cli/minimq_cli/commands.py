@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from minimq.admin.operation import Given, Operation, Param, Parameter, operations_of, read
 from minimq.admin.views import Plan, Rows, View, json_text
 from minimq_cli.base import Option, confirm, show_json, show_table, tell
-from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -347,7 +347,7 @@ def _completion(list_names: Callable[[Admin], list[str]]) -> Complete:
         try:
             with Admin(nameserver, timeout_s=_ANSWER_S, credentials=given["credentials"]) as admin:
                 names = list_names(admin)
-        except MiniMQError:  # a shell cannot show an error
+        except MinimqError:  # a shell cannot show an error
             return []
         # Topics of minimq itself are offered only after a %.
         return [name for name in names if name.startswith(begun) and name.startswith("%") == begun.startswith("%")]

@@ -107,7 +107,7 @@ def log_lines() -> Iterator[None]:
 def serving_console(
     nameserver: str, host: str, port: int, *, credentials: CredentialsArgument | None = None, **options: Any
 ) -> Iterator[ConsoleServer]:
-    """Serve the console of a cluster within the block, with other options of `ConsoleOptions`. Raises `MiniMQError`."""
+    """Serve the console of a cluster within the block, with other options of `ConsoleOptions`. Raises `MinimqError`."""
     try:
         from minimq_console.app import open_console
         from minimq_console.console_options import ConsoleOptions

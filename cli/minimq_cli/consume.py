@@ -21,7 +21,7 @@ from minimq.options import START_TIMEOUT_S
 from minimq_cli.base import check_allowed, stop_on_signal, tell
 from minimq_cli.commands import declared
 from minimq_cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
-from minimq_common.errors import GroupNotFound, InvalidArgument, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission
 from minimq_common.moments import Time
 from minimq_common.words import count_of
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
-    from minimq_common.model import AwayBroker, MessageQueue
+    from minimq_common.model import MessageQueue, OfflineBroker
 
 _POLL_S = 0.2
 _POLL_MESSAGES = 4096
@@ -100,8 +100,8 @@ def consume(  # noqa: PLR0913 - the options of the command
             now: -24h, -90m, -7d; or 1769846400000ms since 1970.
         limit: end after N messages.
         exit_at_end: end after the messages that were stored at the start; with status 1 if the queues of a
-            broker could not be read because it was or went away.
-        wait_for_brokers: seconds that --exit-at-end waits for a broker that goes away or stops answering.
+            broker could not be read because it was or went offline.
+        wait_for_brokers: seconds that --exit-at-end waits for a broker that goes offline or stops answering.
         tags: only these tags: "paid || refunded", or --tags paid --tags refunded.
         where: only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount >
             10".
@@ -110,7 +110,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
             the same.
     """
-    from minimq.consuming.consumer import AWAY_LOG
+    from minimq.consuming.consumer import OFFLINE_LOG
     from minimq.consuming.message_filter import Spelling, TagFilter
     from minimq.consuming.pull_consumer import PullConsumer
 
@@ -133,9 +133,9 @@ def consume(  # noqa: PLR0913 - the options of the command
             option_name="--start-timeout",
             wait=_waiting(told, start_timeout),
         )
-        AWAY_LOG.setLevel(logging.ERROR)  # reported here, in the same way as by other commands
+        OFFLINE_LOG.setLevel(logging.ERROR)  # reported here, in the same way as by other commands
         if route is not None and not exit_at_end:
-            tell(missing(route.away, {}, "not read until it is back"))
+            tell(missing(route.offline, {}, "not read until it is back"))
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
         writer = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
         is_open, unread = True, list[str]()
@@ -172,7 +172,7 @@ def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullCon
         with made as consumer:
             yield consumer
             is_over = True
-    except MiniMQError as error:
+    except MinimqError as error:
         if not is_over:
             raise
         raise error.with_message(
@@ -231,12 +231,12 @@ class StoredEnds:
         #: The brokers; one of them must admit the consumer to the group.
         self._brokers = {queue.broker_name for queue in readable}
         unanswered = {broker: why for broker, why in found.unanswered.items() if broker in self._brokers}
-        #: Lines about brokers that were away or did not answer at the start: the ends of their queues are unknown.
-        self._unknown = missing(found.away, unanswered, "not read")
+        #: Lines about brokers that were offline or did not answer at the start: the ends of their queues are unknown.
+        self._unknown = missing(found.offline, unanswered, "not read")
         #: The end offsets of the queues with messages left to read.
         self._left = {each.queue: each.max_offset for each in found.queues if each.queue in readable and each.messages}
-        #: From the last check: brokers that are away, reasons of those that do not answer, and the own positions.
-        self._away: Sequence[AwayBroker] = ()
+        #: From the last check: brokers that are offline, reasons of those that do not answer, and the own positions.
+        self._offline: Sequence[OfflineBroker] = ()
         self._silent: Mapping[str, str] = {}
         self._positions: dict[MessageQueue, int] = {}
         #: Deadlines for the brokers that are waited for; one that was back gets a new deadline.
@@ -284,7 +284,7 @@ class StoredEnds:
                 self._check_brokers(admin)
                 if not self._left.keys() <= set(self._consumer.assignment):
                     self._check_other_members(admin)
-        except MiniMQError as error:
+        except MinimqError as error:
             # The consumer reports a deleted topic; a temporary error is retried.
             if not (error.retriable or isinstance(error, TopicNotFound)):
                 raise
@@ -292,9 +292,9 @@ class StoredEnds:
     def _check_brokers(self, admin: Admin) -> None:
         try:
             route = admin.route(self._topic)
-            there, self._away = {queue.broker_name for queue in route.read_queues()}, route.away
-        except TopicUnavailable as error:  # all of its brokers are away
-            there, self._away = set(), error.away
+            there, self._offline = {queue.broker_name for queue in route.read_queues()}, route.offline
+        except TopicUnavailable as error:  # all of its brokers are offline
+            there, self._offline = set(), error.offline
         before, self._positions = self._positions, self._read_to()
         moving = {queue.broker_name for queue, at in self._positions.items() if at != before.get(queue, at)}
         found = admin.describe_topics([self._topic] if there else [])
@@ -308,11 +308,11 @@ class StoredEnds:
 
     def _describe(self, names: Collection[str], lacking: str) -> list[str]:
         left = Counter(queue.broker_name for queue in self._left if queue.broker_name in names)
-        away = [replace(each, queues=left[each.broker_name]) for each in self._away if each.broker_name in left]
+        offline = [replace(each, queues=left[each.broker_name]) for each in self._offline if each.broker_name in left]
         silent = {name: why for name, why in self._silent.items() if name in left}
-        forgotten = sorted(left.keys() - {each.broker_name for each in away} - silent.keys())
+        forgotten = sorted(left.keys() - {each.broker_name for each in offline} - silent.keys())
         return [
-            *missing(away, silent, lacking),
+            *missing(offline, silent, lacking),
             *(
                 f"{name}: no longer has queues of {self._topic}, {count_of(left[name], 'queue')} {lacking}"
                 for name in forgotten

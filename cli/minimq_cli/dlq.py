@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq_common.errors import DamagedMessages
-    from minimq_common.model import AwayBroker
+    from minimq_common.model import OfflineBroker
 
 #: Number of dead letters in one write.
 _AT_ONCE = 500
@@ -112,12 +112,12 @@ def show(
       minimq dlq show billing --id broker-a:0@17
     """
     damages: list[DamagedMessages] = []
-    away: list[AwayBroker] = []
+    offline: list[OfflineBroker] = []
     from minimq.admin.admin import Admin
 
     with Admin(nameserver) as admin, stop_on_signal() as told:
         output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
-        found = admin.dead_letters(group, on_damage=damages.append, on_away=away.append, **chosen)
+        found = admin.dead_letters(group, on_damage=damages.append, on_offline=offline.append, **chosen)
         letters = itertools.islice(found, limit)
         try:
             for part in _parts(letters):
@@ -126,7 +126,7 @@ def show(
                 output.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
-        notes = [*damage_notes(damages, "not shown"), *missing(away, {}, "not read")]
+        notes = [*damage_notes(damages, "not shown"), *missing(offline, {}, "not read")]
         if not output.count:
             check_known(admin, group)
     for note in notes:

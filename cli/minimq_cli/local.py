@@ -17,7 +17,7 @@ from minimq.admin.operation import Param
 from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import declared
 from minimq_cli.console import DEFAULT_PORT, log_lines, serving_console
-from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 from minimq_common.words import check_path
 
 if TYPE_CHECKING:
@@ -175,12 +175,12 @@ def _watch(cluster: LocalCluster, told: threading.Event, *, restart: bool, is_ke
         raise Unavailable("no server is left")
 
 
-def _start_again(server: ServerProcess, told: threading.Event) -> MiniMQError | None:
+def _start_again(server: ServerProcess, told: threading.Event) -> MinimqError | None:
     """Start a server; if it does not serve, stop it and return the reason."""
     try:
         server.launch()
         server.wait_ready(told)
-    except MiniMQError as error:
+    except MinimqError as error:
         return error
     click.echo(f"{server.name} runs again, pid {server.pid}", err=True)
     return None

@@ -17,7 +17,7 @@ import click
 
 from minimq.options import DEFAULT_NAMESERVER
 from minimq_cli.base import Group, Option
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import check_named
 
 #: Every command in the order of the help: where it is defined, and its short help, which is shown without an import.
@@ -105,7 +105,7 @@ class _Main(Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except MiniMQError as error:
+        except MinimqError as error:
             given, source = ctx.meta.get(_TYPED, ("", ""))
             wrong = (f"{each.strip()!r} is not an address" for each in given.split(","))
             is_about = error.message.startswith(("no name server is given", *wrong))

@@ -17,7 +17,7 @@ import msgspec
 
 from minimq.admin.messages import message_row
 from minimq.admin.operation import Param
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     import threading
@@ -62,7 +62,7 @@ Format = Annotated[
 ]
 
 
-class OutputFailed(MiniMQError):
+class OutputFailed(MinimqError):
     """A write failed although the reader may still exist, for example on a full disk."""
 
 

@@ -59,7 +59,7 @@ def peek(
 
     It needs no group and commits nothing, so no consumer misses a message. The bodies are written as they are, for
     pipes and scripts; `message tail` and `message view` show messages to people. Without --follow, it ends
-    where the queues ended when it started. The exit status is 1 if queues are missing because their broker is away.
+    where the queues ended when it started. The exit status is 1 if queues are missing because their broker is offline.
 
     \b
     Examples:
@@ -97,8 +97,8 @@ def peek(
             return
     if not lines.count:
         click.echo("no messages", err=True)
-    if (described.away or described.unanswered) and not chosen:
-        tell(missing(described.away, described.unanswered, "not read"))
+    if (described.offline or described.unanswered) and not chosen:
+        tell(missing(described.offline, described.unanswered, "not read"))
         sys.exit(1)
 
 
@@ -133,7 +133,7 @@ def tail(
 
     wanted = MessageFilter(tags, where)
     described, found, starts = _look(nameserver, topic, [], None, None, last)
-    tell(missing(described.away, described.unanswered, "not read"))
+    tell(missing(described.offline, described.unanswered, "not read"))
     with stop_on_signal() as told:
         lines = MessageOutput(sys.stdout.fileno(), as_json if output == "json" else as_line, told)
         try:
@@ -151,7 +151,7 @@ def _look(
     start: Time | None,
     last: int | None,
 ) -> tuple[TopicDescription, Sequence[QueueDescription], dict[MessageQueue, int]]:
-    """Return the topic, the chosen queues (by default all), and the start offset of each. Raises `MiniMQError`."""
+    """Return the topic, the chosen queues (by default all), and the start offset of each. Raises `MinimqError`."""
     from minimq.admin.admin import Admin
 
     check_allowed(nameserver, topic, Permission.READ)
@@ -160,9 +160,9 @@ def _look(
         known = {item.queue: item for item in described.queues}
         for queue in chosen:
             if queue not in known:
-                away = [each for each in described.away if each.broker_name == queue.broker_name]
+                offline = [each for each in described.offline if each.broker_name == queue.broker_name]
                 silent = {name: why for name, why in described.unanswered.items() if name == queue.broker_name}
-                for reason in missing(away, silent, "not read"):
+                for reason in missing(offline, silent, "not read"):
                     raise Unavailable(reason)
                 raise QueueNotFound(f"there is no queue {queue}: `minimq topic describe {topic}` lists the queues")
         found = [known[queue] for queue in chosen] or described.queues

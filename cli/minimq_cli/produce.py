@@ -23,7 +23,7 @@ from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq_cli.commands import declared, progress_bar
 from minimq_cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fields
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
 from minimq_common.words import count_of
@@ -155,10 +155,10 @@ def produce(  # noqa: PLR0913 - the options of the command
                     advance(read, None)
             finally:
                 done.counted = producer.statistics()
-    except MiniMQError as error:
+    except MinimqError as error:
         # The base class, for exit status 1: the cause is the input or the cluster, not wrong usage.
         said, *tries = error.message.splitlines()
-        raise MiniMQError("\n".join((f"{said}; {parse.say_stored(done)}", *tries))) from None
+        raise MinimqError("\n".join((f"{said}; {parse.say_stored(done)}", *tries))) from None
     except Exception:
         click.echo(parse.say_stored(done), err=True)
         raise

@@ -18,7 +18,7 @@ from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_cli.base import Group, confirm
 from minimq_cli.commands import Output, declared, show
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import check_named
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.issuer import issuer_of
@@ -250,7 +250,7 @@ def _newest_document(directory: Path) -> tuple[AccessDocument | None, bool]:
     try:
         with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:
             return admin.access(), True
-    except MiniMQError:
+    except MinimqError:
         return _access_document(directory), False
 
 

@@ -26,7 +26,7 @@ from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of, printable, size_of
 from minimq.admin.views import row_of
 from minimq_cli.commands import declared
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     from minimq.admin.activity import ActivityReader, BrokerActivity, ClusterActivity, GroupActivity, TopicActivity
@@ -102,7 +102,7 @@ def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
             if reading is not None and reading.done():
                 try:
                     activity, trouble = reading.result(), ""
-                except MiniMQError as error:  # the next refresh retries
+                except MinimqError as error:  # the next refresh retries
                     trouble = str(error)
                 reading, next_at = None, time.monotonic() + interval
             if reading is None and not view.is_paused and time.monotonic() >= next_at:
@@ -246,7 +246,7 @@ def _broker_row(item: BrokerActivity) -> Sequence[str]:
     status, report = item.status, item.status.report
     name = f"{status.broker_name} {status.broker_id}" if status.broker_id else status.broker_name
     if report is None:
-        return name, "away" if status.away_since else "silent", "", "", "", ""
+        return name, "offline" if status.offline_since else "silent", "", "", "", ""
     role = report.replication.role
     rates = _rate(item.in_per_s), _rate(item.out_per_s)
     return name, "" if role == "alone" else role, *rates, size_of(report.disk_bytes), f"{report.disk_used:.0%}"

@@ -3,7 +3,7 @@
 Sending:    `Producer`, `Message`, `SendReceipt`, `Reply`; for asyncio `minimq.aio`
             `TransactionalProducer`: messages that depend on a commit elsewhere
 Receiving:  `PullConsumer`, `PushConsumer`, `ConsumeResult`, `RetryLater`, `ReceivedMessage`
-            `SimpleConsumer`, `PoppedMessage`: messages one by one
+            `WorkQueueConsumer`, `WorkQueueMessage`: messages one by one
 Running:    `Admin`, `Compaction`, `LocalCluster`
 Sharing:    `Cluster`, a connection that several of these may share; `Credentials` for clusters with TLS
 
@@ -24,12 +24,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     # Sending
-    "COMMIT",
     "Message",
     "Producer",
     "ProducerOptions",
     "ProducerStatistics",
-    "ROLLBACK",
     "RecallResult",
     "Reply",
     "SendInterceptor",
@@ -37,7 +35,6 @@ __all__ = [
     "SendStatus",
     "TransactionResolution",
     "TransactionalProducer",
-    "UNKNOWN",
     "by_consistent_hash",
     "by_hash",
     "by_random",
@@ -46,14 +43,14 @@ __all__ = [
     "ConsumeResult",
     "ConsumerOptions",
     "OffsetReset",
-    "PoppedMessage",
+    "WorkQueueMessage",
     "PullConsumer",
     "PushConsumer",
     "ReceiveInterceptor",
     "ReceivedMessage",
     "RetryLater",
-    "SimpleConsumer",
-    "allocation",
+    "WorkQueueConsumer",
+    "allocation_strategy",
     # Running
     "Admin",
     "Compaction",
@@ -62,7 +59,7 @@ __all__ = [
     "Cluster",
     "Credentials",
     "MessageQueue",
-    "MiniMQError",
+    "MinimqError",
     "Permission",
     "errors",
 ]
@@ -78,22 +75,22 @@ if TYPE_CHECKING:
     from minimq.consuming.queue_decisions import OffsetReset
     from minimq.consuming.received import ReceivedMessage
     from minimq.features.delayed.recalls import RecallResult
-    from minimq.features.half_messages.resolutions import COMMIT, ROLLBACK, UNKNOWN, TransactionResolution
+    from minimq.features.half_messages.resolutions import TransactionResolution
     from minimq.features.half_messages.transactional_producer import TransactionalProducer
     from minimq.features.listeners.listener import ConsumeResult, RetryLater
     from minimq.features.listeners.push_consumer import PushConsumer
     from minimq.features.requests.reply import Reply
-    from minimq.features.work_queues.popped import PoppedMessage
-    from minimq.features.work_queues.simple_consumer import SimpleConsumer
+    from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
+    from minimq.features.work_queues.work_queue_message import WorkQueueMessage
     from minimq.local.local_cluster import LocalCluster
-    from minimq.rebalance import AllocationStrategy, allocation
+    from minimq.rebalance import AllocationStrategy, allocation_strategy
     from minimq.sending.interceptor import SendInterceptor
     from minimq.sending.producer import Producer
     from minimq.sending.producer_options import ProducerOptions
     from minimq.sending.receipt import SendReceipt, SendStatus
     from minimq.sending.selectors import by_consistent_hash, by_hash, by_random
     from minimq.sending.statistics import ProducerStatistics
-    from minimq_common.errors import MiniMQError
+    from minimq_common.errors import MinimqError
     from minimq_common.model import Message, MessageQueue, Permission
     from minimq_common.security.credentials import Credentials
 else:
@@ -109,10 +106,10 @@ else:
         "LocalCluster": "minimq.local.local_cluster",
         "Message": "minimq_common.model",
         "MessageQueue": "minimq_common.model",
-        "MiniMQError": "minimq_common.errors",
+        "MinimqError": "minimq_common.errors",
         "OffsetReset": "minimq.consuming.queue_decisions",
         "Permission": "minimq_common.model",
-        "PoppedMessage": "minimq.features.work_queues.popped",
+        "WorkQueueMessage": "minimq.features.work_queues.work_queue_message",
         "Producer": "minimq.sending.producer",
         "ProducerOptions": "minimq.sending.producer_options",
         "ProducerStatistics": "minimq.sending.statistics",
@@ -126,13 +123,10 @@ else:
         "SendInterceptor": "minimq.sending.interceptor",
         "SendReceipt": "minimq.sending.receipt",
         "SendStatus": "minimq.sending.receipt",
-        "SimpleConsumer": "minimq.features.work_queues.simple_consumer",
-        "COMMIT": "minimq.features.half_messages.resolutions",
-        "ROLLBACK": "minimq.features.half_messages.resolutions",
+        "WorkQueueConsumer": "minimq.features.work_queues.work_queue_consumer",
         "TransactionResolution": "minimq.features.half_messages.resolutions",
         "TransactionalProducer": "minimq.features.half_messages.transactional_producer",
-        "UNKNOWN": "minimq.features.half_messages.resolutions",
-        "allocation": "minimq.rebalance",
+        "allocation_strategy": "minimq.rebalance",
         "by_consistent_hash": "minimq.sending.selectors",
         "by_hash": "minimq.sending.selectors",
         "by_random": "minimq.sending.selectors",

@@ -2,7 +2,7 @@
 
 Reading:    `read`, `read_table`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
 Sending:    producers have `send_arrow`
-Connectors: `ArrowColumns`, `newest_of_each_key`, `Destination`, `Destinations`, `Outbox`, `divided`
+Connectors: `ArrowColumns`, `newest_of_each_key`, `Destination`, `Destinations`, `RowWriter`, `divided`
 
 Needs pyarrow: `pip install 'minimq[arrow]'`.
 """
@@ -18,8 +18,8 @@ from minimq.connection.cluster import Cluster
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
 from minimq.features.tables.destinations import Destination, Destinations
-from minimq.features.tables.outbox import Outbox, divided
 from minimq.features.tables.plan import Bound, QueueRange, newest_of_each_key, planned
+from minimq.features.tables.row_writer import RowWriter, divided
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
@@ -28,7 +28,7 @@ __all__ = [
     "ArrowColumns",
     "Destination",
     "Destinations",
-    "Outbox",
+    "RowWriter",
     "divided",
     "newest_of_each_key",
     "read",
@@ -76,7 +76,7 @@ def read(
             deleted before they were read.
         TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.
-        MiniMQError: while reading, no data arrived for `options.patience_s` seconds.
+        MinimqError: while reading, no data arrived for `options.patience_s` seconds.
     """
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is {tags!r}: give a list, such as [{tags!r}]")

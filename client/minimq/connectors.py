@@ -7,13 +7,13 @@ Writing: `RecordsSender` sends batches that a connector builds from its own colu
 Transactions: batches sent under a `Transaction` are staged; `TransactionCommitter` commits them at all brokers, exactly
 once.
 Reading: `QueueFinder` finds queues and their ends, `RangeReader` reads a range of one.
-Retrying: `with_retries` retries calls while servers are down, `describe_away` describes the brokers that are down.
+Retrying: `with_retries` retries calls while servers are down, `describe_offline` describes the brokers that are down.
 """
 
 from __future__ import annotations
 
 from minimq.connection.at_master import with_retries
-from minimq.connection.away import describe_away
+from minimq.connection.offline_brokers import describe_offline
 from minimq.connection.retry_schedule import after_waiting
 from minimq.consuming.message_filter import MessageFilter, TagFilter
 from minimq.consuming.queue_finder import QueueFinder
@@ -61,7 +61,7 @@ __all__ = [
     "after_waiting",
     "check_address",
     "check_metadata",
-    "describe_away",
+    "describe_offline",
     "java_hash",
     "message_id",
     "staged_parts",

@@ -1,4 +1,4 @@
-"""The errors that minimq raises, and those that servers return. `MiniMQError` is the base of all of them."""
+"""The errors that minimq raises, and those that servers return. `MinimqError` is the base of all of them."""
 
 from minimq_common.errors import (
     AccessConflict,
@@ -24,7 +24,7 @@ from minimq_common.errors import (
     InvalidArgument,
     MalformedBody,
     MessageTooLarge,
-    MiniMQError,
+    MinimqError,
     NoPermission,
     NotAuthenticated,
     NotDrained,
@@ -79,7 +79,7 @@ __all__ = [
     "InvalidArgument",
     "MalformedBody",
     "MessageTooLarge",
-    "MiniMQError",
+    "MinimqError",
     "NoPermission",
     "NotAuthenticated",
     "NotDrained",

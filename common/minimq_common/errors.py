@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, ClassVar, Self
 from minimq_common.redaction import without_secrets
 
 if TYPE_CHECKING:
-    from minimq_common.model import AwayBroker, MessageQueue
+    from minimq_common.model import MessageQueue, OfflineBroker
 
 #: Minimum seconds between two tries of a caller that is rejected until an administrator grants access.
 _REFUSED_RETRY_S = 3.0
 
 
-class MiniMQError(Exception):
+class MinimqError(Exception):
     """The base class of all errors of minimq. The text names the cause and, if there is one, the remedy."""
 
     #: Stable name of the class, sent between processes.
@@ -66,7 +66,7 @@ class MiniMQError(Exception):
         return error
 
 
-class UsageError(MiniMQError):
+class UsageError(MinimqError):
     """An invalid use of the interface; a retry will not help."""
 
     code = "USAGE"
@@ -90,7 +90,7 @@ class Closed(UsageError):
     code = "CLOSED"
 
 
-class ServerError(MiniMQError):
+class ServerError(MinimqError):
     """A broker or a name server rejected the request."""
 
     code = "SERVER"
@@ -131,18 +131,18 @@ class TopicRecreated(TopicNotFound):
 
 
 class TopicUnavailable(ServerError):
-    """All brokers that carry the topic are away, or no broker is registered at all.
+    """All brokers that carry the topic are offline, or no broker is registered at all.
 
-    `away` lists the brokers that are known to carry it.
+    `offline` lists the brokers that are known to carry it.
     """
 
     code = "TOPIC_UNAVAILABLE"
     retriable = True
     refresh_route = True
 
-    def __init__(self, message: str, *, retry_after_s: float = 0.0, away: Sequence[AwayBroker] = ()) -> None:
+    def __init__(self, message: str, *, retry_after_s: float = 0.0, offline: Sequence[OfflineBroker] = ()) -> None:
         super().__init__(message, retry_after_s=retry_after_s)
-        self.away = tuple(away)
+        self.offline = tuple(offline)
 
 
 class TopicExists(ServerError):
@@ -179,7 +179,7 @@ class OffsetOutOfRange(ServerError):
     code = "OFFSET_OUT_OF_RANGE"
 
 
-class DamagedMessages(MiniMQError):
+class DamagedMessages(MinimqError):
     """Messages are damaged.
 
     Attributes:
@@ -208,7 +208,7 @@ class CorruptBatch(DamagedMessages, ServerError):
     code = "CORRUPT_BATCH"
 
 
-class MalformedBody(MiniMQError):
+class MalformedBody(MinimqError):
     """A body does not match its schema, or names an unknown schema. A retry will not help."""
 
     code = "MALFORMED_BODY"
@@ -368,7 +368,7 @@ class InternalError(ServerError):
     avoid_broker = True
 
 
-class TransportError(MiniMQError):
+class TransportError(MinimqError):
     """No answer arrived."""
 
     code = "TRANSPORT"
@@ -397,14 +397,14 @@ class DeadlineExceeded(TransportError, TimeoutError):
     code = "DEADLINE_EXCEEDED"
 
 
-class BufferFull(MiniMQError):
+class BufferFull(MinimqError):
     """The send buffer of the producer is full."""
 
     code = "BUFFER_FULL"
     retriable = True
 
 
-class SendFailed(MiniMQError):
+class SendFailed(MinimqError):
     """Messages of a send were not acknowledged. Those that may be stored may be duplicates if you send them again.
 
     Attributes:
@@ -424,7 +424,7 @@ class SendFailed(MiniMQError):
         self.stored, self.may_be_stored, self.not_stored = stored, may_be_stored, not_stored
 
 
-class RequestFailed(MiniMQError):
+class RequestFailed(MinimqError):
     """The service that replied to a request reports an error. The text comes from the reply.
 
     `body` and `properties` are those of the reply.
@@ -445,13 +445,13 @@ class RequestFailed(MiniMQError):
         self.properties = {} if properties is None else properties
 
 
-class CannotListen(MiniMQError):
+class CannotListen(MinimqError):
     """A server cannot listen at its address: the address is in use, or does not belong to this machine."""
 
     code = "CANNOT_LISTEN"
 
 
-class StoreError(MiniMQError):
+class StoreError(MinimqError):
     """A data directory cannot be used."""
 
     code = "STORE"
@@ -487,9 +487,9 @@ class CopyInterrupted(StoreError):
     code = "COPY_INTERRUPTED"
 
 
-def _tree(base: type[MiniMQError]) -> list[type[MiniMQError]]:
+def _tree(base: type[MinimqError]) -> list[type[MinimqError]]:
     return [base, *(leaf for child in base.__subclasses__() for leaf in _tree(child))]
 
 
 #: Every error class by its code.
-BY_CODE: dict[str, type[MiniMQError]] = {cls.code: cls for cls in _tree(MiniMQError)}
+BY_CODE: dict[str, type[MinimqError]] = {cls.code: cls for cls in _tree(MinimqError)}

@@ -198,7 +198,7 @@ class BrokerData:
 
 
 @dataclass(frozen=True, slots=True)
-class AwayBroker:
+class OfflineBroker:
     """A broker that has gone, as remembered by a name server. Its queues cannot be used.
 
     Attributes:
@@ -209,7 +209,7 @@ class AwayBroker:
         stopped: whether it was stopped; if not, its connection was lost.
         queues: number of its readable queues, in the requested topic or, without one, in all topics.
         write_queues: the same for its writable queues.
-        online: whether it is registered again, without these queues, as after the loss of its disk.
+        lacks_topics: whether it is registered again, without these queues, as after the loss of its disk.
     """
 
     cluster: str
@@ -219,7 +219,7 @@ class AwayBroker:
     stopped: bool
     queues: int
     write_queues: int = 0
-    online: bool = False
+    lacks_topics: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,13 +230,13 @@ class TopicRoute:
         topic: name of the topic.
         queues: its queues on each broker, sorted by broker name.
         brokers: addresses of these brokers, by name.
-        away: brokers that carried the topic and have gone, sorted by name; they are not in `queues` or `brokers`.
+        offline: brokers that carried the topic and have gone, sorted by name; they are not in `queues` or `brokers`.
     """
 
     topic: str
     queues: tuple[QueueData, ...]
     brokers: Mapping[str, BrokerData]
-    away: tuple[AwayBroker, ...] = ()
+    offline: tuple[OfflineBroker, ...] = ()
     #: The run of the name server that reported it: what the same run no longer reports is gone.
     run: int = field(default=0, compare=False, repr=False)
     #: Number of queues from which a compacted topic chooses the queue of a key; 0 for other topics.

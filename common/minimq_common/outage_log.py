@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 #: Minimum seconds between two lines about the same outage.
 _REPEAT_S = 60.0
@@ -42,9 +42,9 @@ class OutageLog:
     ) -> None:
         """Log or count a failure.
 
-        A cause that is neither a `MiniMQError` nor an `OSError` is a bug, and logged as by `crashed`.
+        A cause that is neither a `MinimqError` nor an `OSError` is a bug, and logged as by `crashed`.
         """
-        fault = None if isinstance(cause, MiniMQError | OSError) else cause
+        fault = None if isinstance(cause, MinimqError | OSError) else cause
         if fault is not None or not str(cause):
             values = tuple(repr(value) if value is cause else value for value in values)
         self._failed(message, values, kind or _kind_of(cause), level if fault is None else logging.ERROR, fault)
@@ -93,4 +93,4 @@ class OutageLog:
 def _kind_of(cause: BaseException | None) -> str:
     if cause is None:
         return ""
-    return cause.code if isinstance(cause, MiniMQError) else type(cause).__name__
+    return cause.code if isinstance(cause, MinimqError) else type(cause).__name__

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_console import answers
 from minimq_console.action_runs import NOT_DESCRIBED, ActionRun, ActionRuns, MistypedName
 from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
@@ -84,7 +84,7 @@ class ActionPages:
             try:
                 parameters = answers.parameters_of(request)
                 return await self._show(action, request, parameters, parameters.choice(_STEP, _STEPS, "fill"))
-            except MiniMQError as error:
+            except MinimqError as error:
                 return self._refusal(action, request, error)
         log = ActionLog(action.form.action, request, action.form.long)
         try:
@@ -98,11 +98,11 @@ class ActionPages:
             if step != "do":
                 return await self._show(action, request, described, step)
             return await self._do(action, request, form, described, log)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.refused(error.message)
             return self._refusal(action, request, error)
 
-    def _refusal(self, action: Action, request: Request, error: MiniMQError) -> Response:
+    def _refusal(self, action: Action, request: Request, error: MinimqError) -> Response:
         heading = "Nothing was changed" if request.method == "POST" else f"{action.form.label}: this cannot be done"
         return answers.failure_answer(
             self._console, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
@@ -111,7 +111,7 @@ class ActionPages:
     # ---- The form and the plan ------------------------------------------------------------------
 
     async def _show(
-        self, action: Action, request: Request, given: Parameters, step: str, error: MiniMQError | None = None
+        self, action: Action, request: Request, given: Parameters, step: str, error: MinimqError | None = None
     ) -> Response:
         described = functools.partial(self._describe, action, request, given, wants_plan=step == "check")
         page, run, problem = await self._in_thread(described)
@@ -128,7 +128,7 @@ class ActionPages:
 
     def _describe(
         self, action: Action, request: Request, parameters: Parameters, *, wants_plan: bool
-    ) -> tuple[Data, ActionRun | None, MiniMQError | None]:
+    ) -> tuple[Data, ActionRun | None, MinimqError | None]:
         form, visitor = action.form, request.state.visitor
         check_rights(self._console, visitor, action.needs(parameters))
         visit = Visit(visitor, parameters, self._console)
@@ -141,7 +141,7 @@ class ActionPages:
                 shown = {"sentences": plan.sentences, "warnings": plan.warnings, "typed": typed}
                 browser, now_s = request.state.browser, time.monotonic()
                 run = ActionRun(new_id(), browser, visitor.user, given, plan, parameters, typed, title, path, now_s)
-            except MiniMQError as error:
+            except MinimqError as error:
                 if not fields:
                     raise
                 problem = error
@@ -179,7 +179,7 @@ class ActionPages:
         assert run.task is not None
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.shield(run.task), _PATIENCE_S)
-        if isinstance(run.error, MiniMQError):
+        if isinstance(run.error, MinimqError):
             return await self._show_again(action, request, described, "fill", run.error)
         place = address(_RUN_PATH, {"run": run.number})
         if answers.is_json(request):
@@ -188,11 +188,11 @@ class ActionPages:
         return RedirectResponse(place, 303, answers.HEADERS)
 
     async def _show_again(
-        self, action: Action, request: Request, form: Parameters, step: str, error: MiniMQError
+        self, action: Action, request: Request, form: Parameters, step: str, error: MinimqError
     ) -> Response:
         try:
             return await self._show(action, request, form, step, error)
-        except MiniMQError:
+        except MinimqError:
             return answers.failure_answer(self._console, request, answers.failure_of(error))
 
     def _run(self, action: Action, run: ActionRun, visitor: Visitor, log: ActionLog) -> None:
@@ -201,7 +201,7 @@ class ActionPages:
 
         try:
             said, to = action.run(visitor.observer.changer, run.given, run.plan, tell)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.failed(error.message)
             run.end(time.monotonic(), error.message, error=error)
         except Exception as error:  # noqa: BLE001 - the visitor waits for an end, whatever it is

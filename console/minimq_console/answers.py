@@ -38,7 +38,7 @@ _WHOLE_S = 10.0
 
 
 #: The status of each class of errors; the first match counts.
-_STATUS: dict[type[errors.MiniMQError], int] = {
+_STATUS: dict[type[errors.MinimqError], int] = {
     errors.InvalidArgument: 400,
     errors.HandleExpired: 404,
     errors.NotAuthenticated: 401,
@@ -124,7 +124,7 @@ async def body_of(request: Request) -> bytes:
 
 
 async def form_of(request: Request) -> Parameters:
-    """Return the fields of a form, whose token must be of this browser's session. Raises `MiniMQError`."""
+    """Return the fields of a form, whose token must be of this browser's session. Raises `MinimqError`."""
     body = await body_of(request)
     try:
         fields = parse_qsl(
@@ -176,7 +176,7 @@ class Failure(msgspec.Struct, frozen=True):
 
 def failure_of(error: Exception) -> Failure:
     """Return the status and the texts for an error."""
-    if isinstance(error, errors.MiniMQError):
+    if isinstance(error, errors.MinimqError):
         status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
         heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
         return Failure(status, heading, error.message, error.code)

@@ -18,7 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from minimq import Cluster, __version__
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_console.action_pages import ActionPages
@@ -97,7 +97,7 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
         middleware=[Middleware(GZipMiddleware, minimum_size=_COMPRESSED)],
-        exception_handlers=dict.fromkeys((HTTPException, MiniMQError, Exception), on_error),
+        exception_handlers=dict.fromkeys((HTTPException, MinimqError, Exception), on_error),
         lifespan=lifespan,
     )
     # Around all of Starlette, so that error responses have the headers of `Guard`, too.

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from minimq_common.errors import InvalidArgument, MiniMQError, NotAuthenticated
+from minimq_common.errors import InvalidArgument, MinimqError, NotAuthenticated
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.tokens import MAX_TOKEN, has_form
 from minimq_console.answers import address_of, failure_of, form_of, html_answer, json_answer, path_of
@@ -105,7 +105,7 @@ class Guard:
             try:
                 shown = bearer if kind.lower() == "bearer" else ""
                 visitor = await visiting.enter_async_context(self._visitors.visit(browser, shown, host))
-            except MiniMQError as error:  # the bearer was refused
+            except MinimqError as error:  # the bearer was refused
                 _log_refusal(request, error.message)
                 await _failed(error)(scope, receive, send)
                 return
@@ -188,7 +188,7 @@ def _ask_to_sign_in(request: Request) -> Response:
     return _failed(NotAuthenticated(said))
 
 
-def _failed(error: MiniMQError) -> Response:
+def _failed(error: MinimqError) -> Response:
     failure = failure_of(error)
     answer = json_answer(failure.as_json(), failure.status)
     if failure.status == 401:
@@ -237,7 +237,7 @@ class SignInPages:
         browser, is_nameless = new_id(), not name and has_form(key)
         try:
             user = await self._visitors.sign_in(browser, None if is_nameless else name, key, host)
-        except MiniMQError as error:
+        except MinimqError as error:
             _audit.warning("console: a visitor was not let in user=%r from=%s reason=%r", name, address, error.message)
             return self._form(request, to, name, error)
         _audit.info("console: a visitor has signed in user=%r from=%s", user, address, extra=ALWAYS_WRITTEN)
@@ -252,7 +252,7 @@ class SignInPages:
         begin_session(request)
         return RedirectResponse(SIGN_IN_PATH, 303)
 
-    def _form(self, request: Request, to: str, name: str = "", error: MiniMQError | None = None) -> Response:
+    def _form(self, request: Request, to: str, name: str = "", error: MinimqError | None = None) -> Response:
         shown: dict[str, object] = {"title": "Sign in", "to": to, "name": name}
         shown |= {"problem": None if error is None else error.message, "most_name": _MOST_NAME, "most_key": _MOST_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status

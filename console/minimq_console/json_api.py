@@ -22,7 +22,7 @@ from starlette.routing import Route
 
 from minimq import Admin, __version__
 from minimq.admin.operation import Given, Operation, Parameter, flag, operations_of, read
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
 from minimq_console.answers import body_of, failure_of, json_answer
@@ -65,7 +65,7 @@ class JsonApi:
                 return json_answer(await self._answered(operation, request, log))
             except Exception as error:  # noqa: BLE001 - programs read JSON, whatever it is
                 failure = failure_of(error)
-                if not isinstance(error, MiniMQError):
+                if not isinstance(error, MinimqError):
                     _log.exception("the operation %s has failed", operation.name)
                 if not operation.reads and not log.has_begun:
                     log.refused(failure.message)
@@ -113,7 +113,7 @@ class JsonApi:
             view = operation.view(admin, given, operation.run(admin, given), plan)
         except Exception as error:
             if log.has_begun:
-                log.failed(error.message if isinstance(error, MiniMQError) else repr(error))
+                log.failed(error.message if isinstance(error, MinimqError) else repr(error))
             raise
         if log.has_begun:
             log.done(operation.name)

@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 
 from minimq import Admin
 from minimq.admin.operation import operations_of
-from minimq_common.errors import DeadlineExceeded, MiniMQError, NotAuthenticated
+from minimq_common.errors import DeadlineExceeded, MinimqError, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console import answers
 from minimq_console.console import MOST_STREAMS, MOST_TAILS, Console
@@ -82,7 +82,7 @@ class Asked(Generic[Value]):
         """Return the value; after a failure, report it as missing on the page, and return the default."""
         try:
             return self.required()
-        except MiniMQError as error:
+        except MinimqError as error:
             text = error.message
             self._visit.missing.append(text if text.startswith(self._what) else f"{self._what}: {text}")
             return default
@@ -238,7 +238,7 @@ class Faces:
         if self._page.follow is not None:
             parts = self._new_rows(self._page.follow, Visit(visitor, parameters, self._console), context)
         else:
-            with suppress(MiniMQError):  # the stream reports it, as it may be temporary
+            with suppress(MinimqError):  # the stream reports it, as it may be temporary
                 if self._page.stays(await self._gather(visitor, parameters)):
                     return Response(status_code=204, headers=answers.HEADERS)  # a browser does not reconnect after that
             parts = self._live_parts(visitor, parameters, context)
@@ -261,7 +261,7 @@ class Faces:
                     else:
                         continue
                     quiet_since = time.monotonic()
-        except MiniMQError as error:
+        except MinimqError as error:
             yield _event_of(self._failure_part(error))
 
     async def _live_parts(
@@ -287,7 +287,7 @@ class Faces:
     async def _live_part(self, visitor: Visitor, parameters: Parameters, context: Mapping[str, object]) -> str:
         try:
             return self._console.rendering.live_part(self._page, await self._gather(visitor, parameters), context)
-        except MiniMQError as error:  # the next refresh may succeed
+        except MinimqError as error:  # the next refresh may succeed
             return self._failure_part(error)
         except Exception as error:  # noqa: BLE001 - the stream continues: the next refresh may succeed
             _log.exception("the page %s could not be shown", self._page.path)

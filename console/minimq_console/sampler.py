@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from minimq import Admin
 from minimq.admin.activity import ActivityReader, ClusterActivity
 from minimq.admin.group_descriptions import GroupQueueDescription
-from minimq_common.errors import MiniMQError, NotAuthenticated
+from minimq_common.errors import MinimqError, NotAuthenticated
 from minimq_common.model import MessageQueue
 from minimq_console.charts import Chart, History
 
@@ -107,7 +107,7 @@ class Sampler:
         activity, error, is_refused = None, None, False
         try:
             activity = self._reader.read()
-        except MiniMQError as failure:  # the next sample may succeed
+        except MinimqError as failure:  # the next sample may succeed
             error, is_refused = failure.message, isinstance(failure, NotAuthenticated)
         except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
             _log.exception("the cluster could not be read")

@@ -81,7 +81,7 @@ class Visitor:
     is_signed_in: Callable[[], bool]
 
     def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
-        """Return those of the rights that the visitor has; asks the cluster. Raises `MiniMQError`."""
+        """Return those of the rights that the visitor has; asks the cluster. Raises `MinimqError`."""
         asked = frozenset(needs)
         if not self.user or not asked:
             return asked
@@ -114,7 +114,7 @@ class Visitors:
 
     @asynccontextmanager
     async def visit(self, browser: str, bearer: str, host: str) -> AsyncIterator[Visitor | None]:
-        """Yield the visitor of a request; None before a sign-in. Raises `MiniMQError` if the bearer is refused."""
+        """Yield the visitor of a request; None before a sign-in. Raises `MinimqError` if the bearer is refused."""
         if self._everybody is not None:
             yield Visitor(browser, "", self._everybody, lambda: True)
             return

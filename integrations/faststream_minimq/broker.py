@@ -196,7 +196,7 @@ class MinimqBroker(MinimqRegistrator, BrokerUsecase[Any, MinimqConnection, Minim
             fields: further fields of the message, see `PublishFields`.
 
         Raises:
-            MiniMQError: an error of `minimq.Producer.send`.
+            MinimqError: an error of `minimq.Producer.send`.
         """
         cmd = self._command((message,), topic, headers, correlation_id, checked(fields))
         cmd.reply_to = reply_to

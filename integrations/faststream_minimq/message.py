@@ -87,7 +87,7 @@ def reason_of(error: BaseException | None) -> str:
 class MinimqMessage(StreamMessage[Any]):
     """A message, or a list of them for a batch subscriber. Settled once: later calls do nothing.
 
-    `raw_message` is a `minimq.PoppedMessage`, a `minimq.ReceivedMessage` of an orderly subscriber, a tuple of them
+    `raw_message` is a `minimq.WorkQueueMessage`, a `minimq.ReceivedMessage` of an orderly subscriber, a tuple of them
     in a batch, or the `minimq.Reply` to a request.
     """
 
@@ -98,7 +98,7 @@ class MinimqMessage(StreamMessage[Any]):
         return self.raw_message if isinstance(self.raw_message, tuple) else (self.raw_message,)
 
     async def ack(self) -> None:
-        """Acknowledge the message, and wait until the ack is on disk. Raises as `minimq.SimpleConsumer.ack`."""
+        """Acknowledge the message, and wait until the ack is on disk. Raises as `minimq.WorkQueueConsumer.ack`."""
         if self.committed is None and self.settlement is not None:
             await self.settlement.acknowledge(self._raw_messages)
         await super().ack()

@@ -51,7 +51,7 @@ class MinimqConnection:
         try:
             with Admin(self.cluster, timeout_s=timeout_s) as admin:
                 return bool(admin.cluster())
-        except errors.MiniMQError:
+        except errors.MinimqError:
             return False
 
     async def close(self) -> None:

@@ -12,8 +12,8 @@ from faststream._internal.endpoint.utils import process_msg
 from faststream_minimq.config import MinimqSubscriberConfig
 from faststream_minimq.message import MinimqMessage, reason_of
 from faststream_minimq.subscriber import MinimqSubscriber
-from minimq import PoppedMessage, errors
-from minimq.aio import SimpleConsumer
+from minimq import WorkQueueMessage, errors
+from minimq.aio import WorkQueueConsumer
 
 if TYPE_CHECKING:
     from faststream._internal.endpoint.subscriber import SubscriberSpecification
@@ -28,7 +28,7 @@ _EXTENDED_AFTER = 3
 
 
 class WorkQueueSubscriber(MinimqSubscriber):
-    """Receives messages with a `minimq.aio.SimpleConsumer`, and runs up to `max_workers` handlers concurrently.
+    """Receives messages with a `minimq.aio.WorkQueueConsumer`, and runs up to `max_workers` handlers concurrently.
 
     Messages of one message group are handled one after the other. While a handler runs, the invisible duration of its
     messages is extended; messages of a process that dies are redelivered to others.
@@ -41,13 +41,13 @@ class WorkQueueSubscriber(MinimqSubscriber):
         calls: CallsCollection[Any],
     ) -> None:
         super().__init__(config, specification, calls)
-        self._consumer: SimpleConsumer | None = None
+        self._consumer: WorkQueueConsumer | None = None
         self._receiving: asyncio.Task[None] | None = None
         self._extending: asyncio.Task[None] | None = None
         self._working: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self.options.max_workers)
         #: By handle: messages that are not settled yet, and those that a running handler has acknowledged or buried.
-        self._unsettled: dict[str, PoppedMessage] = {}
+        self._unsettled: dict[str, WorkQueueMessage] = {}
         self._done: set[str] = set()
 
     async def start(self) -> None:
@@ -76,13 +76,13 @@ class WorkQueueSubscriber(MinimqSubscriber):
 
     # ---- receiving ------------------------------------------------------------------------------
 
-    async def _opened(self) -> SimpleConsumer:
+    async def _opened(self) -> WorkQueueConsumer:
         if self._consumer is None:
             options, connection = self.options, self._outer_config.connected()
             group = self.checked_group()
             if connection.create_queues:
                 await asyncio.to_thread(connection.create_topic, self.topic)
-            self._consumer = SimpleConsumer(
+            self._consumer = WorkQueueConsumer(
                 connection.cluster,
                 group=group,
                 invisible_s=options.invisible_s,
@@ -95,14 +95,14 @@ class WorkQueueSubscriber(MinimqSubscriber):
             self._extending = asyncio.create_task(self._extend_all(self._consumer))
         return self._consumer
 
-    async def _receive_all(self, consumer: SimpleConsumer) -> None:
+    async def _receive_all(self, consumer: WorkQueueConsumer) -> None:
         while self.running:
             await self._slots.acquire()
             free = 1
             while not self._slots.locked() and free < self.options.max_workers:
                 await self._slots.acquire()
                 free += 1
-            works: list[Sequence[PoppedMessage]] = []
+            works: list[Sequence[WorkQueueMessage]] = []
             try:
                 works = self._works(await self._received(consumer, free))
             finally:
@@ -113,25 +113,25 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 self._working.add(task)
                 task.add_done_callback(self._working.discard)
 
-    async def _received(self, consumer: SimpleConsumer, free: int) -> list[PoppedMessage]:
+    async def _received(self, consumer: WorkQueueConsumer, free: int) -> list[WorkQueueMessage]:
         try:
             most = self.options.batch_size if self.options.batch else free
             return await consumer.receive(most, timeout=_WAIT_S)
         except errors.Closed:
             raise
-        except errors.MiniMQError as error:
+        except errors.MinimqError as error:
             self._report(f"cannot receive from topic {self.topic}, tries again: {error}", logging.ERROR)
             await asyncio.sleep(_AGAIN_S)
             return []
 
-    def _works(self, messages: list[PoppedMessage]) -> list[Sequence[PoppedMessage]]:
+    def _works(self, messages: list[WorkQueueMessage]) -> list[Sequence[WorkQueueMessage]]:
         """Divide messages into units of work: one call of a batch handler, or calls that run one after the other."""
         for message in messages:
             self._unsettled[message.handle] = message
         if self.options.batch:
             return [messages] if messages else []
-        works: list[Sequence[PoppedMessage]] = []
-        in_order: dict[str, list[PoppedMessage]] = {}
+        works: list[Sequence[WorkQueueMessage]] = []
+        in_order: dict[str, list[WorkQueueMessage]] = {}
         for message in messages:
             if (name := message.message_group) is None:
                 works.append([message])
@@ -139,7 +139,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 in_order.setdefault(name, []).append(message)
         return [*works, *in_order.values()]
 
-    async def _handle(self, messages: Sequence[PoppedMessage]) -> None:
+    async def _handle(self, messages: Sequence[WorkQueueMessage]) -> None:
         try:
             if self.options.batch:
                 await self.consume(tuple(messages))
@@ -156,14 +156,14 @@ class WorkQueueSubscriber(MinimqSubscriber):
 
     # ---- settling -------------------------------------------------------------------------------
 
-    async def acknowledge(self, messages: Sequence[PoppedMessage]) -> None:
+    async def acknowledge(self, messages: Sequence[WorkQueueMessage]) -> None:
         """Acknowledge messages, and wait until the acks are on disk."""
         if self._consumer is not None:
             await self._consumer.ack(list(messages))
             self._forget(messages, done=True)
 
     async def release(
-        self, messages: Sequence[PoppedMessage], delay_s: float | None, error: BaseException | None
+        self, messages: Sequence[WorkQueueMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
         """Release messages for redelivery, or bury them; see `Settlement.release`."""
         most_tries = cast("int", self.options.max_tries)
@@ -175,18 +175,18 @@ class WorkQueueSubscriber(MinimqSubscriber):
             tries = max(message.tries for message in again)
             await self._consumer.release(again, self.options.delay_s(tries) if delay_s is None else delay_s)
 
-    async def bury(self, messages: Sequence[PoppedMessage], reason: str) -> None:
+    async def bury(self, messages: Sequence[WorkQueueMessage], reason: str) -> None:
         """Move messages to the dead letters at once."""
         if self._consumer is not None:
             await self._consumer.reject(list(messages), reason)
             self._forget(messages, done=True)
 
-    def _forget(self, messages: Iterable[PoppedMessage], *, done: bool = False) -> None:
+    def _forget(self, messages: Iterable[WorkQueueMessage], *, done: bool = False) -> None:
         for message in messages:
             if self._unsettled.pop(message.handle, None) is not None and done:
                 self._done.add(message.handle)
 
-    async def _extend_all(self, consumer: SimpleConsumer) -> None:
+    async def _extend_all(self, consumer: WorkQueueConsumer) -> None:
         while True:
             await asyncio.sleep(self.options.invisible_s / _EXTENDED_AFTER)
             if messages := list(self._unsettled.values()):
@@ -196,7 +196,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                     return
                 except errors.HandleExpired:
                     pass  # some were settled meanwhile, or redelivered to another consumer; the others are extended
-                except errors.MiniMQError as error:
+                except errors.MinimqError as error:
                     self._report(f"cannot extend {len(messages)} messages, tries again: {error}", logging.WARNING)
 
     # ---- without a handler ----------------------------------------------------------------------
@@ -214,7 +214,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
         async for message in await self._opened():
             yield await self._parsed(message)
 
-    async def _parsed(self, message: PoppedMessage) -> MinimqMessage:
+    async def _parsed(self, message: WorkQueueMessage) -> MinimqMessage:
         parser, decoder = self._get_parser_and_decoder()
         context = self._outer_config.fd_config.context
         raw: Any = (message,) if self.options.batch else message

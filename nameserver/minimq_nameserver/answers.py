@@ -15,15 +15,15 @@ from minimq_common.security.caller import current_caller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.convert import route_to_wire, to_wire
-from minimq_nameserver.away import Conflict, RememberedBroker
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES
+from minimq_nameserver.offline_brokers import Conflict, RememberedBroker
 from minimq_nameserver.route_table import RouteTable
 from minimq_proto.v1 import nameserver_pb2
 
 #: Maximum bytes of cached routes.
 _KEPT_BYTES = 32 << 20
-#: The field keys of `routes` and `away_routes` in an encoded `ListTopicsResponse`.
-_ROUTES, _AWAY_ROUTES = b"\x0a", b"\x1a"
+#: The field keys of `routes` and `offline_routes` in an encoded `ListTopicsResponse`.
+_ROUTES, _OFFLINE_ROUTES = b"\x0a", b"\x1a"
 
 
 class RouteAnswer(NamedTuple):
@@ -33,8 +33,8 @@ class RouteAnswer(NamedTuple):
     encoded: bytes
     #: Whether the route has queues.
     queues: bool
-    #: Whether the route has brokers that are away.
-    away: bool
+    #: Whether the route has brokers that are offline.
+    offline: bool
 
 
 class Answers:
@@ -76,7 +76,7 @@ class Answers:
                 nameserver_pb2.RegisteredVersion(broker_name=name, broker_id=broker_id, data_version=version)
                 for (name, broker_id), version in self._table.versions().items()
             ],
-            away=[self._away_to_wire(away) for away in self._table.away()],
+            offline=[self._offline_to_wire(offline) for offline in self._table.offline()],
             conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
             settled=settled,
             access_version=0 if access is None else access.rank.version,
@@ -86,11 +86,13 @@ class Answers:
 
     async def topics(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:
         """Return names or routes of all topics, sorted. Routes may be from different moments."""
-        topics, away = (sorted(filter(sees, names)) for names in (self._table.topics(), set(self._table.away_topics())))
+        topics, offline = (
+            sorted(filter(sees, names)) for names in (self._table.topics(), set(self._table.offline_topics()))
+        )
         if names_only:
-            return nameserver_pb2.ListTopicsResponse(names=topics, away_names=away).SerializeToString()
+            return nameserver_pb2.ListTopicsResponse(names=topics, offline_names=offline).SerializeToString()
         async with self._listing:  # one at a time, as each may be large
-            return await self._list_routes([*topics, *away])
+            return await self._list_routes([*topics, *offline])
 
     async def _list_routes(self, topics: list[str]) -> bytes:
         # Concatenated protobuf messages are one message with the repeated fields of all.
@@ -99,8 +101,8 @@ class Answers:
             for answer in map(self.route, part):
                 if answer.queues:
                     encoded += answer.encoded
-                elif answer.away:
-                    encoded += _AWAY_ROUTES + answer.encoded[len(_ROUTES) :]
+                elif answer.offline:
+                    encoded += _OFFLINE_ROUTES + answer.encoded[len(_ROUTES) :]
             if len(encoded) > MAX_ANSWER_BYTES:
                 raise InvalidArgument(
                     f"the routes of {len(topics)} topics are more than {MAX_ANSWER_BYTES >> 20} MiB: list the "
@@ -110,10 +112,10 @@ class Answers:
 
     def _make(self, topic: str) -> RouteAnswer:
         route = route_to_wire(self._table.route(topic) or TopicRoute(topic, (), {}))
-        route.away.extend(self._away_to_wire(away, topic) for away in self._table.away(topic))
+        route.offline.extend(self._offline_to_wire(offline, topic) for offline in self._table.offline(topic))
         route.run = self._run
         encoded = nameserver_pb2.RouteEvent(route=route).SerializeToString()
-        return RouteAnswer(encoded, bool(route.queues), bool(route.away))
+        return RouteAnswer(encoded, bool(route.queues), bool(route.offline))
 
     def _keep(self, topic: str, answer: RouteAnswer) -> None:
         if self._kept_bytes > _KEPT_BYTES:
@@ -122,14 +124,14 @@ class Answers:
         self._kept[topic] = answer
         self._kept_bytes += len(answer.encoded)
 
-    def _away_to_wire(self, away: RememberedBroker, topic: str | None = None) -> nameserver_pb2.AwayBroker:
-        return nameserver_pb2.AwayBroker(
-            broker=to_wire(nameserver_pb2.BrokerData, away.broker),
-            since_ms=self._time_of_day_ms(away.since),
-            stopped=away.stopped,
-            queues=away.queues(Permission.READ, topic),
-            write_queues=away.queues(Permission.WRITE, topic),
-            online=away.online,
+    def _offline_to_wire(self, offline: RememberedBroker, topic: str | None = None) -> nameserver_pb2.OfflineBroker:
+        return nameserver_pb2.OfflineBroker(
+            broker=to_wire(nameserver_pb2.BrokerData, offline.broker),
+            since_ms=self._time_of_day_ms(offline.since),
+            stopped=offline.stopped,
+            queues=offline.queues(Permission.READ, topic),
+            write_queues=offline.queues(Permission.WRITE, topic),
+            lacks_topics=offline.lacks_topics,
         )
 
     def _conflict_to_wire(self, conflict: Conflict) -> nameserver_pb2.BrokerConflictReport:

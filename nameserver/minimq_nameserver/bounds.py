@@ -11,8 +11,8 @@ MAX_ROUTED_TOPICS = 50_000
 MAX_CARRIED = 500_000
 #: Includes slaves.
 MAX_REGISTERED_BROKERS = 1_000
-#: Remembered topics of all brokers that are away.
-MAX_AWAY_TOPICS = 50_000
+#: Remembered topics of all brokers that are offline.
+MAX_OFFLINE_TOPICS = 50_000
 
 MAX_WATCHERS = 4_000
 #: Topics of all watchers together; a topic that ten clients watch counts ten times.

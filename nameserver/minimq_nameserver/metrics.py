@@ -40,7 +40,7 @@ class NameServerMetrics:
     def _of_the_table(self) -> Iterator[Metric]:
         table = self._service.table
         clusters = Counter(broker.cluster for broker in table.registered())
-        away = Counter(away.broker.cluster for away in table.away())
+        offline = Counter(offline.broker.cluster for offline in table.offline())
         yield gauge(
             f"{PREFIX}_settled",
             "1 once running brokers have had time to register after the start of this server.",
@@ -53,10 +53,10 @@ class NameServerMetrics:
             (((cluster,), number) for cluster, number in sorted(clusters.items())),
         )
         yield gauges(
-            f"{PREFIX}_brokers_away",
+            f"{PREFIX}_brokers_offline",
             "Remembered brokers that have left, or came back without some of their topics.",
             ("cluster",),
-            (((cluster,), number) for cluster, number in sorted(away.items())),
+            (((cluster,), number) for cluster, number in sorted(offline.items())),
         )
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", len(table.topics()))
         yield gauge(

@@ -36,13 +36,13 @@ class NameServerOptions:
         "'busy, try again' instead of 'no such topic', and watchers get no news. 0 turns it off.",
         minimum=0,
     )
-    remember_away_s: float = option(
+    remember_offline_s: float = option(
         7 * 86_400.0,
         "Time for which a departed broker is remembered: until then each key keeps its queue, and tools and Spark name "
         "the missing queues. `minimq cluster forget` ends it; 0 remembers none. A restart forgets all of them.",
         minimum=0,
     )
-    remember_away_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)
+    remember_offline_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)
     controller_dir: Path | None = option(
         None,
         "Also act as the controller of replicated brokers, and keep its decisions in this directory. Give the "

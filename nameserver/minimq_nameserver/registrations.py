@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import BrokerConflict, InvalidArgument, MinimqError, Unavailable
 from minimq_common.model import QueueData
 from minimq_common.names import check_topic
 from minimq_common.serving.periodic import SLICE, slices
@@ -78,7 +78,7 @@ class Registrations:
                 async for request in requests:
                     answer, stopped = await self._register(session, request)
                     await rpc.write(context, answer)
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._counters.refusals += 1
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
                 log.log(level, "registration refused reason=%r", error.message)
@@ -131,7 +131,7 @@ class Registrations:
             expire_after_ms=round(self._table.expire_after_s * 1000),
         )
 
-    def _is_logged(self, error: MiniMQError) -> bool:
+    def _is_logged(self, error: MinimqError) -> bool:
         return any(
             conflict.times > 1 and conflict.reason == error.message for conflict in self._table.conflicts(self._clock())
         )
@@ -158,7 +158,7 @@ class Registrations:
         self._carry_out(self._table.expire(self._clock()))
 
     def forget(self, broker_name: str) -> bool:
-        """Forget a broker that is away; return whether there was one."""
+        """Forget a broker that is offline; return whether there was one."""
         change = self._table.forget(broker_name)
         if change is not None:
             self._carry_out(change)

@@ -15,8 +15,8 @@ from operator import is_not
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.names import check_address, check_broker, check_cluster
-from minimq_nameserver.away import AwayBrokers, Conflict, ConflictLog, RememberedBroker
 from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
+from minimq_nameserver.offline_brokers import Conflict, ConflictLog, OfflineBrokers, RememberedBroker
 
 #: Follows the name of a broker whose place another one wants. The time is the keepalive of the name server.
 TAKEN = (
@@ -99,15 +99,15 @@ class RouteTable:
     of registration. Without a master, clients read the queues, and keep messages for them until there is one.
 
     The table remembers for a while brokers that were refused or replaced (see `conflicts`), and broker names whose last
-    replica has gone, until their topics are registered again (see `away`). Routes do not lead there.
+    replica has gone, until their topics are registered again (see `offline`). Routes do not lead there.
 
     Belongs to one thread.
     """
 
-    def __init__(self, expire_after_s: float, remember_away_s: float = 0.0, remember_away: int = 0) -> None:
+    def __init__(self, expire_after_s: float, remember_offline_s: float = 0.0, remember_offline: int = 0) -> None:
         self.expire_after_s = expire_after_s
         self._carried = 0
-        self._away = AwayBrokers(remember_away_s, remember_away)
+        self._offline = OfflineBrokers(remember_offline_s, remember_offline)
         self._brokers: dict[str, dict[int, _Registration]] = {}
         self._by_session: dict[int, _Registration] = {}
         self._by_address: dict[str, _Registration] = {}
@@ -145,7 +145,7 @@ class RouteTable:
         self._by_session[session] = self._by_address[state.address] = replica
         self._conflicts.settle(state)
         changed = self._reindex(name)
-        return Change(changed | self._away.returned(name, self._told[name].topics), tuple(ended))
+        return Change(changed | self._offline.returned(name, self._told[name].topics), tuple(ended))
 
     def heartbeat(self, session: int, data_version: int, now: float) -> bool:
         """Note that a broker is alive. False if it is not registered with that version, so it must register again."""
@@ -164,7 +164,7 @@ class RouteTable:
         return Change(self._gone(replica.state.broker_name, now, stopped=stopped))
 
     def expire(self, now: float) -> Change:
-        """Remove brokers that have been silent for too long, and forget those that went away too long ago."""
+        """Remove brokers that have been silent for too long, and forget those that went offline too long ago."""
         silent = [each for each in self._by_session.values() if now - each.last_seen >= self.expire_after_s]
         last_seen: dict[str, float] = {}
         for replica in silent:
@@ -172,7 +172,7 @@ class RouteTable:
             name = replica.state.broker_name
             last_seen[name] = max(replica.last_seen, last_seen.get(name, replica.last_seen))
         changed = [self._gone(name, since, stopped=False) for name, since in last_seen.items()]
-        forgotten = self._away.expire(now)
+        forgotten = self._offline.expire(now)
         return Change(
             frozenset().union(*changed, forgotten),
             tuple(
@@ -182,11 +182,11 @@ class RouteTable:
         )
 
     def forget(self, broker_name: str) -> Change | None:
-        """Forget a broker that is away and will not return; None if there is nothing to forget.
+        """Forget a broker that is offline and will not return; None if there is nothing to forget.
 
         If the broker is registered, but with fewer topics than before, forget those that it lacks.
         """
-        topics = self._away.remove(broker_name)
+        topics = self._offline.remove(broker_name)
         if topics is None and broker_name in self._told:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")
         if topics is None:
@@ -195,16 +195,16 @@ class RouteTable:
 
     def missing_from(self, broker_name: str) -> Collection[str]:
         """Return the topics that a broker name carried before and does not carry now."""
-        return self._away.missing_from(broker_name)
+        return self._offline.missing_from(broker_name)
 
-    def away(self, topic: str | None = None) -> list[RememberedBroker]:
-        """Return the brokers that are away, sorted by name. With `topic`, only those that carried it."""
-        return self._away.all() if topic is None else self._away.of(topic)
+    def offline(self, topic: str | None = None) -> list[RememberedBroker]:
+        """Return the offline brokers, sorted by name. With `topic`, only those that carried it."""
+        return self._offline.all() if topic is None else self._offline.of(topic)
 
-    def away_topics(self) -> Iterator[str]:
-        """Yield the topics all of whose brokers are away, once for each broker, in no order."""
-        for away in self._away.all():
-            for topic in away.topics:
+    def offline_topics(self) -> Iterator[str]:
+        """Yield the topics all of whose brokers are offline, once for each broker, in no order."""
+        for offline in self._offline.all():
+            for topic in offline.topics:
                 if topic not in self._carriers:
                     yield topic
 
@@ -335,7 +335,7 @@ class RouteTable:
         changed = self._reindex(name)
         if told is None or name in self._told:
             return changed
-        return changed | self._away.add(RememberedBroker(told.broker, told.topics, since, stopped))
+        return changed | self._offline.add(RememberedBroker(told.broker, told.topics, since, stopped))
 
     def _reindex(self, name: str) -> Set[str]:
         told, telling = self._told.pop(name, None), self._tell(name)

@@ -59,7 +59,7 @@ class NameServer:
 
     def __init__(self, options: NameServerOptions) -> None:
         self._options = options
-        table = RouteTable(options.expire_after_s, options.remember_away_s, options.remember_away_brokers)
+        table = RouteTable(options.expire_after_s, options.remember_offline_s, options.remember_offline_brokers)
         self._service = NameServerService(table, time.monotonic)
         self._address = options.listen
         self._controller: ControllerService | None = None

@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.names import check_address, check_broker, check_topic
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Resource, need_of
@@ -122,11 +122,11 @@ class NameServerService:
         route = self._answers.route(request.topic)
         if not route.queues:
             self.counters.unknown_look_ups += 1
-            if not route.away:
+            if not route.offline:
                 raise self._unknown(request.topic)
         return route.encoded
 
-    def _unknown(self, topic: str) -> MiniMQError:
+    def _unknown(self, topic: str) -> MinimqError:
         if not self.settled:
             text = f"topic {topic} is not known yet: this name server has just started and waits for its brokers"
             return SystemBusy(text, retry_after_s=_BUSY_RETRY_S)
@@ -167,10 +167,10 @@ class NameServerService:
     async def ForgetBroker(
         self, request: nameserver_pb2.ForgetBrokerRequest, context: _Context
     ) -> nameserver_pb2.ForgetBrokerResponse:
-        """Forget a broker that is away."""
+        """Forget a broker that is offline."""
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
         if is_forgotten:
-            text = "administration: broker forgotten name=%s old='away' new='-' caller=%s client=- user=%s"
+            text = "administration: broker forgotten name=%s old='offline' new='-' caller=%s client=- user=%s"
             address, user = rpc.address_of(context.peer()), current_caller().user or "-"
             log.info(text, request.broker_name, address, user, extra=ALWAYS_WRITTEN)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import TypeVar
 
-from minimq import MessageQueue, MiniMQError, errors
-from minimq.connectors import QueueFinder, describe_away, with_retries
+from minimq import MessageQueue, MinimqError, errors
+from minimq.connectors import QueueFinder, describe_offline, with_retries
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import (
@@ -68,40 +68,43 @@ class Lookup:
                 Carrier(*carrier): f"{carrier[1]}: does not answer ({error.message})"
                 for carrier, error in found.failures.items()
             },
-            away={Carrier(*carrier): describe_away([away], "not read")[0] for carrier, away in found.away.items()},
+            offline={
+                Carrier(*carrier): describe_offline([offline], "not read")[0]
+                for carrier, offline in found.offline.items()
+            },
         )
 
     def with_retries(self, attempt: Callable[[], T]) -> T:
-        """Call `attempt`, and retry until the read timeout while a server is away."""
+        """Call `attempt`, and retry until the read timeout while a server is offline."""
         return with_retries(lambda _: attempt(), self._timeout_s, option="readTimeout")
 
     def whole(self, *, partial: bool) -> dict[QueueName, StoredOffsets]:
         """Return the bounds of all queues to read; with `partial`, without brokers that do not answer in time."""
         try:
-            return self.with_retries(lambda: self._whole(without_away=partial))
+            return self.with_retries(lambda: self._whole(without_offline=partial))
         except errors.Unavailable:
             if not partial:
                 raise
-            return self._whole(without_away=True, without_silent=True)
+            return self._whole(without_offline=True, without_silent=True)
 
-    def _whole(self, *, without_away: bool, without_silent: bool = False) -> dict[QueueName, StoredOffsets]:
+    def _whole(self, *, without_offline: bool, without_silent: bool = False) -> dict[QueueName, StoredOffsets]:
         topics = self.names()
         if not topics:
             log.warning("subscribePattern %r matches no topic: there is nothing to read", self._subscription.pattern)
         sight = self.look(topics)
-        self.check(sight, partial=without_silent or (without_away and not sight.silent))
+        self.check(sight, partial=without_silent or (without_offline and not sight.silent))
         for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
             for carrier, text in sight.unseen.items():
                 if carrier.topic == topic:
                     raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
-            if not (without_away and self._subscription.queues):
+            if not (without_offline and self._subscription.queues):
                 raise errors.TopicNotFound.nowhere(topic)
         missing = {queue for queue in self._subscription.queues if queue.carrier in sight.unseen}
-        self._subscription.check(sight.bounds.keys() | missing, fail_on_data_loss=not without_away)
+        self._subscription.check(sight.bounds.keys() | missing, fail_on_data_loss=not without_offline)
         return self._subscription.chosen(sight.bounds)
 
     def check(self, sight: LookupResult, *, partial: bool) -> None:
-        """Raise `Unavailable` if brokers with queues to read did not answer or are away; with `partial`, only warn."""
+        """Raise `Unavailable` if brokers with queues to read are silent or offline; with `partial`, only warn."""
         unseen = self._subscription.unseen(sight.unseen)
         what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in unseen.items())
         if unseen and not partial:
@@ -127,7 +130,7 @@ class Lookup:
         # Messages after the bounds arrived later and do not belong to the query; those before are deleted.
         return {queue: min(max(found[MessageQueue(*queue)], at.first), at.end) for queue, at in bounds.items()}
 
-    def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MiniMQError]:
+    def publish(self, group: str, offsets: Mapping[QueueName, int]) -> Mapping[MessageQueue, MinimqError]:
         """Commit progress for a group. Returns the queues for which that failed, with the errors."""
         try:
             return self._finder.publish(group, {MessageQueue(*queue): offset for queue, offset in offsets.items()})

@@ -10,7 +10,7 @@ from contextlib import closing
 from functools import partial
 from typing import Any
 
-from minimq import MessageQueue, MiniMQError, errors
+from minimq import MessageQueue, MinimqError, errors
 from minimq.connectors import after_waiting
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
@@ -63,7 +63,7 @@ class MicroBatchPlanner:
         self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes per message, and the time of the estimate
         self._next_lookup_at = 0.0
         self._is_checked = False
-        self._away: Mapping[Carrier, str] = {}  # brokers that were reported as away by the last lookup
+        self._offline: Mapping[Carrier, str] = {}  # brokers that were reported as offline by the last lookup
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
         self.report: dict[str, Any] | None = None
@@ -87,7 +87,7 @@ class MicroBatchPlanner:
     def freeze(self) -> None:
         """Ignore messages that arrive after this call.
 
-        Waits until the read timeout for brokers that are away or silent; then leaves their messages to the next run.
+        Waits until the read timeout for brokers that are offline or silent; then leaves their messages to the next run.
         """
         try:
             self._frozen = self._lookup.with_retries(partial(self._look_up_all, partly=False))
@@ -139,7 +139,7 @@ class MicroBatchPlanner:
             return self._frozen
         time.sleep(max(0.0, self._next_lookup_at - time.monotonic()))
         sight, failure = self._try_look(read)
-        self._report_away(sight)
+        self._report_offline(sight)
         now = time.monotonic()
         if failure is None:
             self._answered_at = now
@@ -160,14 +160,14 @@ class MicroBatchPlanner:
             failure = failure or errors.Unavailable(f"no broker answers: {next(iter(silent.values()))}")
             raise after_waiting(failure, self._timeout_s, "readTimeout")
         bounds = {queue: at for queue, at in frozen.bounds.items() if queue.carrier not in silent}
-        left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.away)
-        self._report_away(left)
+        left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.offline)
+        self._report_offline(left)
         return left
 
-    def _try_look(self, read: Set[Carrier]) -> tuple[LookupResult, MiniMQError | None]:
+    def _try_look(self, read: Set[Carrier]) -> tuple[LookupResult, MinimqError | None]:
         try:
             sight = self._look(read)
-        except MiniMQError as error:
+        except MinimqError as error:
             if not error.retriable:
                 raise
             return LookupResult({}, silent=dict.fromkeys(read, error.message)), error
@@ -214,19 +214,19 @@ class MicroBatchPlanner:
                 size = records.size / len(records)
                 if records.remaining < len(records):
                     size = max(size, _MIN_COMPACTED_BYTES)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.warning("the size of messages is not known: %s", error.message)
         self._sizes[queue] = size, time.monotonic()
         return size
 
     # ---- Reports --------------------------------------------------------------------------------
 
-    def _report_away(self, sight: LookupResult) -> None:
-        away = self._subscription.unseen(sight.unseen)
-        for carrier, text in away.items():
-            if carrier not in self._away:  # the text changes with time
+    def _report_offline(self, sight: LookupResult) -> None:
+        offline = self._subscription.unseen(sight.unseen)
+        for carrier, text in offline.items():
+            if carrier not in self._offline:  # the text changes with time
                 log.warning("reading what is there: topic %s: %s", carrier.topic, text)
-        self._away = away
+        self._offline = offline
 
     def _report_losses(self, outlook: AvailableOffsets) -> None:
         if not outlook.losses:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import NoReturn
 
-from minimq import MiniMQError
+from minimq import MinimqError
 from minimq.connectors import TagFilter, timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
@@ -50,7 +50,7 @@ def tags(option: str, text: str) -> frozenset[str] | None:
     """Return the tags in an expression such as "paid || refunded"; None for all tags."""
     try:
         return TagFilter(text).tags
-    except MiniMQError as error:
+    except MinimqError as error:
         raise MinimqSparkError(f"{option}: {error.message}") from None
 
 
@@ -106,7 +106,7 @@ def moment(option: str, text: str) -> datetime:
     """Parse a time: milliseconds since 1970, ISO 8601 with a time zone, or a duration before now such as -24h."""
     try:
         return datetime.fromtimestamp(timestamp_ms(text, time.time(), option) / 1000, UTC)
-    except MiniMQError as error:
+    except MinimqError as error:
         raise MinimqSparkError(error.message) from None
 
 

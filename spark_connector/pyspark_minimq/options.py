@@ -63,9 +63,9 @@ class ReadOptions:
         min_records_per_partition: queues with fewer messages share a partition.
         max_records_per_partition: maximum number of messages in a partition.
         newest: read only the newest message of each key of a compacted topic; batch queries only.
-        fail_on_data_loss: fail if messages of the range are not stored, their broker is away, or a queue in the options
-            does not exist. Otherwise read the rest.
-        timeout_s: seconds to wait for a server that is away, in plans and in tasks.
+        fail_on_data_loss: fail if messages of the range are not stored, their broker is offline, or a queue in the
+            options does not exist. Otherwise read the rest.
+        timeout_s: seconds to wait for a server that is offline, in plans and in tasks.
     """
 
     connection: ConnectionOptions

@@ -76,12 +76,12 @@ class LookupResult:
     #: Registered brokers that did not answer, with the reason.
     silent: Mapping[Carrier, str] = field(default_factory=dict)
     #: Brokers that have gone, with a sentence about that.
-    away: Mapping[Carrier, str] = field(default_factory=dict)
+    offline: Mapping[Carrier, str] = field(default_factory=dict)
 
     @property
     def unseen(self) -> dict[Carrier, str]:
         """Brokers that may carry further queues."""
-        return {**self.silent, **self.away}
+        return {**self.silent, **self.offline}
 
     @property
     def told(self) -> set[Carrier]:
@@ -94,7 +94,7 @@ class LookupResult:
             {**other.bounds, **self.bounds},
             self.absent | other.absent,
             {**other.silent, **self.silent},
-            {**other.away, **self.away},
+            {**other.offline, **self.offline},
         )
 
 

@@ -60,9 +60,9 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
 def read(
     options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are away.
+    """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are offline.
 
-    Raises `MinimqSparkError` if messages are damaged or not stored any more, or if their broker is away.
+    Raises `MinimqSparkError` if messages are damaged or not stored any more, or if their broker is offline.
     """
     # Without messages there are no partitions, and Spark then reads one of its own making.
     if isinstance(partition, RangePartition):
@@ -158,7 +158,7 @@ def _stored(reader: RangeReader, part: OffsetRange, options: ReadOptions) -> tup
     queue, topic_id = MessageQueue(*part.queue), _topic_id(part)
     probe = reader.read(queue, part.start, part.start + 1, topic_id=topic_id)
     with suppress(errors.OffsetOutOfRange), closing(probe) as batches:
-        next(batches)  # waits for a broker that is temporarily away
+        next(batches)  # waits for a broker that is temporarily offline
     first, end = _bounds(reader, part, options)
     if options.fail_on_data_loss and not first <= part.start <= part.end <= end:
         stored = f"it holds {first} to {end - 1}" if first < end else "the queue is empty"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from minimq import MiniMQError, errors
+from minimq import MinimqError, errors
 from minimq.connectors import RecordsSender, StagedPart, Transaction
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
@@ -44,10 +44,10 @@ def check_topic(options: WriteOptions) -> None:
         try:
             for topic in topics:
                 sender.queues(topic)
-        except MiniMQError as error:
+        except MinimqError as error:
             if not error.retriable:
                 raise
-            # A server is away; the tasks wait for it with a longer timeout.
+            # A server is offline; the tasks wait for it with a longer timeout.
 
 
 class Advice(NamedTuple):
@@ -56,7 +56,7 @@ class Advice(NamedTuple):
     #: A later transaction of the same name is decided already.
     behind: str
     #: A broker does not answer.
-    away: str
+    offline: str
     #: A broker has lost its staged batches before the decision.
     expired: str
 
@@ -154,8 +154,8 @@ class MinimqWriter(SentToWorkers):
             self._handle_loss(transaction, topics, error)
             return
         except errors.Unavailable as error:
-            raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.away}") from None
-        except MiniMQError as error:
+            raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.offline}") from None
+        except MinimqError as error:
             raise MinimqSparkError(in_one_line(error)) from None
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
@@ -179,7 +179,7 @@ class MinimqWriter(SentToWorkers):
             return
         except errors.TransactionExpired as lost:
             text = in_one_line(lost)
-        except MiniMQError:
+        except MinimqError:
             raise MinimqSparkError(f"{in_one_line(error)}; {self.advice.expired}") from None
         if self._options.fail_on_data_loss:
             raise MinimqSparkError(f"{text}; {_LOST_REMEDY}")
@@ -218,7 +218,7 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
             committer = transaction_committer(self._options.connection, min(_ABORT_S, self._options.commit_timeout_s))
             # Decides that nothing is published, unless the transaction was decided before.
             decision = committer.commit(self._transaction, topics, ())
-        except MiniMQError as error:
+        except MinimqError as error:
             log.warning("what transaction %s has staged is left to expire: %s", self._transaction, error.message)
             return
         if decision.parts:

@@ -9,7 +9,7 @@ from typing import Final
 
 from pyspark.sql.types import StringType, StructField, StructType
 
-from minimq import MessageQueue, MiniMQError
+from minimq import MessageQueue, MinimqError
 from minimq.connectors import RangeOptions, RangeReader
 from pyspark_minimq.columns import arrow_schema
 from pyspark_minimq.options import ReadOptions
@@ -63,6 +63,6 @@ class TagAdvice:
                     with closing(reader.read(MessageQueue(*part.queue), offset, offset + 1)) as batches:
                         for rows in columns.convert(batches, part.start, part.end):
                             tags.update(pc.unique(rows.column(0)).to_pylist())
-            except MiniMQError:
+            except MinimqError:
                 return False  # the tasks will report the error
         return len(tags) > 1

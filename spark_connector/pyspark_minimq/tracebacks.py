@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 from pyspark_minimq.errors import MinimqSparkError
 
 if TYPE_CHECKING:
-    from minimq import MiniMQError
+    from minimq import MinimqError
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def in_one_line(error: MiniMQError) -> str:
+def in_one_line(error: MinimqError) -> str:
     """Return the text of an error in one line, with the last try of a send that failed."""
     from minimq import errors
 
@@ -30,7 +30,7 @@ def in_one_line(error: MiniMQError) -> str:
 def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
     """Decorate a function that Spark calls, so that users see the text of an expected error without a traceback.
 
-    Spark shows the whole traceback, and the text is easily overlooked in it. `MiniMQError` and `ImportError` become a
+    Spark shows the whole traceback, and the text is easily overlooked in it. `MinimqError` and `ImportError` become a
     `MinimqSparkError`, whose traceback has one entry. Unexpected errors keep theirs.
     """
     if inspect.isgeneratorfunction(function):
@@ -64,9 +64,9 @@ def _shown(error: Exception) -> Exception:
             "it with the job; see 'On a cluster' in docs/spark.md"
         )
     if not isinstance(error, MinimqSparkError):
-        from minimq import MiniMQError
+        from minimq import MinimqError
 
-        if not isinstance(error, MiniMQError):
+        if not isinstance(error, MinimqError):
             return error
         error = MinimqSparkError(in_one_line(error))
     error.__cause__ = None

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast, get_args
 
-from minimq import MiniMQError, ProducerOptions
+from minimq import MinimqError, ProducerOptions
 from minimq.connectors import ONE_TIME_TRANSACTIONS, CompressionName, Transaction
 from pyspark_minimq import option_values
 from pyspark_minimq.connections import ConnectionOptions, connection_of
@@ -59,7 +59,7 @@ class WriteOptions:
         transaction: the transaction of a batch with `txnAppId` and `txnVersion`, which identify a repetition; None
             for other writes.
         producer: options for sending.
-        commit_timeout_s: seconds to wait for brokers that are away when a transaction is committed.
+        commit_timeout_s: seconds to wait for brokers that are offline when a transaction is committed.
         fail_on_data_loss: raise an error if a broker has lost its part of a decided transaction.
         drops_refused: drop a row that is no valid message, instead of failing the write.
         dead_letter_topic: topic for such rows.
@@ -86,7 +86,7 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
             max_body_bytes=max_body_bytes,
             compression=values.required("compression", _compression),
         )
-    except MiniMQError as error:  # more than any broker accepts
+    except MinimqError as error:  # more than any broker accepts
         raise MinimqSparkError(f"maxBodyBytes is {max_body_bytes}: {error.message}") from None
     topic = values.get("topic", lambda _, text: text)
     transaction = _transaction(values, topic)
@@ -132,7 +132,7 @@ def _transaction(values: Values, topic: str | None) -> Transaction | None:
     name = name_of_application(app_id, topic)
     try:
         return Transaction(name, version)
-    except MiniMQError:  # the only possible reason is that the number is too large
+    except MinimqError:  # the only possible reason is that the number is too large
         raise MinimqSparkError(f"txnVersion is {version}: the limit is {(1 << 63) - 1}") from None
 
 

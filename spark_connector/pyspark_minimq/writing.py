@@ -9,8 +9,8 @@ from typing import Final
 
 import pyarrow as pa
 
-from minimq import MiniMQError, errors
-from minimq.arrow import Destination, Destinations, Outbox, divided
+from minimq import MinimqError, errors
+from minimq.arrow import Destination, Destinations, RowWriter, divided
 from minimq.connectors import Transaction, staged_parts
 from minimq.kafka import text_of
 from pyspark_minimq.connections import records_sender
@@ -29,7 +29,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
     topics: set[str] = set()
     try:
         sender = records_sender(options.connection, options.producer)
-        outbox = Outbox(partial(sender.send, transaction=transaction), options.producer)
+        outbox = RowWriter(partial(sender.send, transaction=transaction), options.producer)
         destinations = Destinations(options.topic, sender.queues, sender.key_queue)
         refusals = (
             None if options.dead_letter_topic is None and not options.drops_refused else Refusals(options, outbox)
@@ -46,7 +46,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
             for _ in batches:  # consumes the input, so that Spark can reuse this process
                 pass
             return TaskCommit(transaction, frozenset(topics), (), decided=True)
-    except MiniMQError as error:
+    except MinimqError as error:
         raise MinimqSparkError(in_one_line(error)) from None
     return TaskCommit(
         transaction,
@@ -60,7 +60,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
 class Refusals:
     """Counts the rows of a task that are no valid messages, and sends them to the dead-letter topic if there is one."""
 
-    def __init__(self, options: WriteOptions, outbox: Outbox) -> None:
+    def __init__(self, options: WriteOptions, outbox: RowWriter) -> None:
         self._options = options
         self._outbox = outbox
         self.count = 0

@@ -13,7 +13,16 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from minimq import UNKNOWN, Admin, Message, MessageQueue, Permission, Producer, PullConsumer, TransactionalProducer
+from minimq import (
+    Admin,
+    Message,
+    MessageQueue,
+    Permission,
+    Producer,
+    PullConsumer,
+    TransactionalProducer,
+    TransactionResolution,
+)
 from minimq.local.local_cluster import LocalCluster
 from minimq_cli.console import serving_console
 from minimq_common.errors import TransactionEnded
@@ -401,7 +410,9 @@ def test_a_delayed_message_is_recalled(visitor: ConsoleVisitor, admin: Admin, to
 def test_a_transaction_is_ended_by_hand(
     visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, topic: str, group: str, resolution: str, count: int
 ) -> None:
-    with TransactionalProducer(cluster.nameserver, group=group, check=lambda _: UNKNOWN) as producer:
+    with TransactionalProducer(
+        cluster.nameserver, group=group, check=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
         transaction = producer.transaction()
         with suppress(TransactionEnded), transaction as begun:
             begun.send(Message(topic, b"half"))

@@ -70,7 +70,7 @@ def test_a_topic_from_its_creation_to_its_end(
     assert planned["complete"] is True
     assert name not in admin.list_topics()
     made = call(visitor, "topic/create", name=name, queues=2, retention_s="7d")
-    assert made == {"result": {"topic": name, "created": True, "away": []}, "notes": [], "complete": True}
+    assert made == {"result": {"topic": name, "created": True, "offline": []}, "notes": [], "complete": True}
     assert call(visitor, "topic/create", 409, name=name, queues=3)["error"] == "TOPIC_EXISTS"
     compacted = call(visitor, "topic/create", name=new_name(), compaction={"min_lag_s": 5.0}, dry_run=True)
     assert "compacted" in compacted["changes"][0]

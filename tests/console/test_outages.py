@@ -81,17 +81,17 @@ def test_what_an_absent_broker_holds_is_unknown_and_not_nothing(
         producer.send(Message("elsewhere", b"x"))
     own_cluster.brokers[1].kill()
     try:
-        wait_until(lambda: "away: its queues" in own_console.get("/topics/elsewhere").text)
+        wait_until(lambda: "offline: its queues" in own_console.get("/topics/elsewhere").text)
         assert "<dt>Messages</dt><dd>\N{EN DASH}</dd>" in own_console.get("/topics/elsewhere").text
         for path in ("/topics/elsewhere", "/topics/orders", "/topics/orders/tail"):
             shown = own_console.get(f"{path}?queue=broker-b:0").text
-            assert "queue broker-b:0 cannot be read: broker-b is away since " in shown
+            assert "queue broker-b:0 cannot be read: broker-b is offline since " in shown
             assert "has no queue" not in shown
         assert "has no queue broker-a:9" in own_console.get("/topics/orders?queue=broker-a:9").text
         delayed = own_console.json("/delayed")
         assert {each["topic"]: each["messages"] for each in delayed["topics"]} == {"elsewhere": None, "orders": None}
         for page in (delayed, own_console.json("/delayed/orders"), own_console.json("/transactions")):
-            assert any(sentence.startswith("broker-b: away since") for sentence in page["missing"])
+            assert any(sentence.startswith("broker-b: offline since") for sentence in page["missing"])
     finally:
         own_cluster.brokers[1].start()
 

@@ -19,7 +19,7 @@ import pytest
 from minimq import Admin
 from minimq.admin.descriptions import ReplicationReport, replication_from_wire
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.chance import SEED
@@ -65,7 +65,7 @@ class Hosts:
         link = BrokerLink(self.brokers[replica])
         try:
             answer = link.call(link.stub.GetStatus, broker_pb2.GetStatusRequest(), 2.0)
-        except MiniMQError:
+        except MinimqError:
             return None
         finally:
             link.close()

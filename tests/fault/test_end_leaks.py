@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from minimq import (
-    COMMIT,
     Admin,
     Cluster,
     ConsumeResult,
@@ -21,8 +20,9 @@ from minimq import (
     Producer,
     PullConsumer,
     PushConsumer,
-    SimpleConsumer,
     TransactionalProducer,
+    TransactionResolution,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.connection import client_log
@@ -60,15 +60,15 @@ def use_push_consumer(nameserver: str, topic: str) -> None:
         consumer.start(lambda _: ConsumeResult.SUCCESS)
 
 
-def use_simple_consumer(nameserver: str, topic: str) -> None:
-    with SimpleConsumer(nameserver, group=f"{topic}-work") as consumer:
+def use_work_queue_consumer(nameserver: str, topic: str) -> None:
+    with WorkQueueConsumer(nameserver, group=f"{topic}-work") as consumer:
         consumer.subscribe(topic)
         consumer.receive(1, timeout=0.0)
 
 
 def use_transactional_producer(nameserver: str, topic: str) -> None:
     with (
-        TransactionalProducer(nameserver, group=topic, check=lambda _: COMMIT) as producer,
+        TransactionalProducer(nameserver, group=topic, check=lambda _: TransactionResolution.COMMIT) as producer,
         producer.transaction() as transaction,
     ):
         transaction.send(Message(topic, b"x"))
@@ -109,7 +109,7 @@ USES: list[Use] = [
     use_producer,
     use_pull_consumer,
     use_push_consumer,
-    use_simple_consumer,
+    use_work_queue_consumer,
     use_transactional_producer,
     use_shared_cluster,
     use_in_asyncio,

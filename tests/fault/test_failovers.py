@@ -12,7 +12,7 @@ import pytest
 
 from minimq import LocalCluster, Message, Producer
 from minimq.local.server_process import ServerProcess
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
 from support.reading import read_all
 from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
@@ -28,7 +28,7 @@ class Sender(threading.Thread):
         super().__init__(name=name)
         self.acknowledged: set[bytes] = set()
         self.sent: set[bytes] = set()
-        self.failure: MiniMQError | None = None
+        self.failure: MinimqError | None = None
         self.ended = threading.Event()
         self._nameserver = nameserver
 
@@ -44,7 +44,7 @@ class Sender(threading.Thread):
                     try:
                         future.result()
                         self.acknowledged.add(body)
-                    except MiniMQError as error:
+                    except MinimqError as error:
                         self.failure = error
 
     def wait_for_more(self) -> None:

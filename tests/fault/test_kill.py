@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendReceipt
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
@@ -53,7 +53,7 @@ class Sender:
     def _note(self, body: bytes, future: Future[SendReceipt]) -> None:
         try:
             receipt = future.result(PATIENCE_S)
-        except MiniMQError:
+        except MinimqError:
             return
         assert self.acknowledged.setdefault((receipt.queue, receipt.queue_offset), body) == body
 

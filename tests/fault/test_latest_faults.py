@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, SimpleConsumer
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, WorkQueueConsumer
 from minimq.errors import DeadlineExceeded, Unavailable
 from support.waiting import wait_until
 
@@ -22,7 +22,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-def receive(consumer: SimpleConsumer, into: set[bytes], *bodies: bytes) -> None:
+def receive(consumer: WorkQueueConsumer, into: set[bytes], *bodies: bytes) -> None:
     """Receive until all of some messages have come."""
 
     def done() -> bool:
@@ -40,7 +40,7 @@ def test_what_is_sent_after_the_start_comes_whenever_its_broker_answers(cluster:
     cluster.server(C.broker_name).pause()
     found = set[bytes]()
     with (
-        SimpleConsumer(cluster.nameserver, group="new", start="latest") as consumer,
+        WorkQueueConsumer(cluster.nameserver, group="new", start="latest") as consumer,
         Producer(cluster.nameserver) as producer,
     ):
         consumer.subscribe("orders")
@@ -57,12 +57,12 @@ def test_what_is_sent_after_the_start_comes_whenever_its_broker_answers(cluster:
 
 
 def test_a_group_that_has_begun_is_ready_while_a_broker_hangs(cluster: LocalCluster) -> None:
-    with SimpleConsumer(cluster.nameserver, group="begun", start="latest") as first:
+    with WorkQueueConsumer(cluster.nameserver, group="begun", start="latest") as first:
         first.subscribe("orders")
         first.start()
     cluster.server(C.broker_name).pause()
     try:
-        with PushConsumer(cluster.nameserver, group="begun", start="latest", balance="messages") as consumer:
+        with PushConsumer(cluster.nameserver, group="begun", start="latest", mode="work_queue") as consumer:
             consumer.subscribe("orders")
             consumer.start(lambda _: ConsumeResult.SUCCESS)
             assert consumer.is_ready

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, WorkQueueConsumer
 from minimq.admin.operation import operations_of
 from minimq.connection.client import ClusterClient
-from minimq.errors import MiniMQError
+from minimq.errors import MinimqError
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
@@ -55,7 +55,7 @@ def world() -> Iterator[tuple[LocalCluster, Admin]]:
 
             wait_until(is_read, PATIENCE_S)
             consumer.commit()
-        with SimpleConsumer(cluster.nameserver, group="w") as worker:
+        with WorkQueueConsumer(cluster.nameserver, group="w") as worker:
             worker.subscribe("t")
             rejected = list[Any]()
 
@@ -73,7 +73,7 @@ def outcome(call: Callable[[Admin], Any], admin: Admin) -> str:
     """Return the result or the error of an operation as text."""
     try:
         return repr(call(admin))
-    except MiniMQError as error:
+    except MinimqError as error:
         return f"{type(error).__name__}: {error.message}"
 
 
@@ -84,7 +84,7 @@ def names_it(name: str, text: str) -> None:
 def test_a_broker_that_is_offline(world: tuple[LocalCluster, Admin]) -> None:
     cluster, admin = world
     cluster.server(LOST).kill()
-    wait_until(admin.away_brokers, PATIENCE_S)
+    wait_until(admin.offline_brokers, PATIENCE_S)
     for name, call in OPERATIONS.items():
         names_it(name, outcome(call, admin))
 
@@ -111,7 +111,7 @@ def test_a_broker_that_dies_after_it_was_found(
     def kill_first(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(ClusterClient, "call_all", call_all)
         cluster.server(LOST).kill()
-        wait_until(admin.away_brokers, PATIENCE_S)
+        wait_until(admin.offline_brokers, PATIENCE_S)
         return call_all(*arguments, **named)
 
     monkeypatch.setattr(ClusterClient, "call_all", kill_first)

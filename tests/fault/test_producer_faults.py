@@ -14,7 +14,7 @@ from typing import Self
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, ReceivedMessage, SendReceipt
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer, ReceivedMessage, SendReceipt
 from minimq.local.server_process import ServerProcess
 from minimq_broker.backup.check import check_directory
 from support.chance import SEED, rounds
@@ -49,7 +49,7 @@ class Load:
     def __init__(self, producer: Producer, per_second: int, choose: Callable[[int], MessageQueue | None]) -> None:
         self.handed_in: list[float] = []  # by number
         self.acknowledged: list[tuple[float, int, SendReceipt]] = []  # when, and which number
-        self.errors: list[MiniMQError] = []
+        self.errors: list[MinimqError] = []
         self._producer = producer
         self._per_step = max(1, round(per_second * STEP_S))
         self._step_s = self._per_step / per_second
@@ -104,7 +104,7 @@ class Load:
             due += self._step_s
             self._stop.wait(max(0.0, due - time.perf_counter()))
 
-    def _note(self, number: int, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def _note(self, number: int, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         if receipt is not None:
             self.acknowledged.append((time.perf_counter(), number, receipt))
         elif error is not None:

@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from minimq import (
-    COMMIT,
     Admin,
     LocalCluster,
     Message,
     Producer,
     ReceivedMessage,
-    SimpleConsumer,
     TransactionalProducer,
+    TransactionResolution,
+    WorkQueueConsumer,
 )
 from support.chance import SEED, rounds
 from support.reading import check_brokers, read_all
@@ -89,7 +89,9 @@ def undecided(cluster: LocalCluster) -> Iterator[TransactionalProducer]:
     """A half message that nobody decides before the end of the block."""
     with (
         Admin(cluster.nameserver) as admin,
-        TransactionalProducer(cluster.nameserver, group="sellers", check=lambda _: COMMIT) as producer,
+        TransactionalProducer(
+            cluster.nameserver, group="sellers", check=lambda _: TransactionResolution.COMMIT
+        ) as producer,
         producer.transaction() as tx,
     ):
         tx.send(Message("decided", b"sold"))
@@ -150,7 +152,7 @@ def test_a_new_slave_copies_a_rewritten_log_and_takes_over(tmp_path: Path) -> No
             world.check()
             world.send(producer, 20)
         world.check()
-        with SimpleConsumer(cluster.nameserver, group="workers", start="earliest") as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group="workers", start="earliest") as consumer:
             consumer.subscribe("kept")
             taken: list[bytes] = []
             while len(taken) < len(world.kept):

@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Final
 
-from minimq import Message, MiniMQError, Producer, PullConsumer
+from minimq import Message, MinimqError, Producer, PullConsumer
 
 TOPIC: Final = "canary"
 GROUP: Final = "canary-group"
@@ -52,7 +52,7 @@ class Canary:
                 try:
                     producer.send(Message(TOPIC, body_of(number)))
                     self.acknowledged.append(number)
-                except MiniMQError as error:
+                except MinimqError as error:
                     self.failures.append(f"message {number}: {error!r:.300}")
                 self.slowest_s = max(self.slowest_s, time.monotonic() - begun)
                 number += 1

@@ -30,7 +30,7 @@ from fuzz.specimens import OWNER, Truth, key_of, make, records
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.observers import nothing
 from support.stores import batches_of
@@ -40,7 +40,7 @@ PROCESSES: Final = 2
 HANGS_S: Final = 120
 PAGE: Final = 4096
 #: What the services of a broker make an error of that says what cannot be read.
-NAMED: Final = (MiniMQError, lmdb.Error, struct.error)
+NAMED: Final = (MinimqError, lmdb.Error, struct.error)
 _RAM: Final = Path("/dev/shm")
 _OPTIONS: Final = StoreOptions(segment_bytes=1 << 20, checkpoint_interval_s=3600.0, owner=OWNER)
 
@@ -229,7 +229,7 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
     named = _Named()
     try:
         named.texts += check_directory(path).findings
-    except MiniMQError as error:
+    except MinimqError as error:
         named.texts.append(error.message)
     is_checked = bool(named.texts)
     problems: list[str] = []
@@ -239,7 +239,7 @@ def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
         with closing(store):
             store.confirm(store.end)
             problems += _compare(store, truth, named)
-    except MiniMQError as error:
+    except MinimqError as error:
         named.texts.append(error.message)
     if problems and not is_checked:
         problems = [f"{problem} (and check says clean)" for problem in problems]
@@ -251,7 +251,7 @@ def _examine_controller(path: Path) -> list[str]:
         with closing(DecisionFile(path)) as decisions:
             found = {record.key: record for record in decisions.load()}
             return [] if found == {record.key: record for record in records()} else ["decisions are others"]
-    except MiniMQError:
+    except MinimqError:
         return []
 
 
@@ -275,7 +275,7 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
     for name, queue_id, batches in truth.queues:
         try:
             key_of(store, name, queue_id)
-        except MiniMQError:
+        except MinimqError:
             return [f"the topic {name} is not there"]
         queue = _Queue(store, name, queue_id, batches)
         # A segment that is made anew of what can be read may lack its begin, which the log says, too.
@@ -342,7 +342,7 @@ class _Queue:
             return [f"{self._where} goes on at {stored.base_offset}, and not at {offset}"]
         try:
             bodies = list(map(bytes, RecordBatch(stored.data).bodies()))
-        except MiniMQError:  # a reader verifies what it gets
+        except MinimqError:  # a reader verifies what it gets
             return []
         batch = self._expected.get(stored.base_offset)
         if batch is None or bodies != batch.bodies:

@@ -16,7 +16,7 @@ from typing import Final
 
 from fuzz.calls import POOLS, TOPICS, Caller, Finding, Rpc, open_channel, rpcs_of
 from fuzz.canary import TOPIC, Canary, losses
-from minimq import Admin, LocalCluster, MiniMQError, Permission
+from minimq import Admin, LocalCluster, MinimqError, Permission
 from minimq.local.server_process import ServerProcess
 from minimq_broker.backup.check import check_directory
 from support.reading import read_all
@@ -127,7 +127,7 @@ class _Run:
             await asyncio.to_thread(self._make_well)
 
     def _make_well(self) -> None:
-        with contextlib.suppress(MiniMQError):  # at the next time
+        with contextlib.suppress(MinimqError):  # at the next time
             self._admin.set_broker_permission("broker-a", Permission.READ_WRITE, wait=False)
             for topic in TOPICS:
                 self._admin.create_topic(topic, queues=4, if_not_exists=True, wait=False)

@@ -22,7 +22,7 @@ from minimq.local.server_process import free_port
 from minimq_broker.backup.check import check_directory
 from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
-from minimq_common.errors import Closed, MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.errors import Closed, MinimqError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.command import Minimq
@@ -135,12 +135,12 @@ def test_a_send_waits_for_the_broker_of_its_topic(servers: Servers, beside: Thre
         assert sent.result(30).queue == MessageQueue("cups", "broker-c", 0)
 
 
-def _failure(call: Callable[[], object], reason: str) -> MiniMQError:
+def _failure(call: Callable[[], object], reason: str) -> MinimqError:
     """Repeat a call that waits 3 s and fails, until it names a reason: a busy name server may not answer at first."""
-    failures: list[MiniMQError] = []
+    failures: list[MinimqError] = []
 
     def is_named() -> bool:
-        with pytest.raises(MiniMQError, match=r"\(waited 3 s\)") as caught:
+        with pytest.raises(MinimqError, match=r"\(waited 3 s\)") as caught:
             call()
         failures.append(caught.value)
         return reason in caught.value.message
@@ -163,13 +163,13 @@ def test_the_error_names_what_was_waited_for(servers: Servers) -> None:
     servers.stop(broker)
     servers.start_broker("broker-b")
     with Producer(servers.nameserver, send_timeout_s=3.0) as producer:
-        sent = _failure(lambda: producer.send(Message("orders", b"x")), "broker-a is away since ")
+        sent = _failure(lambda: producer.send(Message("orders", b"x")), "broker-a is offline since ")
     with PullConsumer(servers.nameserver, group="billing", start_timeout_s=3.0) as consumer:
         consumer.subscribe("orders")
-        polled = _failure(lambda: consumer.poll(30.0), "broker-a is away since ")
+        polled = _failure(lambda: consumer.poll(30.0), "broker-a is offline since ")
     for error in (sent, polled):
         assert isinstance(error, TopicUnavailable)
-        assert [away.broker_name for away in error.away] == ["broker-a"]
+        assert [offline.broker_name for offline in error.offline] == ["broker-a"]
 
 
 def test_a_topic_that_does_not_exist_is_not_waited_for(servers: Servers) -> None:

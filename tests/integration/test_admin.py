@@ -18,7 +18,7 @@ from minimq.sending.producer import Producer
 from minimq_common.errors import (
     Closed,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     NotDrained,
     TopicExists,
     TopicNotFound,
@@ -303,7 +303,7 @@ def test_a_group_without_commits_has_no_offsets(admin: Admin, topic: str) -> Non
 
 def test_offsets_of_queues_that_are_not_there(admin: Admin, topic: str) -> None:
     now = datetime.now(UTC)
-    with pytest.raises(MiniMQError, match="no queue 99"):
+    with pytest.raises(MinimqError, match="no queue 99"):
         admin.offset_at(MessageQueue(topic, "broker-a", 99), now)
     with pytest.raises(Unavailable, match="broker-z"):
         admin.offset_at(MessageQueue(topic, "broker-z", 0), now)
@@ -322,7 +322,7 @@ def test_offsets_of_several_queues_at_one_time(admin: Admin, topic: str, cluster
     }
     assert admin.offsets_at([], "-1h") == {}
     absent = MessageQueue(topic, "broker-a", 99)
-    with pytest.raises(MiniMQError, match=f"queue {absent} .*no queue 99"):
+    with pytest.raises(MinimqError, match=f"queue {absent} .*no queue 99"):
         admin.offsets_at([*queues, absent], "-1h")
 
 
@@ -336,12 +336,14 @@ def test_without_a_name_server_the_error_says_how_to_start_one() -> None:
                 call()
 
 
-def test_without_a_broker_the_error_says_which_is_away_or_how_to_start_one(pair: LocalCluster) -> None:
+def test_without_a_broker_the_error_says_which_is_offline_or_how_to_start_one(pair: LocalCluster) -> None:
     for broker in pair.brokers:
         broker.stop()
     with Admin(pair.nameserver) as admin:
         for call in (lambda: admin.create_topic("x"), admin.list_groups, lambda: admin.describe_topic("x")):
-            with pytest.raises(Unavailable, match=r"^broker-a is away since .*, broker-b is away since .*; start them"):
+            with pytest.raises(
+                Unavailable, match=r"^broker-a is offline since .*, broker-b is offline since .*; start them"
+            ):
                 call()
         for broker in pair.brokers:
             admin.forget_broker(broker.broker_name)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, SendInterceptor, SendReceipt, by_hash
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, SendInterceptor, SendReceipt, by_hash
 from minimq.aio import Producer
 from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.reading import read_all
@@ -36,7 +36,7 @@ def test_messages_are_sent_and_receipts_come_back(cluster: LocalCluster, topic: 
             assert len({receipt.message_id for receipt in receipts}) == 500
             future = await producer.send_async(Message(topic, b"later"))
             assert (await future).queue_offset >= 0
-            await producer.send_one_way(Message(topic, b"away"))
+            await producer.send_one_way(Message(topic, b"offline"))
             await producer.flush(PATIENCE_S)
             queue = MessageQueue(topic, "broker-b", 2)
             assert (await producer.send(Message(topic, b"there"), queue=queue)).queue == queue
@@ -171,7 +171,7 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
             seen.append(("before", message.body[:1]))
             return message
 
-        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
             seen.append(("stored" if receipt is not None else "failed", message.body[:1]))
 
     async def run() -> None:

@@ -19,7 +19,7 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     SendInterceptor,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
     by_consistent_hash,
     by_hash,
@@ -69,19 +69,19 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
     "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
     "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),
     "orderly is 'no': it must be True or False": lambda: PushConsumer("127.0.0.1:1", group="g", orderly=_wrong("no")),
-    "free_on_close is 'no': it must be True or False": lambda: SimpleConsumer(
+    "free_on_close is 'no': it must be True or False": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", free_on_close=_wrong("no")
     ),
-    "request_timeout_s is -1: it must be above 0": lambda: SimpleConsumer(
+    "request_timeout_s is -1: it must be above 0": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", request_timeout_s=-1
     ),
-    "unknown option invisible: did you mean invisible_s": lambda: SimpleConsumer(
+    "unknown option invisible: did you mean invisible_s": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", **_wrong({"invisible": 3})
     ),
-    "unknown option max_try: did you mean max_tries": lambda: aio.SimpleConsumer(
+    "unknown option max_try: did you mean max_tries": lambda: aio.WorkQueueConsumer(
         "127.0.0.1:1", group="g", **_wrong({"max_try": 3})
     ),
-    "unknown option colour: SimpleConsumer has nameserver, group, invisible_s, ": lambda: SimpleConsumer(
+    "unknown option colour: WorkQueueConsumer has nameserver, group, invisible_s, ": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", **_wrong({"colour": 3})
     ),
     "each address must be text": lambda: Producer(_wrong(["127.0.0.1:1", 5])),
@@ -113,11 +113,11 @@ class Unawaited(SendInterceptor):
 CONSUMERS: list[Callable[..., Any]] = [
     PullConsumer,
     PushConsumer,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio.PullConsumer,
     aio.PushConsumer,
-    aio.SimpleConsumer,
-    lambda *given, **named: PushConsumer(*given, balance="messages", **named),
+    aio.WorkQueueConsumer,
+    lambda *given, **named: PushConsumer(*given, mode="work_queue", **named),
 ]
 
 
@@ -218,7 +218,7 @@ def test_a_timeout_below_zero_is_no_wait(cluster: LocalCluster, topic: str, new_
     with PullConsumer(cluster.nameserver, group=new_name()) as pulling:
         pulling.subscribe(topic)
         assert pulling.poll(-1) == []
-    with SimpleConsumer(cluster.nameserver, group=new_name()) as simple:
+    with WorkQueueConsumer(cluster.nameserver, group=new_name()) as simple:
         simple.subscribe(topic)
         assert simple.receive(timeout=-1) == []
     pushing = PushConsumer(cluster.nameserver, group=new_name())

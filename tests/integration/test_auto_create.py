@@ -167,7 +167,7 @@ def test_a_broker_that_hangs_is_passed_over_and_named() -> None:
 def test_without_a_broker_nothing_is_made() -> None:
     with LocalCluster(brokers=1, broker_options={"auto_create_queues": 1}) as own, asking(own) as automatic:
         own.brokers[0].stop()
-        with pytest.raises(Unavailable, match="broker-a is away since"):
+        with pytest.raises(Unavailable, match="broker-a is offline since"):
             automatic.create("never")
 
 

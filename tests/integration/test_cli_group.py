@@ -23,7 +23,7 @@ from minimq.admin.group_descriptions import (
 from minimq.admin.groups import describe_lines
 from minimq.admin.views import View
 from minimq.connectors import QueueFinder
-from minimq.features.work_queues.simple_consumer import SimpleConsumer
+from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq_cli.commands import show
@@ -157,7 +157,7 @@ def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
     queue, *_ = sorted(admin.route(topic).read_queues())
     with Producer(minimq.nameserver) as producer:
         producer.send_many([Message(topic, b"x")] * 20, queue=queue)
-    with SimpleConsumer(cluster.nameserver, group=group, prefetch_messages=0) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, prefetch_messages=0) as consumer:
         consumer.subscribe(topic)
         messages = consumer.receive(10)
         consumer.ack(messages[3:5])
@@ -168,7 +168,7 @@ def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
         [line] = [line for line in text.splitlines() if line.lstrip().startswith("broker-a")]
         assert line.split()[:9] == ["broker-a", "0", "7", "with", "#1,", "1", "waiting", "for", "a"]
         described = minimq.json("group", "describe", group)
-        [popped] = [item["popped"] for item in described["queues"] if item["popped"] is not None]
+        [popped] = [item["work_queue"] for item in described["queues"] if item["work_queue"] is not None]
         assert (popped["in_flight"], popped["returned"], popped["settled_ahead"]) == (7, 1, 2)
         assert (described["lag"], described["in_flight"], described["strategy"]) == (18, 7, None)
         [listed] = [row for row in minimq.json("group", "list") if row["group"] == group]

@@ -16,9 +16,9 @@ PATIENCE_S = 40.0
 _AT_ONCE_S = 0.3
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_second_close_waits_for_the_first(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, balance: Literal["queues", "messages"]
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, mode: Literal["queues", "work_queue"]
 ) -> None:
     producer.send(Message(topic, b"x"))
     begun, go_on = threading.Event(), threading.Event()
@@ -34,7 +34,7 @@ def test_a_second_close_waits_for_the_first(
         consumer.close(PATIENCE_S)
         events.append("closed")
 
-    consumer = PushConsumer(cluster.nameserver, group=group, balance=balance)
+    consumer = PushConsumer(cluster.nameserver, group=group, mode=mode)
     consumer.subscribe(topic)
     consumer.start(listen)
     assert begun.wait(PATIENCE_S)

@@ -21,7 +21,7 @@ from minimq_broker.backup.inspect import inspect_as_json
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.compression import Compression
-from minimq_common.errors import CorruptBatch, MiniMQError
+from minimq_common.errors import CorruptBatch, MinimqError
 from minimq_proto.v1 import broker_pb2
 from support.batches import ALWAYS, sealed
 from support.reading import read_queue
@@ -42,7 +42,7 @@ class RawSender:
         """Return the first offset of the batch."""
         answered: Future[int] = Future()
 
-        def answer(result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+        def answer(result: broker_pb2.AppendResult | None, error: MinimqError | None) -> None:
             if result is None:
                 answered.set_exception(error or AssertionError("neither a result nor an error"))
             else:

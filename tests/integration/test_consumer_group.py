@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
 from support.members import Log, Member, shared_evenly
 from support.reading import check_brokers
@@ -71,7 +71,7 @@ class Load:
         while not self._stop.wait(0.002):
             try:
                 receipts = self._producer.send_many([Message(self._topic, bytes(100))] * 50)
-            except (SendFailed, MiniMQError):
+            except (SendFailed, MinimqError):
                 self.failed += 1
             else:
                 self.sent |= {(receipt.queue, receipt.queue_offset) for receipt in receipts}
@@ -149,7 +149,7 @@ def test_queues_that_are_added_are_read_from_their_first_message(
 def _try_to_send(producer: Producer, queue: MessageQueue) -> bool:
     try:
         return producer.send(Message(queue.topic, b"x"), queue=queue).queue_offset == 0
-    except MiniMQError:  # the producer has not heard of the queue yet
+    except MinimqError:  # the producer has not heard of the queue yet
         return False
 
 

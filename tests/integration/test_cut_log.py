@@ -18,7 +18,7 @@ from support.waiting import wait_until
 
 @contextmanager
 def cut_log(path: Path, before: int, after: int) -> Iterator[tuple[World, Callable[[], None]]]:
-    """A broker with `before` messages, and later `before + after`; the call makes those after go away."""
+    """A broker with `before` messages, and later `before + after`; the call makes those after go offline."""
     with world_of(path / "data") as world:
         [broker] = world.cluster.brokers
         copy = path / "copy"

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from minimq import LocalCluster, Message, Producer, PullConsumer
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import MinimqError, Unavailable
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.open_routes import OpenRoutes
 from support.waiting import wait_until
@@ -124,7 +124,7 @@ def test_alone_it_is_as_good_as_none(
     finally:
         cache.close()
     began = time.monotonic()
-    with Producer(address, send_timeout_s=1) as producer, pytest.raises(MiniMQError):
+    with Producer(address, send_timeout_s=1) as producer, pytest.raises(MinimqError):
         producer.send(Message(topic, b"body"))
     with PullConsumer(address, group="audit") as consumer:
         consumer.subscribe(topic)

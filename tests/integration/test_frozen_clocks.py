@@ -12,7 +12,7 @@ from support.pages import blocks_of
 PATIENCE_S = 60
 USES = """
 import asyncio, sys, threading
-from minimq import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer, aio, errors
+from minimq import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer, WorkQueueConsumer, aio, errors
 
 address, topic = sys.argv[1:]
 
@@ -33,7 +33,7 @@ def use():
         while not consumer.poll(5):
             pass
         consumer.poll(0.2)
-    with SimpleConsumer(address, group=topic + "-simple") as consumer:
+    with WorkQueueConsumer(address, group=topic + "-simple") as consumer:
         consumer.subscribe(topic)
         consumer.receive(timeout=0.2)
     called = threading.Event()
@@ -44,7 +44,7 @@ def use():
     try:
         with Producer("127.0.0.1:1", send_timeout_s=0.5) as producer:
             producer.send(Message(topic, b"x"))
-    except errors.MiniMQError:
+    except errors.MinimqError:
         print("done")
 
 

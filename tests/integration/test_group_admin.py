@@ -202,7 +202,7 @@ def test_a_group_that_nobody_knows(admin: Admin, topic: str) -> None:
     assert "nobody" not in admin.list_groups()
 
 
-# ---- A broker is away ---------------------------------------------------------------------------
+# ---- A broker is offline ---------------------------------------------------------------------------
 
 
 @pytest.mark.fault

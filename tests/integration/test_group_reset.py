@@ -15,7 +15,7 @@ from minimq_common.errors import (
     DeadlineExceeded,
     GroupConflict,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
@@ -110,7 +110,7 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
     queues = admin.route(topic).read_queues()
     start(cluster.nameserver, group, topic)
     fill(producer, queues, 1)
-    wrong: list[tuple[type[MiniMQError], str, Callable[[], object]]] = [
+    wrong: list[tuple[type[MinimqError], str, Callable[[], object]]] = [
         (TopicNotFound, "no-such-topic", lambda: admin.reset_offsets(group, "no-such-topic")),
         (InvalidArgument, "illegal group", lambda: admin.reset_offsets("a b", topic)),
         (InvalidArgument, "time zone", lambda: admin.reset_offsets(group, topic, datetime(2026, 1, 31))),  # noqa: DTZ001

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from minimq import LocalCluster
-from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound
+from minimq_common.errors import Fenced, InvalidArgument, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
@@ -61,7 +61,7 @@ def test_a_reset_that_cannot_be_changes_nothing(
     group: str,
     member: RawMember,
     fields: dict[str, object],
-    error: type[MiniMQError],
+    error: type[MinimqError],
     text: str,
 ) -> None:
     send(address, topic, 2)

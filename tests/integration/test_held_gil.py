@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, Producer, WorkQueueConsumer
 from support.waiting import wait_until
 
 PROGRAM = Path(__file__).parent.parent / "support" / "gil_holder.py"
@@ -83,7 +83,7 @@ def pass_time(cluster: LocalCluster, new_name: Callable[[], str]) -> Callable[[i
     send(cluster, name, "tick")
 
     def pass_time(seconds: int) -> None:
-        with SimpleConsumer(cluster.nameserver, group=name, invisible_s=seconds) as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group=name, invisible_s=seconds) as consumer:
             consumer.subscribe(name)
             wait_until(lambda: consumer.receive(1), PATIENCE_S)
             wait_until(lambda: consumer.receive(1), PATIENCE_S)
@@ -111,7 +111,7 @@ def test_messages_of_a_process_that_stands_still_are_not_given_to_another_one_th
     cluster: LocalCluster, new_name: Callable[[], str], pass_time: Callable[[int], None], tmp_path: Path
 ) -> None:
     both, second_only = new_name(), new_name()
-    options: dict[str, Any] = {"balance": "messages"}
+    options: dict[str, Any] = {"mode": "work_queue"}
     send(cluster, both, "hold-1")
     send(cluster, second_only, "hold-2")
     with ExitStack() as stack:

@@ -51,7 +51,7 @@ def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
         producer.send(Message(topic, b"x"), queue=queue)
     revoked: list[MessageQueue] = []
     options = ConsumerOptions(hold_s=LONG_S, on_revoked=revoked.extend, commit_interval_s=0.1)
-    with PushConsumer(cluster.nameserver, group=group, balance="queues", options=options) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, mode="queues", options=options) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda messages: ConsumeResult.SUCCESS)
         wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), PATIENCE_S)
@@ -83,9 +83,9 @@ def test_otherwise_the_queues_wait_until_it_is_said(cluster: LocalCluster, topic
             wait_until(_passes(1.0))
             assert second.queues == []
 
-            first.consumer.state_saved(left[:2])
+            first.consumer.mark_state_saved(left[:2])
             wait_until(lambda: second.queues == left[:2], PATIENCE_S)
-            first.consumer.state_saved(left)
+            first.consumer.mark_state_saved(left)
             wait_until(lambda: second.queues == left, PATIENCE_S)
 
 
@@ -140,7 +140,7 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
     with pytest.raises(InvalidArgument, match="hold_s is -1"):
         PullConsumer(cluster.nameserver, group=group, hold_s=-1)
     with PullConsumer(cluster.nameserver, group=group) as consumer, pytest.raises(InvalidArgument, match="subscribe"):
-        consumer.state_saved([])
+        consumer.mark_state_saved([])
     with Member(cluster.nameserver, group, topic, Log(), hold_s=LONG_S) as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
         with Member(cluster.nameserver, group, topic, Log()) as second:

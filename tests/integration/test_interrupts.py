@@ -75,13 +75,13 @@ def test_messages_taken_one_by_one_are_all_done_though_takes_are_interrupted(
     assert admin.describe_group(group).lag == 0
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_closing_says_for_how_many_calls_it_waits_and_a_second_interrupt_ends_the_wait(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], balance: str
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], mode: str
 ) -> None:
     with Producer(cluster.nameserver) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in range(10))
-    arguments = [sys.executable, str(CLOSER), cluster.nameserver, topic, new_name(), balance]
+    arguments = [sys.executable, str(CLOSER), cluster.nameserver, topic, new_name(), mode]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as closing:
         assert closing.stdout is not None
         assert closing.stderr is not None

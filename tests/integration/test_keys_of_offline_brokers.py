@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from minimq import (
-    COMMIT,
     Admin,
     Compaction,
     LocalCluster,
@@ -19,6 +18,7 @@ from minimq import (
     MessageQueue,
     Producer,
     TransactionalProducer,
+    TransactionResolution,
     by_hash,
     errors,
 )
@@ -84,7 +84,7 @@ def test_a_producer_that_starts_while_a_broker_is_offline_keeps_the_queue_of_eac
         assert {queue.broker_name for (of, _), queue in queues.items() if of == topic} == {"broker-a", OFFLINE}
     cluster.server(OFFLINE).kill()
     with Admin(cluster.nameserver) as admin:
-        wait_until(admin.away_brokers)
+        wait_until(admin.offline_brokers)
 
     for way, (call, topics) in WAYS.items():
         with Producer(cluster.nameserver, send_timeout_s=0.5) as producer:
@@ -95,7 +95,9 @@ def test_a_producer_that_starts_while_a_broker_is_offline_keeps_the_queue_of_eac
                 with pytest.raises(errors.SendFailed, match=OFFLINE):
                     call(producer, topic, waiting)
     waiting = next(key for key in KEYS if queues["fifo", key].broker_name == OFFLINE)
-    halves = TransactionalProducer(cluster.nameserver, group="g", check=lambda _: COMMIT, send_timeout_s=0.5)
+    halves = TransactionalProducer(
+        cluster.nameserver, group="g", check=lambda _: TransactionResolution.COMMIT, send_timeout_s=0.5
+    )
     with halves, halves.transaction() as half, pytest.raises(errors.SendFailed, match=OFFLINE):
         half.send(message("fifo", waiting))
 
@@ -111,7 +113,7 @@ def test_keys_of_a_broker_that_lost_its_disk_or_is_forgotten_move_in_a_running_p
         keys = [next(key for key in KEYS if send(producer, topic, key).broker_name == OFFLINE) for topic in TOPICS[:2]]
         server = cluster.server(OFFLINE)
         server.stop()
-        wait_until(admin.away_brokers)
+        wait_until(admin.offline_brokers)
         for topic, key in zip(TOPICS[:2], keys, strict=True):
             with pytest.raises(
                 errors.SendFailed, match=r"is offline: start it, or enter `minimq cluster forget broker-b`"
@@ -119,7 +121,7 @@ def test_keys_of_a_broker_that_lost_its_disk_or_is_forgotten_move_in_a_running_p
                 send(producer, topic, key)
         shutil.rmtree(server.data_dir)
         server.start()
-        wait_until(lambda: [each.online for each in admin.away_brokers()] == [True])
+        wait_until(lambda: [each.lacks_topics for each in admin.offline_brokers()] == [True])
         for topic, key in zip(TOPICS[:2], keys, strict=True):
             with pytest.raises(
                 errors.SendFailed, match=f"broker-b of .* is online but does not have topic {topic}: restore"

@@ -19,10 +19,10 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
 )
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -58,12 +58,12 @@ class Bodies:
         return ConsumeResult.SUCCESS
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_push_consumer_gets_what_is_sent_after_its_start(
-    cluster: LocalCluster, topic: str, group: str, send: Send, balance: Balance
+    cluster: LocalCluster, topic: str, group: str, send: Send, mode: Mode
 ) -> None:
     bodies = Bodies()
-    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, start="latest", mode=mode) as consumer:
         consumer.subscribe(topic)
         consumer.start(bodies)
         send()
@@ -127,7 +127,7 @@ def test_a_work_queue_gets_what_is_sent_after_its_start(
     cluster: LocalCluster, topic: str, group: str, send: Send
 ) -> None:
     found: list[bytes] = []
-    with SimpleConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, start="latest") as consumer:
         consumer.subscribe(topic)
         consumer.start()
         send()
@@ -138,15 +138,15 @@ def test_a_work_queue_gets_what_is_sent_after_its_start(
     assert found == [b"new"] * 8
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_later(
-    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], balance: Balance
+    cluster: LocalCluster, admin: Admin, new_name: Callable[[], str], mode: Mode
 ) -> None:
     """Also if its first member there starts only after messages were sent to it."""
     topic = group = new_name()
     first, second = [broker.name for broker in cluster.brokers]
     admin.create_topic(topic, queues=1, brokers=[first])
-    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, start="latest", mode=mode) as consumer:
         consumer.subscribe(topic)
         consumer.start(Bodies())
     admin.create_topic(topic, queues=8, brokers=[second])
@@ -155,7 +155,7 @@ def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_
         queues = [each for each in admin.route(topic).write_queues() if each.broker_name == second]
         for queue in queues:
             producer.send(Message(topic, b"new"), queue=queue)
-    with PushConsumer(cluster.nameserver, group=group, start="latest", balance=balance) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, start="latest", mode=mode) as consumer:
         consumer.subscribe(topic)
         consumer.start(bodies)
         assert bodies.done.wait(PATIENCE_S)
@@ -165,7 +165,7 @@ def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_
 def test_a_work_queue_reads_a_topic_from_its_beginning_that_is_created_again(
     cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
-    with SimpleConsumer(cluster.nameserver, group=group, start="latest") as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, start="latest") as consumer:
         consumer.subscribe(topic)
         assert not consumer.receive(timeout=0.0)
         admin.delete_topic(topic)

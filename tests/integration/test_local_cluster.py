@@ -16,7 +16,7 @@ import pytest
 from minimq.admin.admin import Admin
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import ServerProcess, free_port
-from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, UsageError
+from minimq_common.errors import CannotListen, Closed, InvalidArgument, MinimqError, UsageError
 from pyspark_minimq import session
 from pyspark_minimq.errors import MinimqSparkError
 from support.cases import for_each
@@ -174,7 +174,7 @@ def test_a_port_that_was_taken_after_it_was_chosen_is_no_error(single: LocalClus
 def test_a_data_directory_that_is_in_use_is_named(tmp_path: Path) -> None:
     with (
         LocalCluster(brokers=1, data_dir=tmp_path),
-        pytest.raises(MiniMQError, match=str(tmp_path)),
+        pytest.raises(MinimqError, match=str(tmp_path)),
         LocalCluster(brokers=1, data_dir=tmp_path),
     ):
         pass

@@ -241,7 +241,7 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
     listed = {name: (kind, said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, kind, labels, said in rows}
     # Without a series they do not show their labels.
     unseen = {
-        "minimq_nameserver_brokers_away",
+        "minimq_nameserver_brokers_offline",
         "minimq_broker_group_in_flight_messages",
         "minimq_broker_group_blocking_offset",
         "minimq_broker_throttled_seconds_total",

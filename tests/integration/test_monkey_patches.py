@@ -18,7 +18,7 @@ from minimq.errors import UsageError
 for make in (
     minimq.Admin, minimq.Producer, minimq.Cluster, minimq.aio.Producer,
     lambda _: minimq.PullConsumer(_, group="g"), lambda _: minimq.PushConsumer(_, group="g"),
-    lambda _: minimq.SimpleConsumer(_, group="g"), lambda _: minimq.aio.PullConsumer(_, group="g"),
+    lambda _: minimq.WorkQueueConsumer(_, group="g"), lambda _: minimq.aio.PullConsumer(_, group="g"),
 ):
     try:
         make("127.0.0.1:1")

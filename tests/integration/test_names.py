@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, Producer, PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq.arrow import read_table
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.listener import ConsumeResult
@@ -47,7 +47,7 @@ def test_a_topic_and_its_groups_have_dots(cluster: LocalCluster, admin: Admin, d
     [letter] = admin.dead_letters(group)
     assert (letter.topic, letter.group, letter.origin_queue) == (dotted, group, receipt.queue)
     assert admin.resend_dead_letters(group) == 1
-    with SimpleConsumer(cluster.nameserver, group=f"{group}.pop") as simple:
+    with WorkQueueConsumer(cluster.nameserver, group=f"{group}.pop") as simple:
         simple.subscribe(dotted)
         [first] = wait_until(lambda: simple.receive(1, timeout=1.0), PATIENCE_S)
         assert first.body == b"order"

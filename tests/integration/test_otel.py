@@ -27,12 +27,12 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
     Reply,
-    SimpleConsumer,
     TransactionalProducer,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.errors import Closed, InvalidArgument
-from minimq.features.half_messages.resolutions import ROLLBACK
+from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.otel import processing
 from support.command import environment
 from support.process import process
@@ -201,7 +201,7 @@ def test_a_work_queue_and_what_the_application_does_with_a_message(
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"1"))
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
-    with SimpleConsumer(cluster.nameserver, group=new_name()) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic)
         [message] = consumer.receive(timeout=PATIENCE_S)
 
@@ -285,7 +285,7 @@ def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     contexts = [f"00-0af7651916cd43dd8448eb211c80319c-{number:016x}-01" for number in range(1, 201)]
-    with Producer(cluster.nameserver) as producer, SimpleConsumer(cluster.nameserver, group=new_name()) as consumer:
+    with Producer(cluster.nameserver) as producer, WorkQueueConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic)
         producer.send_many(
             [Message(topic, b"x", properties={"traceparent": context}) for context in contexts],
@@ -307,7 +307,7 @@ def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
 def test_a_call_of_a_closed_consumer_has_no_span(
     cluster: LocalCluster, topic: str, new_name: Callable[[], str], telemetry: Telemetry
 ) -> None:
-    consumer = SimpleConsumer(cluster.nameserver, group=new_name())
+    consumer = WorkQueueConsumer(cluster.nameserver, group=new_name())
     consumer.subscribe(topic)
     consumer.close()
     with pytest.raises(Closed):
@@ -363,8 +363,10 @@ def test_asyncio(cluster: LocalCluster, topic: str, new_name: Callable[[], str],
 
         async with (
             aio.Producer(cluster.nameserver) as producer,
-            aio.PushConsumer(cluster.nameserver, group=new_name(), balance="messages") as consumer,
-            aio.TransactionalProducer(cluster.nameserver, group=new_name(), check=lambda _: ROLLBACK) as checked,
+            aio.PushConsumer(cluster.nameserver, group=new_name(), mode="work_queue") as consumer,
+            aio.TransactionalProducer(
+                cluster.nameserver, group=new_name(), check=lambda _: TransactionResolution.ROLLBACK
+            ) as checked,
         ):
             consumer.subscribe(topic)
             await consumer.start(listener)
@@ -389,8 +391,8 @@ def test_who_uninstruments_has_no_spans_and_messages_as_they_were(
         pass
     with (
         Producer(cluster.nameserver) as producer,
-        TransactionalProducer(cluster.nameserver, group=new_name(), check=lambda _: ROLLBACK),
-        SimpleConsumer(cluster.nameserver, group=new_name()) as consumer,
+        TransactionalProducer(cluster.nameserver, group=new_name(), check=lambda _: TransactionResolution.ROLLBACK),
+        WorkQueueConsumer(cluster.nameserver, group=new_name()) as consumer,
     ):
         producer.send(Message(topic, b"1"))
         consumer.subscribe(topic)
@@ -507,13 +509,13 @@ TRACED = """
 import sys
 from opentelemetry import baggage, context, trace
 from opentelemetry.sdk.trace import TracerProvider
-from minimq import Message, Producer, SimpleConsumer
+from minimq import Message, Producer, WorkQueueConsumer
 from minimq.otel import processing
 from minimq.otel.instrumentor import MinimqInstrumentor
 address, topic, group = sys.argv[1:]
 trace.set_tracer_provider(TracerProvider())
 MinimqInstrumentor().instrument()
-with Producer(address) as producer, SimpleConsumer(address, group=group) as consumer:
+with Producer(address) as producer, WorkQueueConsumer(address, group=group) as consumer:
     token = context.attach(baggage.set_baggage("tenant", "acme"))
     with trace.get_tracer("shop").start_as_current_span("order") as order:
         producer.send(Message(topic, b"1"))
@@ -551,7 +553,7 @@ def count_of(span: ReadableSpan) -> int:
 
 
 def through(cluster: LocalCluster, group: str, message: Message) -> ReceivedMessage:
-    with Producer(cluster.nameserver) as producer, SimpleConsumer(cluster.nameserver, group=group) as consumer:
+    with Producer(cluster.nameserver) as producer, WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         producer.send(message)
         consumer.subscribe(message.topic)
         [received] = consumer.receive(timeout=PATIENCE_S)
@@ -562,9 +564,9 @@ def test_the_command_that_instruments_a_program_finds_minimq(cluster: LocalClust
     program = tmp_path / "program.py"
     program.write_text(
         "import sys\n"
-        "from minimq import Message, Producer, SimpleConsumer\n"
+        "from minimq import Message, Producer, WorkQueueConsumer\n"
         "address, topic = sys.argv[1:]\n"
-        "with Producer(address) as producer, SimpleConsumer(address, group='instrumented') as consumer:\n"
+        "with Producer(address) as producer, WorkQueueConsumer(address, group='instrumented') as consumer:\n"
         "    producer.send(Message(topic, b'1'))\n"
         "    consumer.subscribe(topic)\n"
         "    consumer.ack(consumer.receive(timeout=30))\n"

@@ -144,7 +144,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.
 def test_who_does_not_use_it_does_not_import_it() -> None:
     program = (
         "import sys, minimq.aio, minimq.admin.admin, minimq_cli.main, minimq_broker.broker, minimq_nameserver.server\n"
-        "from minimq import Producer, PullConsumer, PushConsumer, SimpleConsumer, TransactionalProducer\n"
+        "from minimq import Producer, PullConsumer, PushConsumer, WorkQueueConsumer, TransactionalProducer\n"
         "print([name for name in sys.modules if name.startswith('opentelemetry')])"
     )
     done = subprocess.run(

@@ -34,7 +34,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 @contextlib.contextmanager
-def away(server: ServerProcess) -> Iterator[None]:
+def offline(server: ServerProcess) -> Iterator[None]:
     """Kill a server, run the block, and start the server again when others have tried to reach it several times."""
     host, _, port = server.address.partition(":")
     server.kill()
@@ -83,7 +83,7 @@ def outages(texts: list[str]) -> list[str]:
     return [re.sub(r" (nameserver|address|reason)=.*|(?<=failures=)\d+ .*", "", line) for line in lines]
 
 
-def test_a_name_server_that_was_away_is_two_lines_of_each(
+def test_a_name_server_that_was_offline_is_two_lines_of_each(
     cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     [nameserver], [broker] = cluster.nameservers, cluster.brokers
@@ -92,7 +92,7 @@ def test_a_name_server_that_was_away_is_two_lines_of_each(
         return outages([record.getMessage() for record in caplog.records if record.name == "minimq.connection.routes"])
 
     with consumers(cluster, tmp_path), caplog.at_level(logging.INFO):
-        with away(nameserver):
+        with offline(nameserver):
             pass
         wait_until(lambda: watches().count("routes: watched") == 2, PATIENCE_S)
         wait_until(lambda: broker.log_path.read_text().count(" registered ") == 2, PATIENCE_S)
@@ -103,14 +103,14 @@ def test_a_name_server_that_was_away_is_two_lines_of_each(
     assert len(re.findall(r"WARNING .* registered nameserver=\S+ failures=\d+ outage_s=\d+\.\d", logged)) == 1
 
 
-def test_a_broker_that_was_away_is_two_lines_of_each(
+def test_a_broker_that_was_offline_is_two_lines_of_each(
     cluster: LocalCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     [broker] = cluster.brokers
     with consumers(cluster, tmp_path) as got, Producer(cluster.nameserver) as producer, caplog.at_level(logging.INFO):
         producer.send(Message("t", b"before"))
         wait_until(lambda: got.count(b"before") == 2, PATIENCE_S)
-        with away(broker):
+        with offline(broker):
             sending = producer.send_async(Message("t", b"meanwhile"))
         sending.exception(PATIENCE_S)
         wait_until(lambda: "group: session is back" in caplog.text, PATIENCE_S)

@@ -13,7 +13,7 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
-    MiniMQError,
+    MinimqError,
     Producer,
     SendInterceptor,
     SendReceipt,
@@ -36,14 +36,14 @@ class Recorder(SendInterceptor):
         self._mark = mark
         self.lock = threading.Lock()
         self.before: list[bytes] = []
-        self.after: list[tuple[bytes, SendReceipt | None, MiniMQError | None]] = []
+        self.after: list[tuple[bytes, SendReceipt | None, MinimqError | None]] = []
 
     def before_send(self, message: Message) -> Message:
         with self.lock:
             self.before.append(message.body)
         return Message(message.topic, message.body + self._mark)
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         with self.lock:
             self.after.append((message.body, receipt, error))
 
@@ -142,7 +142,7 @@ def test_an_interceptor_that_raises_after_a_send_changes_nothing(
     cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Stumbles(SendInterceptor):
-        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
             raise ValueError("stumbled")
 
     with Producer(cluster.nameserver, interceptors=[Stumbles()]) as producer:
@@ -154,7 +154,7 @@ def test_an_interceptor_that_raises_after_a_send_changes_nothing(
 def test_interceptors_hear_of_what_failed(cluster: LocalCluster, topic: str) -> None:
     recorder = Recorder()
     gone = MessageQueue(topic, "broker-a", 99)
-    with Producer(cluster.nameserver, interceptors=[recorder]) as producer, pytest.raises(MiniMQError):
+    with Producer(cluster.nameserver, interceptors=[recorder]) as producer, pytest.raises(MinimqError):
         producer.send(Message(topic, b"x"), queue=gone)
     [(body, receipt, error)] = recorder.after
     assert (body, receipt) == (b"x!", None)
@@ -209,7 +209,7 @@ def test_a_queue_and_a_selector_at_once_are_refused(cluster: LocalCluster, topic
 
 
 @pytest.mark.fault
-def test_a_key_keeps_its_queue_while_the_broker_is_away(tmp_path: Path) -> None:
+def test_a_key_keeps_its_queue_while_the_broker_is_offline(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=4)
@@ -225,8 +225,8 @@ def test_a_key_keeps_its_queue_while_the_broker_is_away(tmp_path: Path) -> None:
                 else:
                     assert isinstance(future.exception(PATIENCE_S), SendFailed)
             cluster.brokers[1].start()
-            away = next(key for key in keys if queues[key].broker_name == "broker-b")
-            wait_until(lambda: _stored(producer, away, queues[away]), PATIENCE_S)
+            offline = next(key for key in keys if queues[key].broker_name == "broker-b")
+            wait_until(lambda: _stored(producer, offline, queues[offline]), PATIENCE_S)
             for key in keys:
                 assert producer.send(Message("t", b"3", keys=[key]), selector=by_hash()).queue == queues[key]
 
@@ -260,9 +260,9 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
         assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
         with Admin(made.nameserver) as admin:
             admin.delete_topic("audit")
-        with pytest.raises(MiniMQError, match="does not exist"):
+        with pytest.raises(MinimqError, match="does not exist"):
             producer.send(Message("audit", b"gone"))
-        with pytest.raises(MiniMQError, match="was deleted"):
+        with pytest.raises(MinimqError, match="was deleted"):
             producer.send(Message("audit", b"gone"))
         with Producer(made.nameserver) as another:
             assert another.send(Message("audit", b"made again")).queue_offset == 0

@@ -12,7 +12,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.consuming.queue_decisions import Commit
 from minimq.rebalance import AveragelyByCircle
-from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MinimqError
 from support.waiting import wait_until
 
 PATIENCE_S = 40.0
@@ -109,7 +109,7 @@ class During:
         self._then = then
         consumer._reader._fetcher.commits.store = self
 
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         await asyncio.to_thread(self._first)
         try:
             return await self._store.save(commits)

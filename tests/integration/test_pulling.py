@@ -16,7 +16,7 @@ from minimq.connection.connection import Connection
 from minimq.consuming.pulls import open_pulls
 from minimq.consuming.read_ahead import HandOver
 from minimq.local.server_process import ServerProcess
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError, OffsetOutOfRange, Unavailable
+from minimq_common.errors import Closed, InvalidArgument, MinimqError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
@@ -89,7 +89,7 @@ def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer
     stream = open_pulls(connection, broker.address)
     frames: list[broker_pb2.PullFrame] = []
 
-    def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+    def receive(frame: broker_pb2.PullFrame | None, error: MinimqError | None) -> None:
         assert error is None
         assert frame is not None
         frames.append(frame)

@@ -1,4 +1,4 @@
-"""`QueueFinder` on real servers: what topics have, also while a broker or its master is away."""
+"""`QueueFinder` on real servers: what topics have, also while a broker or its master is offline."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_progress_of_a_group_without_members(
 
 
 @pytest.mark.fault
-def test_a_broker_that_is_away_is_named_and_the_others_answer() -> None:
+def test_a_broker_that_is_offline_is_named_and_the_others_answer() -> None:
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, closing(QueueFinder(own.nameserver)) as finder:
         admin.create_topic("t", queues=1)
         assert len(finder.find(["t"]).queues) == 2
@@ -96,7 +96,7 @@ def test_a_broker_that_is_away_is_named_and_the_others_answer() -> None:
 
 @pytest.mark.fault
 @pytest.mark.timeout(120)
-def test_slaves_are_asked_while_the_master_is_away(tmp_path: Path) -> None:
+def test_slaves_are_asked_while_the_master_is_offline(tmp_path: Path) -> None:
     with replicas(tmp_path, nameservers=2) as cluster, closing(QueueFinder(cluster.nameserver)) as finder:
         send(cluster, 100)
         wait_caught_up(cluster)

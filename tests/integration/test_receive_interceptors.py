@@ -13,11 +13,10 @@ from typing import Any
 import pytest
 
 from minimq import (
-    ROLLBACK,
     ConsumeResult,
     LocalCluster,
     Message,
-    MiniMQError,
+    MinimqError,
     Producer,
     PullConsumer,
     PushConsumer,
@@ -25,8 +24,9 @@ from minimq import (
     ReceiveInterceptor,
     SendInterceptor,
     SendReceipt,
-    SimpleConsumer,
     TransactionalProducer,
+    TransactionResolution,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.consuming.interceptor import ConsumerCall
@@ -119,10 +119,10 @@ def test_polls(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -
     assert bodies(notes.calls) == [b"1", b"2", b"3"]
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 @pytest.mark.parametrize("is_coroutine", [False, True])
 def test_listeners(
-    cluster: LocalCluster, topic: str, new_name: Callable[[], str], balance: str, is_coroutine: bool
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str], mode: str, is_coroutine: bool
 ) -> None:
     notes, rooms, group = Notes(), list[str](), new_name()
     done = threading.Event()
@@ -142,7 +142,7 @@ def test_listeners(
 
     given: dict[str, Any] = {
         "group": group,
-        "balance": balance,
+        "mode": mode,
         "batch_size": 1,
         "retry_delays_s": (0.01,),
         "interceptors": [notes],
@@ -175,7 +175,7 @@ def test_listeners(
 def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
     notes, group = Notes(), new_name()
     send(cluster, topic, b"1", b"2", b"3", b"4", b"5")
-    with SimpleConsumer(cluster.nameserver, group=group, interceptors=[notes]) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, interceptors=[notes]) as consumer:
         consumer.subscribe(topic)
         one, two, three, four, five = (consumer.receive(1)[0] for _ in range(5))
         consumer.extend([one])
@@ -192,7 +192,7 @@ def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], 
     assert isinstance(notes.calls[-1].error, InvalidArgument)
 
     async def again() -> None:
-        async with aio.SimpleConsumer(cluster.nameserver, group=new_name(), interceptors=[notes]) as other:
+        async with aio.WorkQueueConsumer(cluster.nameserver, group=new_name(), interceptors=[notes]) as other:
             other.subscribe(topic)
             messages = [message for _ in range(5) for message in await other.receive(1)]
             await other.ack(messages[:1])
@@ -217,7 +217,7 @@ def test_an_interceptor_that_fails_changes_nothing_else(
         return ConsumeResult.SUCCESS
 
     with caplog.at_level(logging.ERROR, logger="minimq.consuming.interceptor"):
-        with SimpleConsumer(cluster.nameserver, group=new_name(), interceptors=[Broken(), notes]) as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group=new_name(), interceptors=[Broken(), notes]) as consumer:
             consumer.subscribe(topic)
             assert [message.body for message in consumer.receive(1)] == [b"1"]
         with PushConsumer(cluster.nameserver, group=new_name(), interceptors=[notes, Broken()]) as push:
@@ -241,14 +241,14 @@ class Sent(SendInterceptor):
     def before_send(self, message: Message) -> Message:
         return Message(message.topic, message.body, properties={"seen": "yes"})
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         self.outcomes.append((message.body, receipt, type(error) if error else None))
 
 
 def test_half_messages(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
     sent, group = Sent(), new_name()
     with TransactionalProducer(
-        cluster.nameserver, group=group, check=lambda _: ROLLBACK, interceptors=[sent]
+        cluster.nameserver, group=group, check=lambda _: TransactionResolution.ROLLBACK, interceptors=[sent]
     ) as producer:
         with producer.transaction() as tx:
             tx.send(Message(topic, b"1"))
@@ -262,7 +262,7 @@ def test_half_messages(cluster: LocalCluster, topic: str, new_name: Callable[[],
     async def again() -> None:
         async with (
             aio.TransactionalProducer(
-                cluster.nameserver, group=group, check=lambda _: ROLLBACK, interceptors=[sent]
+                cluster.nameserver, group=group, check=lambda _: TransactionResolution.ROLLBACK, interceptors=[sent]
             ) as other,
             other.transaction() as tx,
         ):

@@ -9,7 +9,17 @@ import grpc
 import pyarrow as pa
 import pytest
 
-from minimq import COMMIT, Admin, LocalCluster, Message, MessageQueue, Producer, TransactionalProducer, by_hash, errors
+from minimq import (
+    Admin,
+    LocalCluster,
+    Message,
+    MessageQueue,
+    Producer,
+    TransactionalProducer,
+    TransactionResolution,
+    by_hash,
+    errors,
+)
 from minimq_proto.v1 import broker_pb2
 from minimq_proto.v1.broker_pb2_grpc import BrokerStub
 from support.waiting import wait_until
@@ -39,7 +49,9 @@ def test_every_way_to_send_goes_on_while_queues_are_removed(cluster: LocalCluste
     rows = pa.table({"body": [b"x"], "sharding_key": [KEY]})
     with (
         Producer(cluster.nameserver, send_timeout_s=60) as producer,
-        TransactionalProducer(cluster.nameserver, group="g", check=lambda _: COMMIT, send_timeout_s=60) as halves,
+        TransactionalProducer(
+            cluster.nameserver, group="g", check=lambda _: TransactionResolution.COMMIT, send_timeout_s=60
+        ) as halves,
         ThreadPoolExecutor() as pool,
     ):
 

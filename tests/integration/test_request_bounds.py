@@ -12,7 +12,7 @@ import pytest
 from google.protobuf.descriptor import MethodDescriptor
 
 from minimq import LocalCluster
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES
 from minimq_common.wire.rpc import from_failure, from_rpc_error, open_channel
 from minimq_proto.v1 import (
@@ -65,7 +65,7 @@ def test_what_breaks_a_bound_is_refused(channels: dict[str, grpc.Channel], metho
         assert len(refused.message) < 300, breach.path
 
 
-def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
+def _refusal(call: Any, name: str, breach: Breach) -> MinimqError | None:
     """Return how a request is refused, as each call says it."""
     try:
         match name:
@@ -90,7 +90,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MiniMQError | None:
     return None
 
 
-def _refused_in_session(call: Any, breach: Breach) -> MiniMQError | None:
+def _refused_in_session(call: Any, breach: Breach) -> MinimqError | None:
     """Return how a session refuses a request; a client that names itself is served on."""
     if breach.message.client_id:
         assert not list(call(iter([breach.message]), timeout=PATIENCE_S))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer, PullConsumer
 from minimq_common.errors import InvalidArgument, NotDrained, TopicNotFound
 from support.command import Minimq
 from support.members import Log, Member
@@ -63,7 +63,7 @@ class Sender:
 
     def __init__(self, nameserver: str, topic: str) -> None:
         self.sent: set[tuple[MessageQueue, int]] = set()
-        self.errors: list[MiniMQError] = []
+        self.errors: list[MinimqError] = []
         self._producer = Producer(nameserver)
         self._topic = topic
         self._stop = threading.Event()
@@ -84,7 +84,7 @@ class Sender:
             try:
                 receipt = self._producer.send(Message(self._topic, b"x"))
                 self.sent.add((receipt.queue, receipt.queue_offset))
-            except MiniMQError as error:
+            except MinimqError as error:
                 self.errors.append(error)
 
     def queues(self) -> set[MessageQueue]:
@@ -255,7 +255,7 @@ def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: L
 
     with Admin(own.nameserver) as admin:
         admin.create_topic("orders", 2)
-        with pytest.raises(MiniMQError, match=r"broker-b: broker .* is not reached.*Repeat the command to continue"):
+        with pytest.raises(MinimqError, match=r"broker-b: broker .* is not reached.*Repeat the command to continue"):
             admin.update_topic("orders", queues=4, timeout_s=1.0, progress=kill)
         broker.start()
         assert counts(admin, "orders") == {"broker-a": (4, 4), "broker-b": (4, 2)}

@@ -19,11 +19,11 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
     Reply,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.errors import InvalidArgument, MalformedBody
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq.schemas import AvroSerializer, JsonSerializer, MsgspecSerializer, SchemaRegistry
 from minimq.schemas.serializer import Framing
 from support.registry_server import RegistryServer, registry_server
@@ -75,7 +75,7 @@ def test_values_go_by_every_kind_of_client(
 
     async def read() -> set[str]:
         found: set[str] = set()
-        async with aio.SimpleConsumer(cluster.nameserver, group=new_name()) as worker:
+        async with aio.WorkQueueConsumer(cluster.nameserver, group=new_name()) as worker:
             worker.subscribe(topic)
             async with asyncio.timeout(PATIENCE_S):
                 while not found >= expected:
@@ -131,9 +131,9 @@ def test_a_bad_body_is_a_dead_letter_at_once(
     queue = producer.send(bodies[0]).queue
     for message in bodies[1:]:
         producer.send(message, queue=queue)
-    balance: Balance = "messages" if kind == "messages" else "queues"
+    mode: Mode = "work_queue" if kind == "messages" else "queues"
     with PushConsumer(
-        cluster.nameserver, group=group, batch_size=1, orderly=kind == "orderly", balance=balance, retry_delays_s=(60,)
+        cluster.nameserver, group=group, batch_size=1, orderly=kind == "orderly", mode=mode, retry_delays_s=(60,)
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
@@ -151,7 +151,7 @@ def test_a_poll_goes_on_after_a_bad_body(cluster: LocalCluster, producer: Produc
     producer.send_many([prices.message(topic, Price(1)), Message(topic, b"{}"), prices.message(topic, Price(2))])
     found: list[int] = []
     bad = 0
-    with SimpleConsumer(cluster.nameserver, group=f"{topic}-work") as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=f"{topic}-work") as consumer:
         consumer.subscribe(topic)
         while len(found) < 2 or not bad:
             for message in consumer.receive(max_messages=10, timeout=PATIENCE_S):

@@ -18,7 +18,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SendRec
 from minimq.connection.connection import Connection
 from minimq.consuming.pulls import open_pulls
 from minimq.sending.record_accumulator import RecordAccumulator
-from minimq_common.errors import BufferFull, Closed, InvalidArgument, MiniMQError, SendFailed, Unavailable
+from minimq_common.errors import BufferFull, Closed, InvalidArgument, MinimqError, SendFailed, Unavailable
 from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
@@ -211,9 +211,9 @@ def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
 ) -> None:
     connection = Connection([cluster.nameserver])
     stream = open_pulls(connection, cluster.brokers[0].address)
-    told: Future[MiniMQError | None] = Future()
+    told: Future[MinimqError | None] = Future()
 
-    def fail(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+    def fail(frame: broker_pb2.PullFrame | None, error: MinimqError | None) -> None:
         raise RuntimeError("cannot take it")
 
     def pull(pull_id: int, wait_ms: int) -> broker_pb2.PullRequest:
@@ -308,7 +308,7 @@ def test_a_client_that_stood_still_takes_in_the_answers_that_came_meanwhile(pair
 def test_what_waits_for_callbacks_is_bounded_by_the_buffer(single: LocalCluster) -> None:
     may_end = threading.Event()
 
-    def wait(_receipt: SendReceipt | None, _error: MiniMQError | None) -> None:
+    def wait(_receipt: SendReceipt | None, _error: MinimqError | None) -> None:
         may_end.wait(PATIENCE_S)
 
     with Producer(single.nameserver, buffer_bytes=20_000, block_when_full=False) as producer:

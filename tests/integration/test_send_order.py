@@ -17,7 +17,7 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
-    MiniMQError,
+    MinimqError,
     Producer,
     SendInterceptor,
     SendReceipt,
@@ -94,7 +94,7 @@ def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(sing
         assert time.monotonic() - began < 60.0  # and not 100 times five seconds
 
 
-def test_a_broker_that_is_away_is_not_asked_for_in_a_busy_loop(single: LocalCluster) -> None:
+def test_a_broker_that_is_offline_is_not_asked_for_in_a_busy_loop(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
     with Producer(single.nameserver, send_timeout_s=3.0) as producer:
         producer.send(Message("t", b"x"), queue=queue)
@@ -243,7 +243,7 @@ def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_ha
 def test_a_callback_that_ends_its_thread_harms_no_other(
     cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def leave(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def leave(receipt: SendReceipt | None, error: MinimqError | None) -> None:
         raise SystemExit
 
     with Producer(cluster.nameserver) as producer:
@@ -271,7 +271,7 @@ class Paired(SendInterceptor):
         self._calls.append(f"before {self._name}")
         return message
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         self.open -= 1
         self._calls.append(f"after {self._name}")
 

@@ -22,7 +22,7 @@ from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
     MessageTooLarge,
-    MiniMQError,
+    MinimqError,
     NoPermission,
     QueueNotFound,
     SendFailed,
@@ -95,7 +95,7 @@ def test_a_selector_chooses_the_queue(producer: Producer, topic: str) -> None:
 
 
 def test_a_callback_hears_of_the_outcome(producer: Producer, topic: str) -> None:
-    heard: Future[tuple[SendReceipt | None, MiniMQError | None]] = Future()
+    heard: Future[tuple[SendReceipt | None, MinimqError | None]] = Future()
     producer.send_async(Message(topic, b"x"), callback=lambda receipt, error: heard.set_result((receipt, error)))
     receipt, error = heard.result(PATIENCE_S)
     assert error is None
@@ -106,7 +106,7 @@ def test_a_callback_hears_of_the_outcome(producer: Producer, topic: str) -> None
 def test_a_callback_that_raises_again_and_again_is_logged_once(
     cluster: LocalCluster, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def fail(receipt: SendReceipt | None, error: MinimqError | None) -> None:
         raise ValueError("stumbled")
 
     with Producer(cluster.nameserver) as producer:
@@ -120,7 +120,7 @@ def test_a_callback_cannot_wait_for_its_own_end(cluster: LocalCluster, topic: st
     said: Future[object] = Future()
     with Producer(cluster.nameserver) as producer:
 
-        def wait(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        def wait(receipt: SendReceipt | None, error: MinimqError | None) -> None:
             try:
                 said.set_result(getattr(producer, method)())
             except InvalidArgument as refusal:
@@ -161,7 +161,7 @@ def test_the_callback_of_a_cancelled_future_is_not_called(
     ],
 )
 def test_a_wrong_message_is_refused_and_the_producer_goes_on(
-    producer: Producer, topic: str, how: str, message: Message, error: type[MiniMQError]
+    producer: Producer, topic: str, how: str, message: Message, error: type[MinimqError]
 ) -> None:
     if message.topic == "T":
         message = Message(topic, message.body, message.tag, message.keys)
@@ -188,7 +188,7 @@ def test_a_queue_that_does_not_exist_is_named(producer: Producer, topic: str, nu
     queue = MessageQueue(topic, "broker-a", number)
     with pytest.raises(QueueNotFound, match=f"{topic}/broker-a/{number}"):
         producer.send(Message(topic, b"x"), queue=queue)
-    with pytest.raises(MiniMQError, match=f"{topic}/broker-a/{number}"):
+    with pytest.raises(MinimqError, match=f"{topic}/broker-a/{number}"):
         producer.send_many([Message(topic, b"x")], queue=queue)
 
 
@@ -212,7 +212,7 @@ def test_a_topic_made_later_is_found(producer: Producer, admin: Admin, new_name:
 def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, admin: Admin, topic: str) -> None:
     queue = producer.send(Message(topic, b"old")).queue
     admin.delete_topic(topic)
-    with pytest.raises(MiniMQError, match="does not exist"):
+    with pytest.raises(MinimqError, match="does not exist"):
         producer.send(Message(topic, b"x"))
     with pytest.raises(TopicNotFound, match="minimq topic create"):  # from now on it is asked for anew
         producer.send(Message(topic, b"x"))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from minimq import Admin, Cluster, LocalCluster, Message, Producer, SimpleConsumer
+from minimq import Admin, Cluster, LocalCluster, Message, Producer, WorkQueueConsumer
 from minimq.connection.client_log import client_logger, flush
 from support.waiting import wait_until
 
@@ -128,7 +128,7 @@ def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
     with (
         Cluster(cluster.nameserver) as connection,
         Producer(connection) as producer,
-        SimpleConsumer(connection, group=group) as consumer,
+        WorkQueueConsumer(connection, group=group) as consumer,
     ):
         consumer.subscribe(topic)
         producer.send(Message(topic, b"x"))

@@ -29,7 +29,7 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
     errors,
 )
@@ -209,7 +209,7 @@ def test_a_cluster_that_is_closed_first_ends_the_calls_of_its_clients(cluster: L
     for use in (admin.list_topics, lambda: admin.offset_at(queue, "-1h"), lambda: admin.route(topic)):
         with pytest.raises(errors.Closed):
             use()
-    with pytest.raises(errors.MiniMQError):
+    with pytest.raises(errors.MinimqError):
         producer.send(Message(topic, b"body"))
     for client in (producer, consumer, admin):
         client.close()
@@ -246,7 +246,7 @@ def test_what_is_handed_in_has_an_outcome_however_soon_the_cluster_is_closed(clu
         futures = [producer.send_async(Message(topic, b"body")) for _ in range(3)]
         shared.close()
         for future in futures:
-            assert isinstance(future.exception(30), errors.MiniMQError | None)
+            assert isinstance(future.exception(30), errors.MinimqError | None)
         assert producer.statistics().buffered_messages == 0
         producer.close()
 
@@ -268,7 +268,7 @@ def test_a_call_under_way_ends_when_its_client_closes_and_that_of_another_client
     def ask(name: str, admin: Admin) -> None:
         try:
             outcomes[name] = len(admin.broker_status())
-        except errors.MiniMQError as error:
+        except errors.MinimqError as error:
             outcomes[name] = type(error)
 
     with Cluster(cluster.nameserver) as shared, Admin(shared) as stays:
@@ -299,7 +299,7 @@ def test_a_consumer_that_ends_leaves_no_stream(cluster: LocalCluster, topic: str
             reader.assign([])
             assert streams(shared)
         wait_until(lambda: not streams(shared), what="the end of the streams of a reader without queues")
-        dropped = [SimpleConsumer(shared, group=topic)]
+        dropped = [WorkQueueConsumer(shared, group=topic)]
         dropped[0].subscribe(topic)
         dropped[0].receive(timeout=0.1)
         assert streams(shared)
@@ -308,15 +308,15 @@ def test_a_consumer_that_ends_leaves_no_stream(cluster: LocalCluster, topic: str
         wait_until(lambda: not streams(shared), what="the end of the streams of a dropped consumer")
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_push_consumer_that_never_started_is_not_kept(
-    cluster: LocalCluster, topic: str, balance: Literal["queues", "messages"]
+    cluster: LocalCluster, topic: str, mode: Literal["queues", "work_queue"]
 ) -> None:
     with Cluster(cluster.nameserver) as shared:
-        PushConsumer(shared, group=topic, balance=balance).close()
+        PushConsumer(shared, group=topic, mode=mode).close()
         assert not shared.connection._at_end
         with pytest.warns(ResourceWarning):
-            PushConsumer(shared, group=topic, balance=balance)
+            PushConsumer(shared, group=topic, mode=mode)
         wait_until(lambda: not shared.connection._at_end)
 
 

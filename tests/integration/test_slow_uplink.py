@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import COMMIT, Admin, Cluster, Message, Producer, PullConsumer, TransactionalProducer
+from minimq import Admin, Cluster, Message, Producer, PullConsumer, TransactionalProducer, TransactionResolution
 from minimq.local.server_process import ServerProcess
 from support.relay import Relay
 from support.waiting import wait_until
@@ -46,7 +46,9 @@ def test_sends_that_make_progress_succeed_at_their_first_try(line: tuple[str, Re
     nameserver, relay = line
     with (
         Producer(nameserver, send_timeout_s=6) as producer,
-        TransactionalProducer(nameserver, group="g", check=lambda _: COMMIT, send_timeout_s=6) as halves,
+        TransactionalProducer(
+            nameserver, group="g", check=lambda _: TransactionResolution.COMMIT, send_timeout_s=6
+        ) as halves,
     ):
         producer.send(Message("t", b"x"))
         relay.uplink_bytes_per_s = RATE

@@ -16,7 +16,7 @@ from minimq.sending.append_stream import AppendStream
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
 from minimq_common.batch.header import Section
-from minimq_common.errors import CorruptEntry, MessageTooLarge, MiniMQError
+from minimq_common.errors import CorruptEntry, MessageTooLarge, MinimqError
 from minimq_proto.v1 import broker_pb2
 from support.batches import sealed
 from support.hostile_batches import raw_batch
@@ -45,7 +45,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     connection = Connection([cluster.nameserver])
     stream = AppendStream(connection, cluster.brokers[0].address)
     queue = MessageQueue(topic, "broker-a", 0)
-    answers: dict[int, MiniMQError | None] = {}
+    answers: dict[int, MinimqError | None] = {}
     large = batch_builder.encode([Message(topic, bytes(5 << 20))], 0, 1, 1, 32 << 20)
     cases = [
         good[:-1] + bytes([good[-1] ^ 1]),
@@ -59,7 +59,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
         good,
     ]
 
-    def answer_of(number: int) -> Callable[[object, MiniMQError | None], None]:
+    def answer_of(number: int) -> Callable[[object, MinimqError | None], None]:
         return lambda _, error: answers.__setitem__(number, error)
 
     for number, data in enumerate(cases):

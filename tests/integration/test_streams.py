@@ -23,10 +23,10 @@ from minimq import (
 )
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq.sending.append_stream import AppendStream
 from minimq_common.batch.builder import BatchBuilder
-from minimq_common.errors import Closed, MiniMQError, SystemBusy, Unavailable
+from minimq_common.errors import Closed, MinimqError, SystemBusy, Unavailable
 from minimq_common.wire import channels, rpc
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
@@ -47,7 +47,7 @@ def append(connection: Connection, stream: AppendStream, topic: str, body: bytes
     data = builder.build(1, next(PRODUCERS), 0)
     answer: Future[broker_pb2.AppendResult] = Future()
 
-    def receive(result: broker_pb2.AppendResult | None, error: MiniMQError | None) -> None:
+    def receive(result: broker_pb2.AppendResult | None, error: MinimqError | None) -> None:
         if result is not None:
             answer.set_result(result)
         else:
@@ -56,7 +56,7 @@ def append(connection: Connection, stream: AppendStream, topic: str, body: bytes
     def begin() -> None:
         try:
             stream.append(MessageQueue(topic, "broker-a", 0), data, receive)
-        except MiniMQError as error:
+        except MinimqError as error:
             answer.set_exception(error)
 
     connection.call_soon(begin)
@@ -110,7 +110,7 @@ def test_what_is_under_way_fails_when_the_connection_closes(
 def test_a_stream_tells_its_end_however_soon_its_loop_ends(cluster: LocalCluster) -> None:
     for _ in range(30):
         with contextlib.closing(Connection([cluster.nameserver])) as connection:
-            told: Future[MiniMQError | None] = Future()
+            told: Future[MinimqError | None] = Future()
             Stream(connection, cluster.brokers[0].address, lambda stub: stub.Session, lambda _: None, told.set_result)
         assert isinstance(told.result(30), Unavailable)
 
@@ -167,13 +167,13 @@ def test_a_pull_consumer_without_a_stream_raises_that_until_there_is_one(
         wait_until(lambda: without_busy(lambda: consumer.poll(0.2)))
 
 
-@pytest.mark.parametrize(("balance", "streams"), [("queues", 0), ("queues", 1), ("messages", 0)])
+@pytest.mark.parametrize(("mode", "streams"), [("queues", 0), ("queues", 1), ("work_queue", 0)])
 def test_a_push_consumer_without_a_stream_has_an_error_until_there_is_one(
-    cluster: LocalCluster, topic: str, balance: Balance, streams: int, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, topic: str, mode: Mode, streams: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
         Cluster(cluster.nameserver) as shared,
-        PushConsumer(shared, group=topic, balance=balance, wait_s=1.0, start_timeout_s=600) as consumer,
+        PushConsumer(shared, group=topic, mode=mode, wait_s=1.0, start_timeout_s=600) as consumer,
     ):
         consumer.subscribe(topic)
         with monkeypatch.context() as patched:

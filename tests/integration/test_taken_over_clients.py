@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from minimq import LocalCluster, Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from minimq import LocalCluster, Message, Producer, PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
@@ -40,7 +40,7 @@ class Pull:
 class Work(Pull):
     """A consumer of a work queue."""
 
-    made = SimpleConsumer
+    made = WorkQueueConsumer
 
     def has(self, body: bytes) -> bool:
         messages = self.consumer.receive(10, timeout=0.1)
@@ -73,7 +73,7 @@ class PushWork(Push):
     """A push consumer of a work queue."""
 
     def made(self, *arguments: Any, **options: Any) -> PushConsumer:  # type: ignore[override]
-        return PushConsumer(*arguments, **options, balance="messages")
+        return PushConsumer(*arguments, **options, mode="work_queue")
 
 
 @pytest.mark.parametrize("kind", [Pull, Work, Push, PushWork])

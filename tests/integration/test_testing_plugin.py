@@ -73,7 +73,7 @@ def test_the_next_test_finds_all_servers_running(users: pytest.Pytester) -> None
     users.makepyfile(
         """
         import pytest
-        from minimq.errors import MiniMQError
+        from minimq.errors import MinimqError
         from program import send
 
         @pytest.fixture(scope="session")

@@ -201,7 +201,7 @@ def test_a_broker_that_goes_and_comes_back_is_seen_without_a_key(own: LocalClust
 
 
 @pytest.mark.fault
-def test_a_cluster_that_is_away_is_told_of_until_it_is_back(own: LocalCluster) -> None:
+def test_a_cluster_that_is_offline_is_told_of_until_it_is_back(own: LocalCluster) -> None:
     [nameserver] = own.nameservers
     with terminal(own.nameserver, columns=60, lines=15) as shown:
         shown.wait_for("flights")

@@ -12,7 +12,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq_broker.backup import copying
-from minimq_common.errors import MiniMQError, SystemBusy, Unavailable
+from minimq_common.errors import MinimqError, SystemBusy, Unavailable
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc
 from support.broker_link import BrokerLink
@@ -37,7 +37,7 @@ def cluster() -> Iterator[LocalCluster]:
         yield made
 
 
-def ended(call: Any) -> MiniMQError:
+def ended(call: Any) -> MinimqError:
     """Return the error by which a stream ends, after what came before."""
     with pytest.raises(grpc.RpcError) as raised:
         for _ in call:

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer, SendReceipt, SimpleConsumer
-from minimq.errors import AccessDenied, Fenced, GroupConflict, HandleExpired, MiniMQError
+from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer, SendReceipt, WorkQueueConsumer
+from minimq.errors import AccessDenied, Fenced, GroupConflict, HandleExpired, MinimqError
 from minimq.sending.receipt import SendStatus
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -106,8 +106,8 @@ def test_a_receipt_handle(world: World) -> None:
     with Producer(world.cluster.nameserver, credentials=world.alice) as producer:
         producer.send(Message(world.topic, b"x"))
 
-    def consumer(credentials: Credentials) -> SimpleConsumer:
-        return SimpleConsumer(world.cluster.nameserver, group=world.group, credentials=credentials)
+    def consumer(credentials: Credentials) -> WorkQueueConsumer:
+        return WorkQueueConsumer(world.cluster.nameserver, group=world.group, credentials=credentials)
 
     with consumer(world.alice) as taker, consumer(world.mallory) as other:
         taker.subscribe(world.topic)
@@ -120,14 +120,14 @@ def test_a_receipt_handle(world: World) -> None:
         second.ack(message.handle)
 
 
-@pytest.mark.parametrize("kind", [PullConsumer, SimpleConsumer])
-def test_a_client_id(world: World, kind: type[PullConsumer] | type[SimpleConsumer]) -> None:
-    def consumer(credentials: Credentials) -> PullConsumer | SimpleConsumer:
+@pytest.mark.parametrize("kind", [PullConsumer, WorkQueueConsumer])
+def test_a_client_id(world: World, kind: type[PullConsumer] | type[WorkQueueConsumer]) -> None:
+    def consumer(credentials: Credentials) -> PullConsumer | WorkQueueConsumer:
         made = kind(world.cluster.nameserver, group=world.group, client_id="worker-0", credentials=credentials)
         made.subscribe(world.topic)
         return made
 
-    def read(consumer: PullConsumer | SimpleConsumer) -> list[bytes]:
+    def read(consumer: PullConsumer | WorkQueueConsumer) -> list[bytes]:
         messages = consumer.poll(0.1) if isinstance(consumer, PullConsumer) else consumer.receive(timeout=0.1)
         return [message.body for message in messages]
 
@@ -194,6 +194,6 @@ def test_a_first_attempt_that_is_answered_as_repeated_is_an_error(world: World) 
         copied = [numbered_batch(first.batch.producer_id, first.batch.sequence + each, b"copy") for each in (1, 2)]
         with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.alice))) as channel:
             append(broker_pb2_grpc.BrokerStub(channel), world.topic, copied)
-        with pytest.raises(MiniMQError, match="another batch with this producer's number"):
+        with pytest.raises(MinimqError, match="another batch with this producer's number"):
             producer.send(Message(world.topic, b"second"))
     assert sorted(world.bodies()) == [b"copy", b"copy", b"first"]

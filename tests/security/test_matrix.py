@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq import Admin, Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy
+from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, SystemBusy
 from minimq_common.security.access_rule import Need, Resource
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import CredentialsArgument
@@ -81,10 +81,10 @@ class Call(NamedTuple):
         return found
 
 
-def outcome(answers: Answers) -> type[MiniMQError] | None:
+def outcome(answers: Answers) -> type[MinimqError] | None:
     """Return the error that a call was answered with, in band or not."""
     for answer in answers:
-        if isinstance(answer, MiniMQError):
+        if isinstance(answer, MinimqError):
             return type(answer)
         for failure in failures(answer):
             return type(rpc.from_failure(failure))

@@ -27,10 +27,10 @@ from minimq import (
     Producer,
     PullConsumer,
     PushConsumer,
-    SimpleConsumer,
+    WorkQueueConsumer,
 )
 from minimq.connection.name_servers import NameServers
-from minimq.errors import MiniMQError, NotAuthenticated
+from minimq.errors import MinimqError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq_broker.backup.copying import take_snapshot
 from minimq_cli.main import main
@@ -83,7 +83,7 @@ def listen(client: Client) -> object:
 
 
 def receive(client: Client) -> object:
-    with SimpleConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+    with WorkQueueConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
         consumer.subscribe("orders")
         return consumer.receive()
 
@@ -99,7 +99,7 @@ def command(*arguments: str) -> Callable[[Client], object]:
         done = CliRunner(env=given).invoke(main, arguments, input="x\n")
         assert done.exit_code in {1, 2}, done.output
         [line, *_] = done.stderr.splitlines()
-        raise MiniMQError(line.removeprefix("error: "))
+        raise MinimqError(line.removeprefix("error: "))
 
     return run
 
@@ -110,7 +110,7 @@ def produce(client: Client) -> object:
     with Minimq(client.nameserver).running("produce", "orders", stdin=subprocess.PIPE, **given) as producing:
         _, said = producing.communicate(b"x\n", timeout=PATIENCE_S)
     [line, *_] = said.decode().splitlines()
-    raise MiniMQError(line.removeprefix("error: "))
+    raise MinimqError(line.removeprefix("error: "))
 
 
 USES = {
@@ -118,7 +118,7 @@ USES = {
     "producer on a loop": send_on_a_loop,
     "pull consumer": poll,
     "push consumer": listen,
-    "simple consumer": receive,
+    "work queue consumer": receive,
     "admin": administer,
     "topic list": command("topic", "list"),
     "produce": produce,
@@ -176,7 +176,7 @@ TOLD = [
 
 @pytest.mark.parametrize(("case", "use"), TOLD)
 def test_a_client_is_told_at_once_what_is_wrong(case: str, use: str, clients: dict[str, Client]) -> None:
-    with pytest.raises(MiniMQError) as raised:
+    with pytest.raises(MinimqError) as raised:
         USES[use](clients[case])
     assert CASES[case] in raised.value.message
     assert "waited" not in raised.value.message
@@ -188,7 +188,7 @@ def test_a_name_server_is_no_broker_to_copy(secure: LocalCluster, tmp_path: Path
     assert security is not None
     copying = take_snapshot(secure.nameserver, tmp_path / "copy", 1 << 20, lambda _start, _end: print, security)
     with pytest.raises(
-        MiniMQError, match=f"^{secure.nameserver} is a name server, not a broker: `minimq cluster status`"
+        MinimqError, match=f"^{secure.nameserver} is a name server, not a broker: `minimq cluster status`"
     ):
         asyncio.run(copying)
 

@@ -96,7 +96,7 @@ def test_a_listener_goes_on_with_its_other_topics_while_one_is_refused(
 
     credentials = Credentials.from_text(mutual(secure, "listener", key))
     with PushConsumer(
-        credentials=credentials, group="g-listener", balance="messages", start="earliest", threads=1, batch_size=1
+        credentials=credentials, group="g-listener", mode="work_queue", start="earliest", threads=1, batch_size=1
     ) as consumer:
         for topic in ("allowed", "refused"):
             consumer.subscribe(topic)

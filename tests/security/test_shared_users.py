@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullConsumer
 from minimq.admin.access_folder import AccessFolder
-from minimq.errors import AccessConflict, AccessDenied, InvalidArgument, MiniMQError
+from minimq.errors import AccessConflict, AccessDenied, InvalidArgument, MinimqError
 from minimq_cli.main import main
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_proto.v1 import broker_pb2
@@ -82,7 +82,7 @@ def test_a_user_may_do_what_the_rules_say_and_no_more_than_that_for_long(two: Lo
             consumer.assign([queue])
             assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"allowed"]
         run(two, "user", "rotate", "eve", "--drop-old", "--to", tmp_path / "later.minimq")
-        with pytest.raises(MiniMQError) as ended:
+        with pytest.raises(MinimqError) as ended:
             producer.send(Message("orders", b"too late"))
         assert "the key in these credentials is not known here, or no longer" in str(ended.value)
     with Producer(credentials=tmp_path / "later.minimq") as producer:

@@ -1,4 +1,4 @@
-"""A broker that is away for a while, and comes back."""
+"""A broker that is offline for a while, and comes back."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
+from minimq import Admin, LocalCluster, Message, MinimqError, Producer
 from pyspark_minimq.errors import MinimqSparkError
 from support.batch_plan import Plan
 from support.client_replicas import bring_back, leave_slaves_alone, send
@@ -42,7 +42,7 @@ def half(two: LocalCluster) -> Iterator[LocalCluster]:
     """The same without broker-a."""
     two.brokers[0].kill()
     with Admin(two.nameserver) as admin:
-        wait_until(lambda: len(admin.away_brokers()) == 1)
+        wait_until(lambda: len(admin.offline_brokers()) == 1)
     yield two
     two.brokers[0].start()
 
@@ -52,10 +52,10 @@ def load(spark: SparkSession, cluster: LocalCluster, **options: str) -> DataFram
     return reader.schema("offset bigint, body binary").load()
 
 
-def test_a_batch_query_does_not_pass_over_a_broker_that_is_away(spark: SparkSession, half: LocalCluster) -> None:
+def test_a_batch_query_does_not_pass_over_a_broker_that_is_offline(spark: SparkSession, half: LocalCluster) -> None:
     with pytest.raises(Exception, match="MinimqSparkError: ") as caught:
         load(spark, half, readTimeout="1s").collect()
-    assert "topic t: broker-a: away since " in str(caught.value)
+    assert "topic t: broker-a: offline since " in str(caught.value)
     assert ", 1 queue not read; start it again, or read the others with failOnDataLoss=false" in str(caught.value)
     assert load(spark, half, failOnDataLoss="false").count() == ON_EACH
 
@@ -110,7 +110,7 @@ def test_a_stream_goes_on_when_its_broker_comes_back_in_time(spark: SparkSession
         assert [body for number in sorted(outage.rows) for body in outage.rows[number]] == sent
 
 
-def test_a_stream_goes_on_while_the_only_name_server_is_away(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_goes_on_while_the_only_name_server_is_offline(spark: SparkSession, tmp_path: Path) -> None:
     with LocalCluster(brokers=1) as own, Producer(own.nameserver) as producer:
         with Admin(own.nameserver) as admin:
             admin.create_topic("t", queues=4)
@@ -142,7 +142,7 @@ def hanging(two: LocalCluster) -> Iterator[LocalCluster]:
     two.server("broker-b").resume()
 
 
-def test_a_broker_that_hangs_is_away_after_the_read_timeout(
+def test_a_broker_that_hangs_is_offline_after_the_read_timeout(
     spark: SparkSession, hanging: LocalCluster, tmp_path: Path
 ) -> None:
     rows: list[int] = []
@@ -169,7 +169,7 @@ def test_a_task_leaves_out_a_broker_that_does_not_answer_any_more(
     server = two.server("broker-b")
     getattr(server, way)()
     try:
-        with pytest.raises((MinimqSparkError, MiniMQError), match="t/broker-b/0 cannot be read from offset 0 on: "):
+        with pytest.raises((MinimqSparkError, MinimqError), match="t/broker-b/0 cannot be read from offset 0 on: "):
             strict.count()
         with caplog.at_level(logging.WARNING):
             assert lenient.count() == ON_EACH
@@ -208,7 +208,7 @@ def test_a_stream_reads_later_what_a_broker_that_hangs_after_the_plan_has(
     assert rows == [2 * ON_EACH]
 
 
-# ---- Spark goes on at slaves while masters are away ---------------------------------------------
+# ---- Spark goes on at slaves while masters are offline ---------------------------------------------
 
 
 COLUMNS = "queue_id int, offset bigint, body binary"

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, PoppedMessage, Producer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, WorkQueueConsumer, WorkQueueMessage
 from support.waiting import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
@@ -119,9 +119,9 @@ def test_each_message_comes_once_and_in_order_also_after_a_restart(
 def test_workers_that_take_messages_one_by_one_and_a_stream_do_not_disturb_each_other(
     streams: Streams, cluster: LocalCluster, producer: Producer, topic: str, admin: Admin
 ) -> None:
-    sink, worked = Sink(), list[PoppedMessage]()
+    sink, worked = Sink(), list[WorkQueueMessage]()
     producer.send_many(numbered(topic, range(500)))
-    with SimpleConsumer(cluster.nameserver, group=f"g-{topic}", invisible_s=600) as worker:
+    with WorkQueueConsumer(cluster.nameserver, group=f"g-{topic}", invisible_s=600) as worker:
         worker.subscribe(topic)
         while len(worked) < 250:
             worked += worker.receive(60)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, MiniMQError, Producer
+from minimq import Admin, LocalCluster, Message, MessageQueue, MinimqError, Producer
 from minimq.connection.connection import BrokerCalls
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
@@ -46,7 +46,7 @@ class Query:
         return {MessageQueue(*part.queue): (part.start, part.end) for part in planned.ranges()}
 
     def refusal(self, *, available_now: bool = False, **options: str) -> str:
-        with pytest.raises((MinimqSparkError, MiniMQError)) as caught:
+        with pytest.raises((MinimqSparkError, MinimqError)) as caught:
             self.run(available_now=available_now, **options)
         assert "\n" not in str(caught.value)
         return str(caught.value)
@@ -121,22 +121,22 @@ def test_the_part_of_one_broker_that_is_deleted_while_nobody_reads(
     assert query.run(topic=topic, failOnDataLoss="false") == {kept: (0, 4)}
 
 
-def test_a_broker_that_is_away_when_a_query_is_started_is_waited_for(tmp_path: Path) -> None:
-    here, away = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
+def test_a_broker_that_is_offline_when_a_query_is_started_is_waited_for(tmp_path: Path) -> None:
+    here, offline = MessageQueue("t", "broker-a", 0), MessageQueue("t", "broker-b", 0)
     with LocalCluster(brokers=2, data_dir=tmp_path) as own, Admin(own.nameserver) as admin:
         query, broker = Query(own.nameserver), own.brokers[1]
         admin.create_topic("t", queues=1)
         with Producer(own.nameserver) as producer:
-            for queue in (here, away):
+            for queue in (here, offline):
                 send(producer, queue, range(10))
-            assert query.run(topic="t") == {here: (0, 10), away: (0, 10)}
-            send(producer, away, range(5))
+            assert query.run(topic="t") == {here: (0, 10), offline: (0, 10)}
+            send(producer, offline, range(5))
             broker.stop()
             wait_until(lambda: len(admin.cluster()) == 1)
             send(producer, here, range(3))
             assert query.run(topic="t", available_now=True, readTimeout="1s") == {here: (10, 13)}
             broker.start()
-            assert query.run(topic="t", available_now=True) == {away: (10, 15)}
+            assert query.run(topic="t", available_now=True) == {offline: (10, 15)}
 
 
 @pytest.mark.parametrize("by_queue", [False, True])

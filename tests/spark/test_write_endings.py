@@ -187,7 +187,7 @@ def test_a_version_that_goes_back_is_refused(there: Cluster, app: str) -> None:
     assert there.stored() == list(range(10))
 
 
-def test_a_broker_that_is_away_at_the_commit(tmp_path: Path, app: str) -> None:
+def test_a_broker_that_is_offline_at_the_commit(tmp_path: Path, app: str) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=2)

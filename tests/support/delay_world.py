@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 
-from minimq import LocalCluster, Message, MiniMQError, Producer, RecallResult, SendReceipt
+from minimq import LocalCluster, Message, MinimqError, Producer, RecallResult, SendReceipt
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -34,7 +34,7 @@ class DelayWorld:
         self.receipts: dict[bytes, SendReceipt] = {}
         #: Results of recalls that were answered; None for one that may have happened or not.
         self.recalls: dict[bytes, RecallResult | None] = {}
-        self.failures: list[MiniMQError] = []
+        self.failures: list[MinimqError] = []
         self._threads = [
             threading.Thread(target=self._run, args=(random.Random(seed), bulk), name=f"delays-{bulk}")
             for seed, bulk in zip(self._seeds, (1, 8, 200), strict=True)
@@ -96,7 +96,7 @@ class DelayWorld:
                 for message, future in futures:
                     try:
                         self.receipts[message.body] = future.result(PATIENCE_S)
-                    except MiniMQError as error:
+                    except MinimqError as error:
                         self.failures.append(error)
                 chosen = [message for message in messages if message.recallable and chance.random() < 0.5]
                 time.sleep(chance.choice((0.0, 0.01, 0.5)))
@@ -119,5 +119,5 @@ class DelayWorld:
         self.recalls[body] = None
         try:
             self.recalls[body] = producer.recall(receipt.recall_handle)
-        except MiniMQError as error:
+        except MinimqError as error:
             self.failures.append(error)

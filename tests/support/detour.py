@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from minimq import Admin, PullConsumer, PushConsumer, SimpleConsumer
+from minimq import Admin, PullConsumer, PushConsumer, WorkQueueConsumer
 
 if TYPE_CHECKING:
     from minimq_common.wire.channels import _Channel
     from minimq_proto.v1.broker_pb2_grpc import BrokerAsyncStub
 
 
-def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer | Admin, ways: Mapping[str, str]) -> None:
+def lead(consumer: PullConsumer | PushConsumer | WorkQueueConsumer | Admin, ways: Mapping[str, str]) -> None:
     """Let a consumer that has not begun, or an `Admin`, reach brokers through something that passes everything on.
 
     Args:
@@ -24,7 +24,7 @@ def lead(consumer: PullConsumer | PushConsumer | SimpleConsumer | Admin, ways: M
     elif isinstance(consumer, Admin):
         client = consumer._masters.calls
     else:
-        client = consumer._client if isinstance(consumer, SimpleConsumer) else consumer._reader._client
+        client = consumer._client if isinstance(consumer, WorkQueueConsumer) else consumer._reader._client
     channels = client.connection._broker_channels
     straight = channels._open  # for calls and streams
 

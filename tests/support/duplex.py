@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 
 import grpc
 
-from minimq_common.errors import InternalError, MiniMQError, Unavailable
+from minimq_common.errors import InternalError, MinimqError, Unavailable
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.rpc import from_rpc_error
 
@@ -36,7 +36,7 @@ class Duplex(Generic[Request, Response]):
         method: Callable[..., Any],
         peer: str,
         on_response: Callable[[Response], None],
-        on_end: Callable[[MiniMQError | None], None],
+        on_end: Callable[[MinimqError | None], None],
     ) -> None:
         self._peer = peer
         self._on_response = on_response
@@ -79,7 +79,7 @@ class Duplex(Generic[Request, Response]):
         except Exception:
             log.exception("the end of a stream was not taken in peer=%s", self._peer)
 
-    def _read(self) -> MiniMQError | None:
+    def _read(self) -> MinimqError | None:
         """Hand out all answers; return why there are no more."""
         responses: Iterator[Response] = self._call
         while True:

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from minimq import (
-    COMMIT,
     Admin,
     Cluster,
     ConsumeResult,
@@ -25,8 +24,9 @@ from minimq import (
     Producer,
     PullConsumer,
     PushConsumer,
-    SimpleConsumer,
     TransactionalProducer,
+    TransactionResolution,
+    WorkQueueConsumer,
     aio,
 )
 
@@ -47,16 +47,18 @@ def opened(nameserver: str) -> dict[str, Any]:
     pull.poll(0.0)  # its message is to be committed
     push = [
         PushConsumer(nameserver, group=f"{TOPIC}-push"),
-        PushConsumer(nameserver, group=f"{TOPIC}-work", balance="messages"),
+        PushConsumer(nameserver, group=f"{TOPIC}-work", mode="work_queue"),
     ]
     for each in push:
         each.subscribe(TOPIC)
         each.start(lambda _: ConsumeResult.SUCCESS)
-    simple = SimpleConsumer(nameserver, group=f"{TOPIC}-simple")
+    simple = WorkQueueConsumer(nameserver, group=f"{TOPIC}-simple")
     simple.subscribe(TOPIC)
     while not simple.receive(1):
         pass
-    transactional = TransactionalProducer(nameserver, group=f"{TOPIC}-shop", check=lambda _: COMMIT)
+    transactional = TransactionalProducer(
+        nameserver, group=f"{TOPIC}-shop", check=lambda _: TransactionResolution.COMMIT
+    )
     with transactional.transaction() as transaction:
         transaction.send(Message(TOPIC, b"ristretto"))
     admin = Admin(nameserver)
@@ -81,11 +83,13 @@ async def opened_for_asyncio(nameserver: str) -> dict[str, Any]:
         return ConsumeResult.SUCCESS
 
     await push.start(listen)
-    simple = aio.SimpleConsumer(nameserver, group=f"{TOPIC}-aio-simple")
+    simple = aio.WorkQueueConsumer(nameserver, group=f"{TOPIC}-aio-simple")
     simple.subscribe(TOPIC)
     while not await simple.receive(1):
         pass
-    transactional = aio.TransactionalProducer(nameserver, group=f"{TOPIC}-aio-shop", check=lambda _: COMMIT)
+    transactional = aio.TransactionalProducer(
+        nameserver, group=f"{TOPIC}-aio-shop", check=lambda _: TransactionResolution.COMMIT
+    )
     async with transactional.transaction() as transaction:
         await transaction.send(Message(TOPIC, b"ristretto"))
     admin = aio.Admin(nameserver)

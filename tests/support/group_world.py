@@ -16,7 +16,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from minimq.rebalance import allocate_group, allocation, uses_owners
+from minimq.rebalance import allocate_group, allocation_strategy, uses_owners
 from minimq_common.model import MessageQueue
 from support.simulated_broker import SimulatedBroker
 from support.simulated_member import SimulatedMember
@@ -47,7 +47,7 @@ class World:
         self.now = self._noted_at = 1000.0
         self.chance = chance
         self.times = times
-        self.strategy = allocation(strategy)
+        self.strategy = allocation_strategy(strategy)
         self.trace: list[str] = []
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()

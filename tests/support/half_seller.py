@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 
-from minimq import COMMIT, ROLLBACK, Message, TransactionalProducer, TransactionResolution
-from minimq.errors import MiniMQError
+from minimq import Message, TransactionalProducer, TransactionResolution
+from minimq.errors import MinimqError
 
 GROUP = "sellers"
 
@@ -34,7 +34,7 @@ def sold(database: Path) -> dict[str, int]:
 def check(database: Path, message: Message) -> TransactionResolution:
     with closing(sqlite3.connect(database)) as db:
         row = db.execute("SELECT 1 FROM sold WHERE id = ?", (message.keys[0],)).fetchone()
-    return COMMIT if row else ROLLBACK
+    return TransactionResolution.COMMIT if row else TransactionResolution.ROLLBACK
 
 
 def sell(producer: TransactionalProducer, topic: str, db: sqlite3.Connection, chance: random.Random) -> None:
@@ -58,7 +58,7 @@ def main() -> None:
         TransactionalProducer(nameserver, group=GROUP, check=partial(check, Path(database))) as producer,
     ):
         while True:
-            with suppress(MiniMQError):  # a broker is away: the check decides
+            with suppress(MinimqError):  # a broker is offline: the check decides
                 sell(producer, topic, db, chance)
 
 

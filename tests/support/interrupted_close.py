@@ -14,7 +14,7 @@ from typing import Any
 from minimq import ConsumeResult, PushConsumer, ReceivedMessage
 
 
-def main(nameserver: str, topic: str, group: str, balance: Any) -> None:
+def main(nameserver: str, topic: str, group: str, mode: Any) -> None:
     forever = threading.Event()
 
     def listen(_: list[ReceivedMessage]) -> ConsumeResult:
@@ -22,7 +22,7 @@ def main(nameserver: str, topic: str, group: str, balance: Any) -> None:
         forever.wait()
         return ConsumeResult.SUCCESS
 
-    with PushConsumer(nameserver, group=group, balance=balance, threads=1, batch_size=1) as consumer:
+    with PushConsumer(nameserver, group=group, mode=mode, threads=1, batch_size=1) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
         forever.wait()

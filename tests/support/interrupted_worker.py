@@ -14,7 +14,7 @@ import signal
 import sys
 from types import FrameType
 
-from minimq import SimpleConsumer
+from minimq import WorkQueueConsumer
 
 #: Seconds of real time between two signals, at most: about as long as a take that finds a message.
 _LONGEST_S = 0.002
@@ -38,7 +38,7 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
 
     faulthandler.dump_traceback_later(60, exit=True)
     signal.signal(signal.SIGALRM, interrupt)
-    consumer = SimpleConsumer(nameserver, group=group, invisible_s=1)
+    consumer = WorkQueueConsumer(nameserver, group=group, invisible_s=1)
     consumer.subscribe(topic)
     consumer.receive(1, timeout=30)
     signal.setitimer(signal.ITIMER_REAL, _LONGEST_S)

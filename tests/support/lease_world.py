@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from minimq_broker.replication.in_sync import InSync, InSyncLimits
 from minimq_broker.replication.term_lease import Confirmations, TermLease
-from minimq_common.errors import MiniMQError, TermEnding
+from minimq_common.errors import MinimqError, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
@@ -221,7 +221,7 @@ class LeaseWorld:
         assert self.table is not None
         try:
             record = self.table.change_in_sync(known, wanted)
-        except MiniMQError:
+        except MinimqError:
             return
         self.decide(record)
         self.carry(CONTROLLER, replica.replica_id, lambda: self.changed(replica, number, record))
@@ -444,7 +444,7 @@ class LeaseWorld:
 
     def promote(self, replica: Replica) -> None:
         if self.table is not None:
-            with contextlib.suppress(MiniMQError):
+            with contextlib.suppress(MinimqError):
                 self.decide(self.table.promote(KEY, replica.replica_id, unclean=False, now=self.now))
                 self.say(f"promote {replica.replica_id}")
 

@@ -14,7 +14,7 @@ from typing import Any
 import grpc
 
 from minimq import Credentials, LocalCluster, Message, Producer
-from minimq.errors import MiniMQError
+from minimq.errors import MinimqError
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire import rpc
@@ -40,7 +40,7 @@ class Stream:
         self._requests.put(request)
         self._answers = call(iter(self._requests.get, None), timeout=10 * PATIENCE_S)
         self.said: list[Any] = []
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         self.ended_at = math.inf
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
@@ -141,7 +141,7 @@ class Sending:
         #: When the batches of about the last second were acknowledged.
         self._acknowledged: deque[float] = deque(maxlen=1 + per_second // _BATCH)
         self.sent = 0
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -160,7 +160,7 @@ class Sending:
                 try:
                     self.sent += len(producer.send_many([Message(TOPIC, b"x")] * _BATCH))
                     self._acknowledged.append(time.monotonic())
-                except MiniMQError as error:
+                except MinimqError as error:
                     self.error = error
 
     def stop(self) -> None:

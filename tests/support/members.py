@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from minimq import MessageQueue, MiniMQError, PullConsumer
+from minimq import MessageQueue, MinimqError, PullConsumer
 from minimq_common.errors import TopicNotFound
 
 
@@ -51,7 +51,7 @@ class Member:
         self.consumer = PullConsumer(nameserver, group=group, **options)
         prepare(self.consumer)
         self.consumer.subscribe(topic)
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         self._log = log
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"member-{self.consumer.client_id}")
@@ -81,7 +81,7 @@ class Member:
                         self._log.add(message.queue, message.queue_offset)
                 except TopicNotFound as error:  # once, if it is not made anew quickly: reading goes on when it is
                     self.error = error
-        except MiniMQError as error:
+        except MinimqError as error:
             self.error = error
         finally:
             self.consumer.close()

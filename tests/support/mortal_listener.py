@@ -18,7 +18,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from minimq import ConsumeResult, PushConsumer, ReceivedMessage, SimpleConsumer, aio
+from minimq import ConsumeResult, PushConsumer, ReceivedMessage, WorkQueueConsumer, aio
 
 _ended = threading.Event()
 
@@ -52,7 +52,7 @@ async def _listen_on_loop(nameserver: str, topic: str, log: Path, options: dict[
 
 def _receive(nameserver: str, topic: str, log: Path, options: dict[str, Any]) -> None:
     """Receive in several threads, each of which acknowledges what it has before it receives more."""
-    with SimpleConsumer(nameserver, group=topic, **options) as consumer:
+    with WorkQueueConsumer(nameserver, group=topic, **options) as consumer:
         consumer.subscribe(topic)
 
         def receive() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from minimq.connection.away import ClusterView, ConflictReport, view_from_wire
 from minimq.connection.client import ClusterClient
-from minimq_common.model import AwayBroker, BrokerData, TopicRoute
+from minimq.connection.offline_brokers import ClusterView, ConflictReport, view_from_wire
+from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
 from minimq_proto.v1 import nameserver_pb2
 
 
@@ -30,8 +30,8 @@ class NameServerClient:
     def brokers(self) -> list[BrokerData]:
         return self._client.wait(lambda: self._servers.cluster(self._timeout_s))
 
-    def away(self) -> list[AwayBroker]:
-        return self._client.wait(self._servers.away)
+    def offline(self) -> list[OfflineBroker]:
+        return self._client.wait(self._servers.offline)
 
     def forget(self, broker_name: str) -> bool:
         return self._client.wait(lambda: self._servers.forget(broker_name, self._timeout_s))

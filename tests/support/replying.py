@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minimq import PushConsumer, ReceivedMessage, Reply
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 
 _numbers = itertools.count(1)
 
@@ -27,13 +27,13 @@ def service(
     topic: str,
     listener: Callable[[list[ReceivedMessage]], Any] = echo,
     *,
-    balance: Balance = "messages",
+    mode: Mode = "work_queue",
     group: str = "",
     **options: Any,
 ) -> Iterator[PushConsumer]:
     """Answer what is asked in a topic by a listener."""
     name = group or f"service-{next(_numbers)}-{topic}"[:100]
-    with PushConsumer(nameserver, group=name, balance=balance, **options) as consumer:
+    with PushConsumer(nameserver, group=name, mode=mode, **options) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
         yield consumer

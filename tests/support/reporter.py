@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from minimq_broker.replication.controller import Controller
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.loop_thread import LoopThread
 
@@ -33,7 +33,7 @@ class Reporter:
         self.answer: ReplicaSet | None = None
         self.answered: ReplicaReport | None = None
         self.answered_at = 0.0
-        self.errors: list[MiniMQError] = []
+        self.errors: list[MinimqError] = []
         #: Each term that it led, with the time at which it learned of that.
         self.led: dict[int, float] = {}
         self._loop = loop
@@ -83,7 +83,7 @@ class Reporter:
             said, sent_at = replace(self.report, known=self.record), time.monotonic()
             try:
                 answer = await self.controller.report(said, wait_s=0.2)
-            except MiniMQError as error:
+            except MinimqError as error:
                 self.errors.append(error)
                 await asyncio.sleep(0.05)
                 continue

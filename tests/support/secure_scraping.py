@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from minimq.errors import MiniMQError
+from minimq.errors import MinimqError
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
@@ -44,7 +44,7 @@ def client_context(trust: Trust, folder: Path) -> ssl.SSLContext:
     return context
 
 
-def check_health(address: str, trust: Trust | None) -> MiniMQError | None:
+def check_health(address: str, trust: Trust | None) -> MinimqError | None:
     with rpc.open_channel(address, trust) as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)

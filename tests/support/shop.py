@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from minimq import (
-    UNKNOWN,
     Admin,
     Message,
     Producer,
     PullConsumer,
-    SimpleConsumer,
     TransactionalProducer,
     TransactionResolution,
+    WorkQueueConsumer,
 )
 from support.waiting import wait_until
 
@@ -134,13 +133,13 @@ def _share(members: Sequence[PullConsumer]) -> bool:
     return min(held) == max(held) > 0
 
 
-def _worker(nameserver: str, group: str, topic: str) -> SimpleConsumer:
-    worker = SimpleConsumer(nameserver, group=group)
+def _worker(nameserver: str, group: str, topic: str) -> WorkQueueConsumer:
+    worker = WorkQueueConsumer(nameserver, group=group)
     worker.subscribe(topic)
     return worker
 
 
-def _give_up(till: SimpleConsumer) -> None:
+def _give_up(till: WorkQueueConsumer) -> None:
     """Have the till take all payments, and refuse those whose amount is no number."""
     seen = 0
     while seen < len(AMOUNTS):
@@ -154,4 +153,4 @@ def _give_up(till: SimpleConsumer) -> None:
 
 
 def _unknown(_message: Message) -> TransactionResolution:
-    return UNKNOWN
+    return TransactionResolution.UNKNOWN

@@ -13,7 +13,7 @@ import json
 import sys
 import threading
 
-from minimq import Cluster, SimpleConsumer
+from minimq import Cluster, WorkQueueConsumer
 
 
 def main(nameserver: str, topic: str, group: str, count: str) -> None:
@@ -22,7 +22,7 @@ def main(nameserver: str, topic: str, group: str, count: str) -> None:
     done: list[list[int]] = [[] for _ in range(int(count))]
 
     def work(cluster: Cluster, mine: list[int]) -> None:
-        with SimpleConsumer(cluster, group=group, prefetch_messages=0) as consumer:
+        with WorkQueueConsumer(cluster, group=group, prefetch_messages=0) as consumer:
             consumer.subscribe(topic)
             while not is_over.is_set():
                 messages = consumer.receive(5, timeout=3)  # a hundred look for the brokers at once

@@ -16,7 +16,7 @@ import minimq
 import minimq.aio
 import minimq.schemas
 import pyspark_minimq
-from minimq import ConsumerOptions, MiniMQError, ProducerOptions, errors
+from minimq import ConsumerOptions, MinimqError, ProducerOptions, errors
 from minimq.admin.operation import operations_of
 from minimq_broker.options import BrokerOptions
 from minimq_cli import main as client
@@ -63,7 +63,7 @@ def test_the_versions_are_those_that_packages_ask_for() -> None:
 
 #: Base classes, and errors that only servers see.
 UNTOLD = {
-    *("MiniMQError", "UsageError", "ServerError", "TransportError", "StoreError", "DamagedMessages"),
+    *("MinimqError", "UsageError", "ServerError", "TransportError", "StoreError", "DamagedMessages"),
     *("StaleTerm", "TermEnding", "ReplicaSetChanged", "CopyNeeded", "CopyInterrupted"),
 }
 
@@ -71,7 +71,7 @@ UNTOLD = {
 def test_troubleshooting_tells_what_each_error_means() -> None:
     rows = re.findall(r"^\| (`[A-Z]\w+`[^|]*) \|", text_of("docs/troubleshooting.md"), re.MULTILINE)
     told = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
-    classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, MiniMQError)}
+    classes = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, MinimqError)}
     assert told == classes - UNTOLD
 
 
@@ -142,7 +142,8 @@ def test_pages_name_what_a_package_exports(module: ModuleType) -> None:
 
 
 @for_each(
-    "kind", [minimq.Producer, minimq.PullConsumer, minimq.PushConsumer, minimq.SimpleConsumer, minimq.PoppedMessage]
+    "kind",
+    [minimq.Producer, minimq.PullConsumer, minimq.PushConsumer, minimq.WorkQueueConsumer, minimq.WorkQueueMessage],
 )
 def test_pages_name_what_a_class_has(kind: type) -> None:
     pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))

@@ -28,10 +28,10 @@ PRINTED = {
         "error GROUP_NOT_FOUND",
         "writable {'broker-a'}",
         "brokers ['broker-a', 'broker-b'] []",
-        "away []",
+        "offline []",
         "answered True",
         "not changed on ['broker-b']",
-        "refused topic orders was not deleted: broker-b is away since ...",
+        "refused topic orders was not deleted: broker-b is offline since ...",
     ],
     "arrow": [
         "stored 3",

@@ -30,7 +30,7 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
-    MiniMQError,
+    MinimqError,
     Producer,
     ProducerOptions,
     PullConsumer,
@@ -43,7 +43,7 @@ from minimq import (
 )
 
 
-def told(receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+def told(receipt: SendReceipt | None, error: MinimqError | None) -> None:
     print(receipt.queue_offset if receipt is not None else error)
 
 

@@ -136,7 +136,7 @@ REACHED = {
         "topics with a route": NAMESERVER + "test_there_are_no_more_topics_than_there_is_room_for",
         "topics of all brokers": NAMESERVER + "test_all_brokers_together_carry_no_more_than_there_is_room_for",
         "registered brokers": NAMESERVER + "test_there_are_no_more_brokers_than_there_is_room_for",
-        "topics of brokers that are away": NAMESERVER
+        "topics of brokers that are offline": NAMESERVER
         + "test_brokers_that_went_are_forgotten_when_they_have_too_many_topics",
         "clients that watch": "integration/nameserver/test_hostile_requests.py::"
         "test_a_watcher_without_a_place_is_told_to_come_back",

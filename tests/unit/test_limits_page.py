@@ -146,7 +146,7 @@ def seconds(*options: str) -> str:
         ("Per name server", "topics with a route", f"{bounds.MAX_ROUTED_TOPICS:,}"),
         ("Per name server", "topics of all brokers", f"{bounds.MAX_CARRIED:,}"),
         ("Per name server", "registered brokers", f"{bounds.MAX_REGISTERED_BROKERS:,}"),
-        ("Per name server", "topics of brokers that are away", f"{bounds.MAX_AWAY_TOPICS:,}"),
+        ("Per name server", "topics of brokers that are offline", f"{bounds.MAX_OFFLINE_TOPICS:,}"),
         ("Per name server", "clients that watch routes", f"{bounds.MAX_WATCHERS:,}"),
         ("Per name server", "topics that one client watches", f"{protocol_bounds.MAX_WATCHED:,}"),
         ("Per name server", "topics that all clients watch", f"{bounds.MAX_WATCHED_BY_ALL:,}"),

@@ -19,13 +19,13 @@ from minimq import ConsumeResult, MessageQueue
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptors
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
-from minimq.features.listeners import listener_calls, popped_source
+from minimq.features.listeners import listener_calls, work_queue_source
 from minimq.features.listeners import listener_runner as running
 from minimq.features.listeners.listener import ListenerAdapter, ListenerCalls
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.popped_source import PoppedDelivery, PoppedSource
-from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.listeners.work_queue_source import WorkQueueDelivery, WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_broker.features.work_queues.pop_clients import settle_step
 from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch
@@ -79,13 +79,13 @@ class Broker:
         self.handed_out = self.kept = 0
         self.is_done = asyncio.Event()
 
-    def take(self, client: str) -> list[PoppedMessage]:
+    def take(self, client: str) -> list[WorkQueueMessage]:
         step = PopStep(1, KEY, Take(client, 1, self._clock.after_ms(round(INVISIBLE_S * 1000))), (0, 1))
         epoch = self._decide(step)
         self.handed_out += len(step.runs)
-        return [PoppedMessage(BATCH, 0, b"job", None, run.tries, epoch, KEY.group) for run in step.runs]
+        return [WorkQueueMessage(BATCH, 0, b"job", None, run.tries, epoch, KEY.group) for run in step.runs]
 
-    def settle(self, message: PoppedMessage, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
+    def settle(self, message: WorkQueueMessage, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
         settle = broker_pb2.PopSettle(
             id=1, topic="jobs", epoch=message.epoch, spans=[0, 1], outcome=outcome, duration_ms=duration_ms
         )
@@ -126,12 +126,12 @@ class Link:
     def refused_s() -> float:
         return 0.0
 
-    async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[PoppedMessage]) -> None:
+    async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[WorkQueueMessage]) -> None:
         into += await self._ask(partial(self._broker.take, self.client_id), loses=False)
         if not into:
             await asyncio.sleep(POLL_S)
 
-    async def settle(self, messages: Sequence[PoppedMessage], how: Settlement) -> None:
+    async def settle(self, messages: Sequence[WorkQueueMessage], how: Settlement) -> None:
         for message in messages:
             await self._ask(partial(self._broker.settle, message, how.outcome, how.duration_ms))
 
@@ -171,9 +171,9 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
         options = ConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
         link = partial(Link, broker, chance, name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(popped_source, "SimpleReader", lambda *_, made=link: made())
-            source = PoppedSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
-        runner: ListenerRunner[PoppedDelivery] = ListenerRunner(source, calls.threads, options)
+            patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link: made())
+            source = WorkQueueSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
+        runner: ListenerRunner[WorkQueueDelivery] = ListenerRunner(source, calls.threads, options)
 
         async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:
             [message] = messages
@@ -195,7 +195,7 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
 ) -> None:
     loop, chance = VirtualLoop(), random.Random(SEED)
     clocks = Clocks(loop)
-    for module in (running, popped_source, listener_calls, pop_clock):
+    for module in (running, work_queue_source, listener_calls, pop_clock):
         monkeypatch.setattr(module, "time", clocks)
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:

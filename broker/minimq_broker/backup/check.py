@@ -28,7 +28,7 @@ from minimq_broker.state.producers import Place, ProducerTable
 from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.errors import CorruptEntry, MinimqError, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, check_file
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.words import count_of
@@ -219,7 +219,7 @@ class _LogWalk:
                     RecordBatch(data).check_values()
                 elif header.kind == EntryKind.FACT:
                     self._atomic_end = max(self._atomic_end, self.position + atomic_size(entry))
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._find(segment, position, error.message)
         return rows
 

@@ -15,7 +15,7 @@ from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
 from minimq_broker.features.delayed.delays import Delay
 from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_common.batch import header as batch
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, Unavailable
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, Unavailable
 from minimq_common.security.caller import ANY_CALLER, Caller, current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
@@ -125,7 +125,7 @@ class AppendService:
                 job.times = None if job.traced_by is None else JobTimes()
             if not self._engine.writes.offer(job):
                 return job
-        except MiniMQError as error:
+        except MinimqError as error:
             answers.refuse(request.request_id, error)
         answers.expected += 1
         return None
@@ -133,7 +133,7 @@ class AppendService:
     async def _wait_for_room(self, job: AppendJob, answers: AppendAnswers) -> None:
         try:
             await self._engine.writes.append(job)
-        except MiniMQError as error:
+        except MinimqError as error:
             answers.refuse(job.request_id, error)
         # Not before: a batch that waits for room when the broker stops is not written, and gets no answer.
         answers.expected += 1
@@ -171,7 +171,7 @@ class AppendAnswers(AnswerStream):
         self.expected += 1
         self.add(broker_pb2.AppendResult(request_id=piece_id))
 
-    def refuse(self, request_id: int, error: MiniMQError) -> None:
+    def refuse(self, request_id: int, error: MinimqError) -> None:
         """Queue an error as the answer to a request."""
         self._engine.counters.refused[error.code] += 1
         self._engine.refusals.note(error)

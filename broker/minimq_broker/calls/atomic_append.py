@@ -20,7 +20,7 @@ from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
 from minimq_broker.features.work_queues.popping import PopService
 from minimq_broker.groups.offsets import OffsetService
-from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MiniMQError
+from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.names import check_group, dead_letter_topic
 from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
@@ -76,7 +76,7 @@ class AtomicAppendService:
                 else:
                     job = self._atomic_job(append, answers)
                     await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._refuse(append.request_id, error, answers)
             answers.expected += 1
 
@@ -85,8 +85,8 @@ class AtomicAppendService:
             raise InvalidArgument("the end of a transaction with half messages has no batches and no progress")
         request_id = append.request_id  # so that the job does not keep the request in memory
 
-        def done(outcome: HalfOutcome | MiniMQError) -> None:
-            if isinstance(outcome, MiniMQError):
+        def done(outcome: HalfOutcome | MinimqError) -> None:
+            if isinstance(outcome, MinimqError):
                 self._refuse(request_id, outcome, answers)
             else:
                 stands = halves_pb2.HalfOutcome.ValueType(outcome)
@@ -94,7 +94,7 @@ class AtomicAppendService:
 
         self._halves.end(append.end, done)
 
-    def _refuse(self, request_id: int, error: MiniMQError, answers: AnswerStream) -> None:
+    def _refuse(self, request_id: int, error: MinimqError, answers: AnswerStream) -> None:
         self._engine.counters.refused[error.code] += 1
         self._engine.refusals.note(error)
         answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, failure=rpc.to_failure(error)))
@@ -148,7 +148,7 @@ class AtomicAppendService:
                 job.offsets, job.begins = self._offsets.checked(progress.commit), tuple(progress.begins)
             if progress.settles:
                 job.settles = self._settles(check_group(progress.group), progress)
-        except MiniMQError as error:
+        except MinimqError as error:
             if not job.batches:
                 raise
             job.refusal = error

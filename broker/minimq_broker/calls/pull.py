@@ -18,7 +18,7 @@ from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.state.state import QueueKey
-from minimq_common.errors import CorruptEntry, MiniMQError, OffsetOutOfRange, SystemBusy, TopicRecreated
+from minimq_common.errors import CorruptEntry, MinimqError, OffsetOutOfRange, SystemBusy, TopicRecreated
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
 from minimq_common.wire.bound_check import check_bounds
@@ -81,7 +81,7 @@ class PullService:
                 if len(pulls) >= MAX_PULLS:
                     raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
                 check_bounds(request)
-            except MiniMQError as error:
+            except MinimqError as error:
                 await pull.fail(error)  # no task: until the client reads the refusal, it cannot send more pulls
                 continue
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
@@ -142,7 +142,7 @@ class _Pull:
             log.error("pull: cannot read %s error=%s", where, error.message)
             told = error.with_message(f"{where} cannot be read: {error.message}")
             await self.fail(told, next_offset=error.next_offset or 0)
-        except MiniMQError as error:
+        except MinimqError as error:
             await self.fail(error)
         except (lmdb.Error, struct.error) as error:
             where = self._where

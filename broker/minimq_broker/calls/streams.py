@@ -14,7 +14,7 @@ import grpc.aio
 from google.protobuf import message
 from google.protobuf.message import DecodeError
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
@@ -142,7 +142,7 @@ class AnswerStream:
             await asyncio.wait((self._step,))
             self._end_write()
 
-    def end(self, error: MiniMQError) -> None:
+    def end(self, error: MinimqError) -> None:
         """End the stream with an error, without the queued answers."""
         self._end(error)
 
@@ -279,7 +279,7 @@ class Streams:
 
     def _received(self, task: asyncio.Task[None]) -> None:
         self._receivers.discard(task)
-        if task.cancelled() or isinstance(task.exception(), MiniMQError | DecodeError):  # reported to the client
+        if task.cancelled() or isinstance(task.exception(), MinimqError | DecodeError):  # reported to the client
             return
         if task.exception() is not None:
             log.warning("stream: ended by an error name=%s error=%r", task.get_name(), task.exception())
@@ -288,5 +288,5 @@ class Streams:
 def raise_failure(receiver: asyncio.Task[None]) -> None:
     """Raise the error that ended a receiver, if it must be reported to the client."""
     failure = None if receiver.cancelled() or not receiver.done() else receiver.exception()
-    if isinstance(failure, MiniMQError | DecodeError):
+    if isinstance(failure, MinimqError | DecodeError):
         raise failure

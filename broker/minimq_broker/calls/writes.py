@@ -16,7 +16,7 @@ from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, FactJo
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import Fact, RouteFact
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.errors import MiniMQError, SystemBusy
+from minimq_common.errors import MinimqError, SystemBusy
 
 if TYPE_CHECKING:
     from minimq_broker.calls.engine import Engine
@@ -29,7 +29,7 @@ Written = TypeVar("Written", bound=Job)
 
 
 #: Returns why writes may not be accepted or acknowledged now, or None. May be stricter with `to_sender`, for batches.
-WriteRefusal = Callable[..., MiniMQError | None]
+WriteRefusal = Callable[..., MinimqError | None]
 
 
 class Writes:

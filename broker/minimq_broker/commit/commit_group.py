@@ -43,7 +43,7 @@ from minimq_common.errors import (
     CorruptEntry,
     Fenced,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     QueueNotFound,
     StaleSequence,
     StoreError,
@@ -68,7 +68,7 @@ class LostBatch(NamedTuple):
 class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state.
 
-    A job adds all its entries or, if it is refused by a `MiniMQError`, none.
+    A job adds all its entries or, if it is refused by a `MinimqError`, none.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CommitGroup:
         now_ms: int,
         *,
         ahead: bool = False,
-        refusal: MiniMQError | None = None,
+        refusal: MinimqError | None = None,
         staging: StagingLimits | None = None,
         delays: DelayLimits | None = None,
     ) -> None:

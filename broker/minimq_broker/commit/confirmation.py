@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from minimq_broker.commit.jobs import Job, Notify
 from minimq_broker.state.state import QueueEnd, QueueKey
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 
 class _UnconfirmedGroup(NamedTuple):
@@ -98,7 +98,7 @@ class Confirmation:
             self._changed.notify_all()
         self._tell(*released)
 
-    def refuse(self, reason: Callable[[], MiniMQError], before: float = float("inf")) -> None:
+    def refuse(self, reason: Callable[[], MinimqError], before: float = float("inf")) -> None:
         """Answer all jobs added before a monotonic time with an error. Their entries may still be confirmed."""
         refused: list[Job] = []
         with self._changed:

@@ -16,7 +16,7 @@ from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import Fact, OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch.header import Header
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
@@ -31,7 +31,7 @@ def _ignore(_: object) -> None:
 class Job:
     """A unit of work for the writer, which sets `error` or the results and passes the job to `Notify`."""
 
-    error: MiniMQError | None = field(default=None, init=False)
+    error: MinimqError | None = field(default=None, init=False)
     #: Called on the event loop when the job is finished.
     done: Callable[[Any], object] = field(default=_ignore, kw_only=True)
 
@@ -53,7 +53,7 @@ class Job:
         return 256
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Add entries to a group, or raise a `MiniMQError` and leave it unchanged. Called on the writer's thread."""
+        """Add entries to a group, or raise a `MinimqError` and leave it unchanged. Called on the writer's thread."""
         raise NotImplementedError
 
 
@@ -129,7 +129,7 @@ class AtomicJob(Job):
     begins: Sequence[int] = ()
     settles: PopJob | None = None
     #: Why nothing new may be stored now. An earlier try that was stored is still acknowledged.
-    refusal: MiniMQError | None = None
+    refusal: MinimqError | None = None
 
     to_sender = True
 
@@ -158,7 +158,7 @@ class FactJob(Job):
     """A fact to record.
 
     The writer calls `make` with the state after all earlier jobs. It returns the fact, or None if there is nothing to
-    record; it raises a `MiniMQError` to refuse. If the fact does not depend on the state, `alone` is set to False, so
+    record; it raises a `MinimqError` to refuse. If the fact does not depend on the state, `alone` is set to False, so
     that many share one sync.
     """
 

@@ -30,7 +30,7 @@ from minimq_broker.log.disk import no_room
 from minimq_broker.log.recovery import truncate
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MiniMQError, NotMaster, StoreError
+from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MinimqError, NotMaster, StoreError
 from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Writer:
         confirmation: Confirmation,
         *,
         clock_ms: Callable[[], int],
-        refusal: Callable[[], MiniMQError | None],
+        refusal: Callable[[], MinimqError | None],
         grown: Callable[[], None] | None,
         sync: bool,
         checkpoint_interval_s: float,
@@ -106,7 +106,7 @@ class Writer:
         #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
         self.submit: Callable[[Job], None] = self._jobs.put
         self._thread = threading.Thread(target=self._run, name="minimq-writer", daemon=True)
-        self._failure: MiniMQError | None = None
+        self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
         self._to_save: ChangedRows | None = None
         #: The last batches were written. Only then, further ones are acknowledged before the commit.
@@ -183,7 +183,7 @@ class Writer:
             if self._failure:
                 raise copy.copy(self._failure)
             call.run()
-        except MiniMQError as error:
+        except MinimqError as error:
             call.done.set_exception(error)
         except Exception as error:  # noqa: BLE001 - raised in the caller
             call.done.set_exception(self._reason(error))
@@ -278,7 +278,7 @@ class Writer:
             if job.replicates is self.leads:
                 raise InvalidArgument("a master accepts no entries of another") if self.leads else _not_master()
             job.decide(group, self._log)
-        except MiniMQError as error:
+        except MinimqError as error:
             job.error = error
         except Exception as error:  # a bug in one decision: the store itself is intact
             log.exception("store: a job failed")
@@ -325,22 +325,22 @@ class Writer:
         except Exception as error:  # whatever it is: the log has the group, and the state may have a part of it
             raise self._fail(error) from error
 
-    def _refuse(self, jobs: list[Job], reason: MiniMQError) -> None:
+    def _refuse(self, jobs: list[Job], reason: MinimqError) -> None:
         log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)
         for job in jobs:
             # A copy per job: an exception keeps a traceback, and with it the frames of the caller that raises it.
             job.error = job.error or copy.copy(reason)
 
-    def _reason(self, error: Exception) -> MiniMQError:
+    def _reason(self, error: Exception) -> MinimqError:
         if (full := no_room(error, self._log.path)) is not None:
             return full
         if isinstance(error, lmdb.MapFullError):  # too large even for an empty segment; nothing was written
             return StoreError(f"one group of entries does not fit into a segment ({error}): send smaller batches")
-        if isinstance(error, MiniMQError):
+        if isinstance(error, MinimqError):
             return error
         return self._fail(error)
 
-    def _fail(self, error: Exception) -> MiniMQError:
+    def _fail(self, error: Exception) -> MinimqError:
         log.error("store: stopped after an error", exc_info=error)
         self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
         return self._failure

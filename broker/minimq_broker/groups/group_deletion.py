@@ -35,14 +35,14 @@ class GroupDeletion:
         engine: Engine,
         sessions: SessionService,
         expiry: GroupExpiry,
-        away_s: float,
+        offline_s: float,
         clock_ms: Callable[[], int] | None = None,
     ) -> None:
         self._engine = engine
         self._sessions = sessions
         self._expiry = expiry
         self._loop = asyncio.get_running_loop()
-        self._members_are_back_at = self._loop.time() + min(away_s, expiry.idle_ms / 1000)
+        self._members_are_back_at = self._loop.time() + min(offline_s, expiry.idle_ms / 1000)
         self._clock_ms = clock_ms or engine.deletion_ms
         #: Groups whose deletion was announced in the log, and when it was due.
         self._warned: dict[str, int] = {}

@@ -16,7 +16,7 @@ from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.errors import InvalidArgument, MiniMQError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
+from minimq_common.errors import InvalidArgument, MinimqError, NotMaster, QueueNotFound, SystemBusy, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import MAX_GROUP
 from minimq_common.serving.periodic import slices
@@ -175,7 +175,7 @@ class LeaseKeeper:
     async def _ask_again(self, group: str, client_id: str, wishes: Sequence[_QueueRequest]) -> None:
         try:
             await self._ask(group, client_id, wishes)
-        except MiniMQError as error:
+        except MinimqError as error:
             self._engine.refusals.note(error)
             self._tell(group, client_id, refusal(group, error))
 
@@ -225,7 +225,7 @@ class LeaseKeeper:
             try:
                 if decide(group, part, self._engine.state) is not None:
                     await self._engine.writes.record(partial(decide, group, tuple(part)), alone=False)
-            except MiniMQError as error:  # harmless: only the count of deliveries is wrong
+            except MinimqError as error:  # harmless: only the count of deliveries is wrong
                 log.info("lease: deliveries are not recorded group=%s reason=%s", group, error)
 
     def drop(self, group: str, client_id: str) -> bool:
@@ -302,7 +302,7 @@ class LeaseKeeper:
                 await self._engine.writes.record(lambda _: None)
             except NotMaster:  # another broker may grant queues now; this one may become the master again
                 await asyncio.sleep(_RETRY_S)
-            except MiniMQError as error:
+            except MinimqError as error:
                 log.warning("lease: granting although nothing can be written reason=%s", error)
                 return
             else:
@@ -354,7 +354,7 @@ class LeaseKeeper:
         return name
 
 
-def refusal(group: str, error: MiniMQError) -> broker_pb2.SessionEvent:
+def refusal(group: str, error: MinimqError) -> broker_pb2.SessionEvent:
     """Return the event that reports an error to a member."""
     refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
     return broker_pb2.SessionEvent(refused=refused)

@@ -22,7 +22,7 @@ from minimq_broker.groups.session_table import MemberLists, Session, SessionKey,
 from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import Fact, GroupAgreed
 from minimq_broker.state.state import State
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id, check_group
 from minimq_common.security.caller import current_caller
@@ -216,7 +216,7 @@ class SessionService:
                     await self._leave(group, session)
                 case "heartbeat":
                     session.tell(broker_pb2.SessionEvent(heartbeat=request.heartbeat))
-        except MiniMQError as error:
+        except MinimqError as error:
             if isinstance(error, AccessDenied):  # the right may have been revoked since it joined
                 await self._leave(group, session)
             self._engine.refusals.note(error)
@@ -260,7 +260,7 @@ class SessionService:
 
         try:
             await self._engine.writes.record(decide)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.warning("group: the agreement of its members is not recorded group=%s reason=%s", group, error)
 
     def notify_may_retry(self, group: str, client_id: str) -> None:

@@ -13,7 +13,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.groups import Members
 from minimq_broker.groups.offsets import GroupBeginnings
 from minimq_broker.log.clock import now_ms
-from minimq_common.errors import GroupConflict, MiniMQError
+from minimq_common.errors import GroupConflict, MinimqError
 from minimq_common.serving.periodic import slices
 from minimq_proto.v1 import broker_pb2
 
@@ -45,7 +45,7 @@ class Session:
         self.grace: asyncio.TimerHandle | None = None
         self.receiver: asyncio.Task[None] | None = None
         #: Why the broker has ended it.
-        self.failure: MiniMQError | None = None
+        self.failure: MinimqError | None = None
         self.events = SessionEvents()
         #: The start position by group, for groups that are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
@@ -61,7 +61,7 @@ class Session:
             log.warning("session: ended, the client does not read client=%s", self.client_id)
             self.receiver.cancel()
 
-    def end(self, error: MiniMQError) -> None:
+    def end(self, error: MinimqError) -> None:
         """End the stream with an error."""
         self.failure = error
         if self.receiver is not None:

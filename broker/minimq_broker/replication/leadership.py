@@ -20,7 +20,7 @@ from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
 from minimq_broker.replication.in_sync import InSync, InSyncLimits, ReplicaProgress
 from minimq_broker.replication.term_history import TermStart, common_point
 from minimq_broker.replication.term_lease import TermLease
-from minimq_common.errors import BrokerConflict, MiniMQError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
+from minimq_common.errors import BrokerConflict, MinimqError, NotEnoughReplicas, NotMaster, ReplicaSetChanged, StaleTerm
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_proto.v1 import replication_pb2
@@ -74,7 +74,7 @@ class Leadership:
 
     # ---- may this broker serve? -----------------------------------------------------------------
 
-    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
+    def refusal(self, *, to_sender: bool) -> MinimqError | None:
         """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
         if self._ended or lease_clock() >= self._until:
             return NotMaster(

@@ -24,7 +24,7 @@ from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, TermEnding
+from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, TermEnding
 from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
@@ -112,7 +112,7 @@ class RoleKeeper:
             self._began.clear()
             await self._began.wait()
 
-    def refusal(self, *, to_sender: bool) -> MiniMQError | None:
+    def refusal(self, *, to_sender: bool) -> MinimqError | None:
         """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
         if self.leadership is not None:
             return self.leadership.refusal(to_sender=to_sender)
@@ -140,7 +140,7 @@ class RoleKeeper:
         reporting.cancel()
         await asyncio.gather(reporting, self._change_task.stop(), return_exceptions=True)
         await self._end_role()
-        with contextlib.suppress(MiniMQError, TimeoutError):
+        with contextlib.suppress(MinimqError, TimeoutError):
             async with asyncio.timeout(_RESIGN_TIMEOUT_S):
                 await self.controller.report(self._report(resigns=True))
         await self.controller.close()
@@ -257,7 +257,7 @@ class RoleKeeper:
         try:
             self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
-        except MiniMQError:
+        except MinimqError:
             # A term can be begun only once. As a new run, this broker may be elected for the next term.
             self.own = replace(self.own, run=new_run())
             raise

@@ -12,7 +12,7 @@ from minimq_broker.backup.copying import Snapshots
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
-from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MiniMQError, NotMaster, StaleTerm
+from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MinimqError, NotMaster, StaleTerm
 from minimq_common.replicas.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2, replication_pb2
 
@@ -35,7 +35,7 @@ class ReplicationService:
         """Serve a slave that follows, or that fetches entries for a repair."""
         try:
             await self._serve(requests, context)
-        except MiniMQError as error:
+        except MinimqError as error:
             level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm | BrokerConflict) else logging.WARNING
             log.log(level, "replication: a stream is refused or ended reason=%s", error)
             raise

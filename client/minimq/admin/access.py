@@ -11,7 +11,7 @@ import msgspec
 
 from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param, method
 from minimq.admin.views import Plan, Rows, Table, View, columns
-from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MiniMQError
+from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MinimqError
 from minimq_common.security.access_document import (
     NO_LIMITS,
     AccessDocument,
@@ -90,7 +90,7 @@ class AccessChange(Operation):
     loses: Callable[[Given], bool] = lambda _given: True
 
     def planned(self, admin: Admin, given: Given) -> Plan:
-        """Return what it would change. Raises `MiniMQError`."""
+        """Return what it would change. Raises `MinimqError`."""
         from minimq.admin.users import Rehearsal  # that module imports this one
 
         former = admin.access()
@@ -370,7 +370,7 @@ class AccessOperations(Operations):
             self._masters.call(master, lambda stub: stub.SetAccess, request)
         except InvalidArgument:
             raise
-        except MiniMQError:
+        except MinimqError:
             if self._read(master) != later:  # else only the response was lost
                 raise
         return later

@@ -164,7 +164,7 @@ def say_deleted_early(size: int) -> str:
 def _of_broker(status: BrokerStatus) -> list[str]:
     name = f"broker {status.broker_name}" + (f", replica {status.broker_id}," if status.broker_id else "")
     if status.error is not None:
-        return [f"{name} {'is away' if status.away_since else 'does not answer'}: {status.error}"]
+        return [f"{name} {'is offline' if status.offline_since else 'does not answer'}: {status.error}"]
     if status.report is None:
         return []
     found = [f"{name}: {problem}" for problem in broker_problems(status.report)]
@@ -225,7 +225,7 @@ class ActivityReader:
         self._last = in_turn[-1] if in_turn else ""
         now = self._clock()
         for topic in self._source.describe_topics([*in_turn, *busiest]):
-            if topic.settings:  # else its brokers are away or silent, which is reported for them, or refuse
+            if topic.settings:  # else its brokers are offline or silent, which is reported for them, or refuse
                 rate = self._rates.rate(("topic", topic.topic), stored_in(topic), now)
                 self._topics[topic.topic] = TopicActivity(topic.topic, topic.messages, rate)
 
@@ -274,7 +274,7 @@ def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
 
 def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
     """Return a sentence for each broker with registered slaves only."""
-    statuses = [item for item in statuses if item.away_since is None]
+    statuses = [item for item in statuses if item.offline_since is None]
     with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
     return [
         f"broker {name} has no master: it accepts no messages, but its slaves can be read. An in-sync replica is "

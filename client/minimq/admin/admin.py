@@ -44,7 +44,7 @@ class Admin(AdminMethods):
     change fails half-way, repeat it to complete it.
 
     Each method raises `InvalidArgument` for an argument that breaks a rule, `AccessDenied` for a right that the user
-    lacks, `Unavailable` if no name server or broker is reached, and another `MiniMQError` if a broker fails: the text
+    lacks, `Unavailable` if no name server or broker is reached, and another `MinimqError` if a broker fails: the text
     names it. The methods list only further errors.
 
     Args:

@@ -13,16 +13,16 @@ from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wi
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
 from minimq.admin.texts import duration_of, say_permission, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
-from minimq.connection.away import state_of
+from minimq.connection.offline_brokers import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
-from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, Permission, permission_name
+from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
 from minimq_common.names import check_broker
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import ReplicationReport
-    from minimq.connection.away import ConflictReport
+    from minimq.connection.offline_brokers import ConflictReport
 
 _MANAGE_CLUSTER = right("manage cluster")
 #: Timeout of a promotion in seconds, enough for a long lease.
@@ -113,14 +113,14 @@ def _view_conflicts(_admin: Admin, _given: Given, found: list[ConflictReport], _
 def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
     name = given.broker_name
     if not remembered:
-        text = f"no name server remembers a broker {name} as away: `minimq cluster status` lists those that are"
+        text = f"no name server remembers a broker {name} as offline: `minimq cluster status` lists those that are"
         raise UsageError(text)
     return View(json={"broker": name, "forgotten": True}, lines=[f"broker {name}: forgotten"])
 
 
 def _permission_of(admin: Admin, name: str) -> Permission | None:
     """Return a broker's permission; None while its master does not answer. Raises as `set_broker_permission`."""
-    admin._masters.find(names=[name], need="all")  # waits for an election, and raises if the broker is away
+    admin._masters.find(names=[name], need="all")  # waits for an election, and raises if the broker is offline
     masters = [each for each in admin.broker_status() if (each.broker_name, each.broker_id) == (name, MASTER_ID)]
     return next((each.report.permission for each in masters if each.report is not None), None)
 
@@ -232,7 +232,7 @@ class BrokerOperations(Operations):
 
     @Operation("cluster status", reads=True, example="cluster status --output json", view=_view_status)
     def broker_status(self) -> list[BrokerStatus]:
-        """Show the status of each broker, also of those that are away.
+        """Show the status of each broker, also of those that are offline.
 
         "Replica" is the --id of a replica, which `minimq cluster promote` takes. "Route id" is its id in routes, 0 for
         the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
@@ -259,7 +259,7 @@ class BrokerOperations(Operations):
             )
             for replica, address in replicas.items()
         ]
-        away = [
+        offline = [
             BrokerStatus(
                 broker.cluster,
                 broker.broker_name,
@@ -267,26 +267,26 @@ class BrokerOperations(Operations):
                 address,
                 report=None,
                 error=state_of(broker),
-                away_since=broker.since,
+                offline_since=broker.since,
             )
-            for broker in self.away_brokers()
+            for broker in self.offline_brokers()
             for broker_id, address in broker.addresses.items()
         ]
-        # A broker that left during the calls is listed once, as away: that says more than the failed call.
-        gone = {(status.cluster, status.broker_name, status.broker_id) for status in away}
+        # A broker that left during the calls is listed once, as offline: that says more than the failed call.
+        gone = {(status.cluster, status.broker_name, status.broker_id) for status in offline}
         asked = [
             status for replica, status in zip(replicas, present, strict=True) if status.report or replica not in gone
         ]
-        return sorted(asked + away, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
+        return sorted(asked + offline, key=lambda status: (status.cluster, status.broker_name, status.broker_id))
 
     @method
-    def away_brokers(self) -> list[AwayBroker]:
+    def offline_brokers(self) -> list[OfflineBroker]:
         """Return the departed brokers that the reachable name servers remember, sorted by name.
 
-        A name server remembers a lost or stopped broker for a day (`--remember-away`), since its queues still exist,
+        A name server remembers a lost or stopped broker for a day (`--remember-offline`), since its queues still exist,
         but not across its own restart. `forget_broker` ends that.
         """
-        return list(self._masters.away())
+        return list(self._masters.offline())
 
     @Operation(
         "cluster forget",
@@ -300,7 +300,7 @@ class BrokerOperations(Operations):
         view=_view_forgotten,
     )
     def forget_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
-        """Forget a broker that is away and will not come back.
+        """Forget a broker that is offline and will not come back.
 
         Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if
         you start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
@@ -368,7 +368,7 @@ class BrokerOperations(Operations):
             wait: return only when every reachable name server shows it. The broker itself applies it at once.
 
         Raises:
-            Unavailable: the broker is away; the text names the time.
+            Unavailable: the broker is offline; the text names the time.
             DeadlineExceeded: a name server did not show it in time. The permission is set.
         """
         request = broker_pb2.SetPermissionRequest(permission=int(permission))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.model import AwayBroker, MessageQueue, Permission
+from minimq_common.model import MessageQueue, OfflineBroker, Permission
 from minimq_common.moments import moment
 from minimq_common.wire.convert import from_wire
 from minimq_common.wire.protocol_bounds import YEAR_MS
@@ -56,8 +56,8 @@ class TopicDescription:
     topic: str
     settings: tuple[TopicSettings, ...]
     queues: tuple[QueueDescription, ...]
-    #: Brokers that carry it and are away, sorted by name; their messages are not counted.
-    away: tuple[AwayBroker, ...] = ()
+    #: Brokers that carry it and are offline, sorted by name; their messages are not counted.
+    offline: tuple[OfflineBroker, ...] = ()
     #: Why brokers did not answer, by broker name; their messages are not counted.
     unanswered: Mapping[str, str] = field(default_factory=dict)
 
@@ -176,13 +176,13 @@ class BrokerStatus:
     report: BrokerReport | None
     error: str | None
     #: When it left, for a broker that is no longer registered; None for others.
-    away_since: datetime | None = None
+    offline_since: datetime | None = None
 
 
 def topic_from_wire(
     name: str,
     answers: Mapping[str, broker_pb2.DescribeTopicResponse],
-    away: Iterable[AwayBroker],
+    offline: Iterable[OfflineBroker],
     unanswered: Mapping[str, str] | None = None,
 ) -> TopicDescription:
     """Return the description of a topic."""
@@ -202,7 +202,7 @@ def topic_from_wire(
             for broker, answer in answers.items()
             for status in answer.queues
         ),
-        away=tuple(away),
+        offline=tuple(offline),
         unanswered=dict(unanswered or {}),
     )
 

@@ -21,7 +21,7 @@ from minimq_common.errors import (
     TopicNotFound,
     Unavailable,
 )
-from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.moments import LEAST_MS, Time
 from minimq_common.names import check_group, check_topic, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Need
@@ -113,14 +113,16 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
         sentences.append("No queue moves: all are there already.")
     sentences += say_distances(after, now)
     reset = {queue.broker_name for queue in after}
-    away = () if given.queues else [each for each in admin._masters.away(topic=topic) if each.broker_name not in reset]
+    offline = (
+        () if given.queues else [each for each in admin._masters.offline(topic=topic) if each.broker_name not in reset]
+    )
     warnings = []
     if members:
         names = listing([each.client_id for each in members])
         warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They continue at the new offsets.")
     else:
         sentences.append("No member is connected.")
-    warnings += [f"Broker {each.broker_name} is away: its queues do not move." for each in away]
+    warnings += [f"Broker {each.broker_name} is offline: its queues do not move." for each in offline]
     for broker in () if described is None else described.unanswered:
         warnings.append(f"Broker {broker} does not answer: its members are not counted.")
     return Plan(
@@ -129,7 +131,7 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
         rows=_reset_rows(after, before),
         table=_RESET,
         is_harmless=not is_ahead,
-        seen=away,
+        seen=offline,
     )
 
 
@@ -149,8 +151,8 @@ def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], 
     if is_new:
         said = f"group {group} is new: when it starts, it begins here in topic {topic}"
     reset = {queue.broker_name for queue in after}
-    away = [each for each in plan.seen if each.broker_name not in reset]
-    return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(away, "not reset"))
+    offline = [each for each in plan.seen if each.broker_name not in reset]
+    return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(offline, "not reset"))
 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
@@ -196,8 +198,8 @@ def _say_rest(admin: Admin, given: Given) -> str:
     return f"Deletes the {' and '.join(left)} of group {name}; the group itself is deleted already."
 
 
-def _view_deletion(_admin: Admin, given: Given, away: Sequence[AwayBroker], plan: Plan) -> View:
-    return deletion_view("group", given.group, away, kept=plan.seen, unless=", if it knows the group")
+def _view_deletion(_admin: Admin, given: Given, offline: Sequence[OfflineBroker], plan: Plan) -> View:
+    return deletion_view("group", given.group, offline, kept=plan.seen, unless=", if it knows the group")
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -246,7 +248,7 @@ class GroupChanges(Operations):
 
         It continues at the beginning, the end, a time or an offset. Without `force` it is refused while members of the
         group are connected. With it, they continue at the new offset, and messages in flight may be redelivered. It is
-        also refused while a broker of the topic is away; `force` or `queues` resets the queues of the others.
+        also refused while a broker of the topic is offline; `force` or `queues` resets the queues of the others.
 
         Args:
             group: its name.
@@ -255,7 +257,7 @@ class GroupChanges(Operations):
                 offset that each queue must have. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h,
                 -90m, -7d; or 1769846400000ms since 1970.
             queues: only this queue; may be given several times. None for all queues of the topic.
-            force: reset even while members are connected, queues are held, or a broker of the topic is away.
+            force: reset even while members are connected, queues are held, or a broker of the topic is offline.
             dry_run: check everything and return the new offsets, but change nothing.
 
         Returns:
@@ -265,7 +267,7 @@ class GroupChanges(Operations):
             GroupConflict: members are connected, or queues are held for some; the text names them.
             TopicNotFound, QueueNotFound: there is no such topic or queue.
             OffsetOutOfRange: one of the queues does not store the offset.
-            Unavailable: a broker that carries the topic is away or has no master now; the text names it, and nothing
+            Unavailable: a broker that carries the topic is offline or has no master now; the text names it, and nothing
                 was changed.
         """
         chosen = None if queues is None else _ids_by_broker(check_topic(topic), queues)
@@ -283,13 +285,13 @@ class GroupChanges(Operations):
         """Reset all queues of a topic, or those in `chosen`. Checks all brokers before it changes the first."""
         group, topic = request.group, request.topic
 
-        def check_away() -> None:
+        def check_offline() -> None:
             if chosen or not request.force:
                 what = f"group {group} was not reset in topic {topic}"
                 remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
-                self._masters.refuse_if_away(what, remedy, topic=topic, names=chosen or ())
+                self._masters.refuse_if_offline(what, remedy, topic=topic, names=chosen or ())
 
-        masters, described = self._masters.before_away(lambda: self._masters_of(topic, chosen), check_away)
+        masters, described = self._masters.before_offline(lambda: self._masters_of(topic, chosen), check_offline)
         ids = chosen or {broker: [] for broker in masters}
         offset = request.offset if request.WhichOneof("to") == "offset" else None
         found = _statuses(topic, ids, described, offset)
@@ -370,23 +372,23 @@ class GroupChanges(Operations):
         dead_letters: bool = False,
         force: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
-    ) -> tuple[AwayBroker, ...]:
+    ) -> tuple[OfflineBroker, ...]:
         """Delete a consumer group.
 
         Its offsets, and the messages that wait for a retry, go with it. A group that uses the name later is a new one.
-        Without `force` the deletion is refused while members are connected, or while a broker is away: it would bring
-        the group back when it starts. Brokers delete a group by themselves when it is unused for a week
+        Without `force` the deletion is refused while members are connected, or while a broker is offline: it would
+        bring the group back when it starts. Brokers delete a group by themselves when it is unused for a week
         (--group-expiry).
 
         Args:
             group: its name, or a pattern such as "test-*", for all groups that match.
             dead_letters: delete its dead letters as well; by default they are kept.
-            force: delete even while members are connected, which then start over, or brokers are away, which bring the
-                group back.
+            force: delete even while members are connected, which then start over, or brokers are offline, which bring
+                the group back.
             wait: return only when no reachable name server shows the topics of the group.
 
         Returns:
-            The brokers that are away, and will bring the group back if they know it: then delete it again.
+            The brokers that are offline, and will bring the group back if they know it: then delete it again.
 
         Raises:
             GroupNotFound: no broker knows it.
@@ -396,18 +398,18 @@ class GroupChanges(Operations):
             return delete_matching(cast("Admin", self), group, dead_letters=dead_letters, force=force, wait=wait)
         request = broker_pb2.DeleteGroupRequest(group=check_group(group), force=force, dead_letters=dead_letters)
         masters = self._to_delete_group(group, force=force)
-        away = self._masters.away()
+        offline = self._masters.offline()
         answers = self._masters.delete(f"group {group}", masters, lambda stub: stub.DeleteGroup, request, wait=wait)
         deleted = [broker for broker, answer in answers.items() if answer.deleted]
         if not deleted:
             raise group_not_found(group)
-        return tuple(each for each in away if each.broker_name not in deleted)
+        return tuple(each for each in offline if each.broker_name not in deleted)
 
     def _to_delete_group(self, group: str, *, force: bool) -> dict[str, str]:
         """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
-            self._masters.refuse_if_away(f"group {group} was not deleted", DELETE_ON_OTHERS)
+            self._masters.refuse_if_offline(f"group {group} was not deleted", DELETE_ON_OTHERS)
             _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
         return masters
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from minimq.connection.away import by_broker
-from minimq_common.model import AwayBroker, MessageQueue
+from minimq.connection.offline_brokers import by_broker
+from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.moments import moment
 from minimq_common.names import retry_topic
 from minimq_common.wire.convert import from_wire
@@ -24,7 +24,7 @@ class BlockingMessageDescription:
 
 
 @dataclass(frozen=True, slots=True)
-class PoppedQueueDescription:
+class WorkQueueDescription:
     """A queue whose messages are delivered one by one."""
 
     #: The number of messages that consumers have.
@@ -67,13 +67,13 @@ class GroupQueueDescription:
     #: Seconds since then, 0 when nothing is unread.
     lag_s: float
     #: The state of deliveries one by one; None if the group divides queues.
-    popped: PoppedQueueDescription | None = None
+    work_queue: WorkQueueDescription | None = None
     is_sparse: bool = False
 
     @property
     def lag(self) -> int:
         """The number of stored messages that are not committed or not settled; in a sparse queue, of offsets."""
-        ahead = self.popped.settled_ahead if self.popped is not None else 0
+        ahead = self.work_queue.settled_ahead if self.work_queue is not None else 0
         return max(self.max_offset - max(self.committed_offset or 0, self.min_offset) - ahead, 0)
 
     @property
@@ -129,7 +129,7 @@ class GroupDescription:
     #: When the group will be deleted everywhere unless it is used; None if it is in use, or groups never expire.
     expires_at: datetime | None = None
     #: Departed brokers that carry its topics, sorted by name, with the number of missing queues.
-    away: tuple[AwayBroker, ...] = ()
+    offline: tuple[OfflineBroker, ...] = ()
     #: Bytes deleted before their time because a disk was nearly full, by broker.
     deleted_early: Mapping[str, int] = field(default_factory=dict)
     #: A job that is no member, such as a Spark query, publishes its progress here for monitoring.
@@ -158,7 +158,7 @@ class GroupDescription:
     @property
     def in_flight(self) -> int:
         """The number of messages in flight of those delivered one by one."""
-        return sum(queue.popped.in_flight for queue in self.queues if queue.popped is not None)
+        return sum(queue.work_queue.in_flight for queue in self.queues if queue.work_queue is not None)
 
     @property
     def is_agreed(self) -> bool:
@@ -183,7 +183,7 @@ def group_from_wire(
     answers: Mapping[str, broker_pb2.DescribeGroupResponse],
     unanswered: Mapping[str, str],
     now: datetime,
-    away: Callable[[str], Iterable[AwayBroker]] = lambda _: (),
+    offline: Callable[[str], Iterable[OfflineBroker]] = lambda _: (),
 ) -> GroupDescription:
     """Return the description of a group."""
     every = sorted(
@@ -196,7 +196,7 @@ def group_from_wire(
     # Members use the lowest-named broker that carries one of their topics.
     carriers = sorted(broker for broker, answer in answers.items() if answer.queues)
     live = [answers[broker] for broker in carriers if answers[broker].client_ids]
-    pops = bool(live) and not live[0].allocation and any(queue.popped is not None for queue in queues)
+    pops = bool(live) and not live[0].allocation and any(queue.work_queue is not None for queue in queues)
     return GroupDescription(
         group=group,
         strategy=live[0].allocation if live and not pops else None,
@@ -214,7 +214,9 @@ def group_from_wire(
             for broker, answer in sorted(answers.items())
             if answer.bytes_deleted_early
         },
-        away=by_broker(broker for topic in sorted({queue.queue.topic for queue in queues}) for broker in away(topic)),
+        offline=by_broker(
+            broker for topic in sorted({queue.queue.topic for queue in queues}) for broker in offline(topic)
+        ),
         is_published=any(answer.published for answer in answers.values()),
     )
 
@@ -253,10 +255,10 @@ def _members(
     )
 
 
-def _popped_from_wire(popped: broker_pb2.PoppedQueue) -> PoppedQueueDescription:
+def _work_queue_from_wire(popped: broker_pb2.PoppedQueue) -> WorkQueueDescription:
     holders = {holder.client_id: holder.messages for holder in popped.holders}
     blocking = from_wire(BlockingMessageDescription, popped.blocking) if popped.HasField("blocking") else None
-    return from_wire(PoppedQueueDescription, popped, holders=holders, blocking=blocking)
+    return from_wire(WorkQueueDescription, popped, holders=holders, blocking=blocking)
 
 
 def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:
@@ -268,6 +270,6 @@ def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) ->
         held_for_s=item.held_ms / 1000,
         # A broker's clock may be ahead of this one.
         lag_s=max((now - oldest) / timedelta(seconds=1), 0.0) if oldest else 0.0,
-        popped=_popped_from_wire(item.popped) if item.HasField("popped") else None,
+        work_queue=_work_queue_from_wire(item.popped) if item.HasField("popped") else None,
         is_sparse=item.sparse,
     )

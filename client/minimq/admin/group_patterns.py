@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from minimq.admin.texts import listing
 from minimq.admin.views import Plan
-from minimq_common.errors import GroupNotFound, MiniMQError
+from minimq_common.errors import GroupNotFound, MinimqError
 from minimq_common.names import check_group
 from minimq_common.words import count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq_common.model import AwayBroker
+    from minimq_common.model import OfflineBroker
 
 _NAMED = 20
 DELETE_ON_OTHERS = "delete on the others with force (--force)"
@@ -38,7 +38,7 @@ def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool, force: bo
     """Return the plan of the deletion of all matching groups. Members are only checked when a group's turn comes."""
     found = matching_groups(admin, pattern)
     if not force:
-        admin._masters.refuse_if_away(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
+        admin._masters.refuse_if_offline(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
     named = listing(found[:_NAMED]) + (f", and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
     letters = "Their dead letters go as well." if dead_letters else "Their dead letters stay."
     return Plan(
@@ -52,20 +52,20 @@ def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool, force: bo
 
 def delete_matching(
     admin: Admin, pattern: str, *, dead_letters: bool, force: bool, wait: bool
-) -> tuple[AwayBroker, ...]:
-    """Delete the matching groups one by one; return the brokers that are away. Raises as `Admin.delete_group`."""
-    away: dict[AwayBroker, None] = {}
+) -> tuple[OfflineBroker, ...]:
+    """Delete the matching groups one by one; return the offline brokers. Raises as `Admin.delete_group`."""
+    offline: dict[OfflineBroker, None] = {}
     groups = matching_groups(admin, pattern)
     for number, group in enumerate(groups):
         is_last = number == len(groups) - 1
         try:
-            away |= dict.fromkeys(
+            offline |= dict.fromkeys(
                 admin.delete_group(group, dead_letters=dead_letters, force=force, wait=wait and is_last)
             )
         except GroupNotFound:  # another command, or its expiry, was faster
             continue
-        except MiniMQError as error:
+        except MinimqError as error:
             raise error.with_message(
                 f"{number} of {count_of(len(groups), 'group')} were deleted, the others are left: {error.message}"
             ) from None
-    return tuple(away)
+    return tuple(offline)

@@ -15,8 +15,8 @@ from minimq.admin.operation import Given, Operation, Param, flag, method
 from minimq.admin.texts import duration_of, left_out, listing, missing
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
-from minimq_common.errors import MiniMQError
-from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.errors import MinimqError
+from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -24,7 +24,7 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import TopicDescription
-    from minimq.admin.group_descriptions import PoppedQueueDescription
+    from minimq.admin.group_descriptions import WorkQueueDescription
 
 #: Tables show an expiry that is nearer than this; JSON always has the time.
 _SOON = timedelta(days=2)
@@ -78,11 +78,11 @@ def _summary(found: GroupDescription) -> str:
     flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
     retrying = f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
     dead = f", {count_of(found.dead_letters, 'dead letter')} stored" if found.dead_letters else ""
-    if missing := sorted({away.broker_name for away in found.away} | found.unanswered.keys()):
+    if missing := sorted({offline.broker_name for offline in found.offline} | found.unanswered.keys()):
         dead += f", dead letters of {', '.join(missing)} not counted"
-    unseen = sum(away.queues for away in found.away)
-    away = f", {count_of(unseen, 'queue')} of brokers that are away not counted" if unseen else ""
-    return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{away}"
+    unseen = sum(offline.queues for offline in found.offline)
+    offline = f", {count_of(unseen, 'queue')} of brokers that are offline not counted" if unseen else ""
+    return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{offline}"
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
@@ -134,8 +134,8 @@ def _queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str])
 
 
 def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
-    if queue.popped is not None and queue.owner is None:
-        return _popped(queue.popped, numbers)
+    if queue.work_queue is not None and queue.owner is None:
+        return _popped(queue.work_queue, numbers)
     said = "nobody" if queue.owner is None else numbers[queue.owner]
     if queue.held_for_s:
         said += f", held {duration_of(queue.held_for_s)}"
@@ -146,7 +146,7 @@ def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
     return said
 
 
-def _popped(popped: PoppedQueueDescription, numbers: Mapping[str, str]) -> str:
+def _popped(popped: WorkQueueDescription, numbers: Mapping[str, str]) -> str:
     parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
     if popped.returned:
         parts.append(f"{popped.returned} waiting for a retry")
@@ -168,7 +168,7 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
 
 
 def _view_groups(_admin: Admin, given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
-    keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "away")
+    keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "offline")
     rows = [
         row_of(
             each,
@@ -225,7 +225,7 @@ def _view_description(_admin: Admin, given: Given, found: GroupDescription, _pla
         retry_queues=[row_of(each, "lag") for each in found.retry_queues],
     )
     notes = [
-        *missing(found.away, found.unanswered, "not counted"),
+        *missing(found.offline, found.unanswered, "not counted"),
         *(f"broker {broker}: {say_deleted_early(size)}" for broker, size in found.deleted_early.items()),
         *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
@@ -239,15 +239,17 @@ class _Answers(NamedTuple):
     """The answers of all brokers about one group, by broker name."""
 
     found: Mapping[str, broker_pb2.DescribeGroupResponse]
-    failed: Mapping[str, MiniMQError]
+    failed: Mapping[str, MinimqError]
 
     @property
     def is_known(self) -> bool:
         return any(answer.client_ids or answer.queues for answer in self.found.values())
 
-    def description(self, group: str, now: datetime, away: Callable[[str], Iterable[AwayBroker]]) -> GroupDescription:
+    def description(
+        self, group: str, now: datetime, offline: Callable[[str], Iterable[OfflineBroker]]
+    ) -> GroupDescription:
         reasons = {broker: error.message for broker, error in self.failed.items()}
-        return group_from_wire(group, self.found, reasons, now, away)
+        return group_from_wire(group, self.found, reasons, now, offline)
 
 
 class GroupOperations(GroupChanges):
@@ -277,7 +279,7 @@ class GroupOperations(GroupChanges):
         counted.
 
         Args:
-            on_missing: called with a sentence about each broker that is away or does not answer.
+            on_missing: called with a sentence about each broker that is offline or does not answer.
         """
         masters = self._masters.find(need="readable")
         names, failures = self._names(masters)
@@ -286,11 +288,11 @@ class GroupOperations(GroupChanges):
             failures.update(answers.failed)
         if on_missing is not None:
             lines = missing((), {broker: error.message for broker, error in failures.items()}, "not counted")
-            for line in (*lines, *left_out(self._masters.away(), "its queues are not counted")):
+            for line in (*lines, *left_out(self._masters.offline(), "its queues are not counted")):
                 on_missing(line)
-        now, away = datetime.now(UTC), self._masters.away_lookup()
+        now, offline = datetime.now(UTC), self._masters.offline_lookup()
         # A group may have been deleted since it was listed.
-        return [answers.description(group, now, away) for group, answers in asked.items() if answers.is_known]
+        return [answers.description(group, now, offline) for group, answers in asked.items() if answers.is_known]
 
     @Operation(
         "group describe",
@@ -307,18 +309,18 @@ class GroupOperations(GroupChanges):
         the group filters, "Lag" counts offsets. The table shows the queues without a reader and those that are furthest
         behind. JSON has all queues, with the epoch of the lease, the first offset and the end of each. A "held" queue
         is reserved, at most for the time shown, until its former owner has saved its state. Messages that wait for a
-        retry are counted separately. The queues of brokers that are away or do not answer are missing.
+        retry are counted separately. The queues of brokers that are offline or do not answer are missing.
 
         Raises:
             GroupNotFound: all brokers answered, and none knows the group.
-            MiniMQError: no broker that answered knows the group, but others did not answer.
+            MinimqError: no broker that answered knows the group, but others did not answer.
         """
         masters = self._masters.find(need="readable")
         answers = self._ask([check_group(group)], masters)[group]
         if not answers.is_known:
             raise_failures(f"group {group} is not known", answers.failed, masters, "the others do not know it")
             raise group_not_found(group)
-        return answers.description(group, datetime.now(UTC), self._masters.away_lookup())
+        return answers.description(group, datetime.now(UTC), self._masters.offline_lookup())
 
     @method
     def committed_offsets(self, group: str, topic: str | None = None) -> dict[MessageQueue, int]:
@@ -348,7 +350,7 @@ class GroupOperations(GroupChanges):
         found = (answers.description(group, now, lambda _: ()) for group, answers in asked.items())
         return [each for each in found if any(queue.queue.topic == topic.topic for queue in each.queues)]
 
-    def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MiniMQError]]:
+    def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MinimqError]]:
         request = broker_pb2.ListGroupsRequest()
         answers, failures = self._masters.call_all(masters, lambda stub: stub.ListGroups, request)
         if not answers:

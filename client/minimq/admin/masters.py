@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
-from minimq.connection.away import ClusterView, say_away
 from minimq.connection.client_log import client_logger
+from minimq.connection.offline_brokers import ClusterView, say_offline
 from minimq_common.errors import (
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     NotDrained,
     NotEnoughReplicas,
     NotMaster,
@@ -19,7 +19,7 @@ from minimq_common.errors import (
     TopicUnavailable,
     Unavailable,
 )
-from minimq_common.model import MASTER_ID, AwayBroker, BrokerData, MessageQueue, Permission, TopicRoute
+from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, OfflineBroker, Permission, TopicRoute
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it when they run
@@ -93,10 +93,10 @@ class Masters:
         own = [broker for broker in brokers if cluster in (None, broker.cluster)]
         here = {broker.broker_name for broker in own}
         if not here or not here.issuperset(names):
-            gone = [each for each in await self._nameservers.away() if cluster in (None, each.cluster)]
-            away = [each for each in gone if not names or each.broker_name in names]
-            if away:
-                raise Unavailable(say_away(away))
+            gone = [each for each in await self._nameservers.offline() if cluster in (None, each.cluster)]
+            offline = [each for each in gone if not names or each.broker_name in names]
+            if offline:
+                raise Unavailable(say_offline(offline))
         if not brokers:
             raise Unavailable(
                 "no broker is registered with the name server: start one with "
@@ -121,12 +121,12 @@ class Masters:
             )
         return {name: masters[name] for name in names} if names else masters
 
-    def away(self, cluster: str | None = None, topic: str | None = None) -> tuple[AwayBroker, ...]:
-        """Return the brokers that are away, sorted by name; only of `cluster`, or that carry `topic`, if given."""
-        found = self.calls.wait(self._nameservers.away) if topic is None else self.away_lookup()(topic)
+    def offline(self, cluster: str | None = None, topic: str | None = None) -> tuple[OfflineBroker, ...]:
+        """Return the offline brokers, sorted by name; only of `cluster`, or that carry `topic`, if given."""
+        found = self.calls.wait(self._nameservers.offline) if topic is None else self.offline_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
 
-    def refuse_if_away(
+    def refuse_if_offline(
         self,
         what: str,
         remedy: str,
@@ -135,39 +135,40 @@ class Masters:
         topic: str | None = None,
         names: Collection[str] = (),
     ) -> None:
-        """Raise `Unavailable` if a broker that a change concerns is away."""
-        away = [each for each in self.away(cluster, topic) if not names or each.broker_name in names]
-        if away:
-            raise Unavailable(f"{what}: {say_away(away)}; or {remedy}")
+        """Raise `Unavailable` if a broker that a change concerns is offline."""
+        offline = [each for each in self.offline(cluster, topic) if not names or each.broker_name in names]
+        if offline:
+            raise Unavailable(f"{what}: {say_offline(offline)}; or {remedy}")
 
-    def before_away(self, look: Callable[[], Result], check_away: Callable[[], None]) -> Result:
-        """Return the result of `look`, with retries, unless a broker is away: that error says more than its own.
+    def before_offline(self, look: Callable[[], Result], check_offline: Callable[[], None]) -> Result:
+        """Return the result of `look`, with retries, unless a broker is offline: that error says more than its own.
 
-        The order matters: a broker that goes away in between is in the result, so that its call fails, or in the check.
+        The order matters: a broker that goes offline in between is in the result, so that its call fails, or in the
+            check.
         """
         try:
             found = self.with_retries(look)
-        except MiniMQError:
-            check_away()
+        except MinimqError:
+            check_offline()
             raise
-        check_away()
+        check_offline()
         return found
 
-    def away_lookup(self) -> Callable[[str], tuple[AwayBroker, ...]]:
+    def offline_lookup(self) -> Callable[[str], tuple[OfflineBroker, ...]]:
         """Return a function that looks up which departed brokers carry a topic, sorted. Results are cached."""
-        gone = {away.broker_name for away in self.away()}
+        gone = {offline.broker_name for offline in self.offline()}
 
         @functools.cache
-        def away(topic: str) -> tuple[AwayBroker, ...]:
+        def offline(topic: str) -> tuple[OfflineBroker, ...]:
             try:
-                found = self.route(topic).away if gone else ()
+                found = self.route(topic).offline if gone else ()
             except TopicUnavailable as error:
-                found = error.away
+                found = error.offline
             except TopicNotFound:
                 found = ()
             return tuple(broker for broker in found if broker.broker_name in gone)
 
-        return away
+        return offline
 
     def with_retries(
         self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
@@ -178,7 +179,7 @@ class Masters:
         """
         from minimq.connection.at_master import with_retries  # asyncio takes as long to load as gRPC
 
-        def may_move(error: MiniMQError) -> bool:
+        def may_move(error: MinimqError) -> bool:
             return isinstance(error, _FAILOVER_ERRORS) and self._have_replicas(concerned())
 
         return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
@@ -186,7 +187,7 @@ class Masters:
     def _have_replicas(self, names: Collection[str]) -> bool:
         try:
             known = [broker for broker in self.brokers() if not names or broker.broker_name in names]
-        except MiniMQError:
+        except MinimqError:
             return False
         return any(len(broker.addresses) > 1 or not broker.master for broker in known)
 
@@ -210,15 +211,15 @@ class Masters:
         addresses: Mapping[Key, str],
         method: BrokerMethod[Request, Response],
         request: Request | Mapping[Key, Request],
-    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+    ) -> tuple[dict[Key, Response], dict[Key, MinimqError]]:
         """Do as `ClusterClient.call_all`; if a master changes meanwhile, retry at its successor."""
         answers: dict[Key, Response] = {}
-        failures: dict[Key, MiniMQError] = {}
+        failures: dict[Key, MinimqError] = {}
 
         def attempt() -> None:
             now: dict[str, str] = {}
             if moving := [key for key, error in failures.items() if isinstance(error, _FAILOVER_ERRORS)]:
-                with suppress(MiniMQError):
+                with suppress(MinimqError):
                     now = self.find(need="readable")
             asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
             answered, failed = self.calls.call_all(asked, method, request)
@@ -243,7 +244,7 @@ class Masters:
         addresses: Mapping[str, str],
         method: BrokerMethod[Request, Response],
         request: Callable[[str], Request],
-    ) -> dict[str, tuple[dict[str, Response], dict[str, MiniMQError]]]:
+    ) -> dict[str, tuple[dict[str, Response], dict[str, MinimqError]]]:
         """Ask all brokers about each name; return the responses and failures of each name, by broker."""
         keys = {(name, broker): address for name in names for broker, address in addresses.items()}
         answers, failures = self.call_all(keys, method, {key: request(key[0]) for key in keys})
@@ -265,7 +266,7 @@ class Masters:
 
     def describe_each(
         self, topic: str, masters: Mapping[str, str]
-    ) -> tuple[dict[str, broker_pb2.DescribeTopicResponse], dict[str, MiniMQError]]:
+    ) -> tuple[dict[str, broker_pb2.DescribeTopicResponse], dict[str, MinimqError]]:
         """Return the descriptions of a topic from the brokers that carry it, and the failures, by broker name."""
         request = broker_pb2.DescribeTopicRequest(topic=topic)
         answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
@@ -345,7 +346,7 @@ class RegisteredMaster(NamedTuple):
                 return broker.master
         raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         """Do nothing: `find` caches no address."""
 
 
@@ -374,14 +375,14 @@ def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: 
 # ---- One error for many brokers -----------------------------------------------------------------------
 
 
-def permanent_first(error: MiniMQError) -> tuple[bool, bool]:
+def permanent_first(error: MinimqError) -> tuple[bool, bool]:
     """Return a sort key: permanent errors come first, then queues that groups have to read."""
     return error.retriable, not isinstance(error, NotDrained)
 
 
 def merge_failures(
-    failures: Mapping[str, MiniMQError], order: Callable[[MiniMQError], Any] = permanent_first
-) -> MiniMQError:
+    failures: Mapping[str, MinimqError], order: Callable[[MinimqError], Any] = permanent_first
+) -> MinimqError:
     """Merge the failures of brokers into one error, with the class and retry delay of the first in `order`."""
     ordered = sorted(failures.items(), key=lambda item: order(item[1]))
     first = ordered[0][1]
@@ -394,10 +395,10 @@ def merge_failures(
 
 def raise_failures(
     what: str,
-    failures: Mapping[str, MiniMQError],
+    failures: Mapping[str, MinimqError],
     asked: Mapping[str, str],
     remedy: str,
-    order: Callable[[MiniMQError], Any] = permanent_first,
+    order: Callable[[MinimqError], Any] = permanent_first,
 ) -> None:
     """Raise the merged error of all failures, if there are any; see `merge_failures`."""
     if not failures:

@@ -181,7 +181,7 @@ def _view_found(_admin: Admin, _given: Given, found: FoundMessages, _plan: Plan 
     notes = _not_looked_at(found)
     if found.is_cut:
         notes.append(f"the search ended with {len(found.messages):,} messages: there may be more (--max)")
-    is_complete = not (found.unread or found.away)
+    is_complete = not (found.unread or found.offline)
     return View(json=rows, lines=[Rows(_FOUND, rows)], notes=notes, is_complete=is_complete)
 
 
@@ -197,7 +197,7 @@ def _view_trace(_admin: Admin, given: Given, found: MessageTrace, _plan: Plan | 
         json=trace_row(found),
         lines=list(trace_lines(found)) if found.is_known else [],
         notes=notes,
-        is_complete=found.is_known and not found.unread and not found.away,
+        is_complete=found.is_known and not found.unread and not found.offline,
     )
 
 
@@ -207,7 +207,7 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
         where = f"{each.queue}@{each.offset}" + (f" to {each.end_offset - 1}" if each.end_offset > each.offset else "")
         said.append(f"{where}: not searched: {each.reason}")
     slaves = [f"{broker}: a slave answered, which may lack the latest messages" for broker in found.from_slaves]
-    return [*said, *missing(found.away, {}, "not searched"), *slaves]
+    return [*said, *missing(found.offline, {}, "not searched"), *slaves]
 
 
 class MessageOperations(Operations):
@@ -279,7 +279,7 @@ class MessageOperations(Operations):
         client = self._masters.calls
         search = MessageSearch(client, criterion, bounds_of(within, client.timeout_s), progress)
         route = self._masters.route(check_topic(topic))
-        return search.run(route.read_queues(), route.away)
+        return search.run(route.read_queues(), route.offline)
 
     @Operation(
         "message trace",

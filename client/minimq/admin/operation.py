@@ -252,7 +252,7 @@ class Method(Generic[P, T, A]):
     @overload
     def __get__(self, owner: None, kind: type) -> Callable[Concatenate[Any, P], T]: ...
     @overload
-    def __get__(self, owner: AsyncFace, kind: type) -> Callable[P, Coroutine[Any, Any, A]]: ...
+    def __get__(self, owner: AsyncMethods, kind: type) -> Callable[P, Coroutine[Any, Any, A]]: ...
     @overload
     def __get__(self, owner: Operations, kind: type) -> Callable[P, T]: ...
     def __get__(self, owner: Any, kind: type) -> Any:
@@ -276,7 +276,7 @@ def _marked(function: Any, collect: Callable[[Any], Any]) -> Any:
     return function
 
 
-class AsyncFace:
+class AsyncMethods:
     """Base of `minimq.aio.Admin`: runs each `Method` of `_admin` on a thread."""
 
     _admin: Admin
@@ -290,7 +290,7 @@ class AsyncFace:
 
 def _asynchronous(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    async def call(self: AsyncFace, /, *args: Any, **named: Any) -> Any:
+    async def call(self: AsyncMethods, /, *args: Any, **named: Any) -> Any:
         import asyncio  # keeps the start of commands fast
 
         return await asyncio.to_thread(lambda: getattr(function, _COLLECT)(function(self._admin, *args, **named)))
@@ -396,7 +396,7 @@ class Operation:
         return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
     def run(self, admin: Admin, given: Given) -> Any:
-        """Call the method of `admin`. Raises `MiniMQError`."""
+        """Call the method of `admin`. Raises `MinimqError`."""
         given.collected = []
         for each in self.parameters:
             if each.about.is_collected and getattr(given, each.name) is None:

@@ -9,7 +9,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
 from minimq.admin.masters import Masters, merge_failures
-from minimq_common.errors import MiniMQError, NotDrained, SystemBusy, TransportError
+from minimq_common.errors import MinimqError, NotDrained, SystemBusy, TransportError
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
 
@@ -98,7 +98,7 @@ class Resize:
             try:
                 if self._round():
                     return
-            except MiniMQError as error:
+            except MinimqError as error:
                 if not error.retriable:
                     raise
                 if time.monotonic() >= deadline or (is_wanted is not None and not is_wanted()):
@@ -157,7 +157,7 @@ class Resize:
             self._said = sentence
             self.progress(sentence)
 
-    def _too_late(self, error: MiniMQError, timeout_s: float) -> MiniMQError:
+    def _too_late(self, error: MinimqError, timeout_s: float) -> MinimqError:
         text = (
             f"topic {self.topic} does not have {count_of(self.queues, 'queue')} everywhere after {timeout_s:g} s: "
             f"{error.message}"

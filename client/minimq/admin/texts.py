@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
-from minimq_common.model import AwayBroker, Permission
+from minimq_common.model import OfflineBroker, Permission
 
 #: Maximum bytes of a body that a list or a line shows.
 SHOWN_BODY_BYTES = 200
@@ -34,22 +34,22 @@ def listing(names: Sequence[str], most: int = 10) -> str:
     return " and ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-def left_out(away: Iterable[AwayBroker], consequence: str) -> list[str]:
-    """Return a line for each broker that is away, with the consequence, such as "not changed"."""
-    from minimq.connection.away import state_of  # protobuf takes longer to load than --help
+def left_out(offline: Iterable[OfflineBroker], consequence: str) -> list[str]:
+    """Return a line for each broker that is offline, with the consequence, such as "not changed"."""
+    from minimq.connection.offline_brokers import state_of  # protobuf takes longer to load than --help
 
-    return [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in away]
+    return [f"{each.broker_name}: {state_of(each)}, {consequence}" for each in offline]
 
 
-def missing(away: Iterable[AwayBroker], unanswered: Mapping[str, str], lacking: str) -> list[str]:
-    """Return a line for each broker whose queues are missing: it is away, or does not answer."""
-    from minimq.connection.away import describe_away  # as above
+def missing(offline: Iterable[OfflineBroker], unanswered: Mapping[str, str], lacking: str) -> list[str]:
+    """Return a line for each broker whose queues are missing: it is offline, or does not answer."""
+    from minimq.connection.offline_brokers import describe_offline  # as above
 
     silent = (
         f"{broker}: does not answer, its queues are {lacking} ({reason})"
         for broker, reason in sorted(unanswered.items())
     )
-    return [*describe_away(away, lacking), *silent]
+    return [*describe_offline(offline, lacking), *silent]
 
 
 def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:

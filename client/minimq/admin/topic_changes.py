@@ -13,11 +13,11 @@ from minimq.admin.groups import say_readers
 from minimq.admin.masters import raise_failures
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, Param, right
 from minimq.admin.texts import duration_of, left_out, listing, say_permission, size_of
-from minimq.admin.views import Plan, View, away_rows
+from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
-from minimq.connection.away import check_route
-from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, TopicNotFound
-from minimq_common.model import AwayBroker, Permission, TopicRoute, check_all_readable, permission_name
+from minimq.connection.offline_brokers import check_route
+from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound
+from minimq_common.model import OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_group, check_topic
 from minimq_common.words import count_of
 from minimq_proto.v1 import broker_pb2
@@ -86,8 +86,8 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
         ]
     if is_shorter := _is_shorter(admin, given, carriers, settings):
         warnings.append("Within minutes, messages beyond the new limits can no longer be read.")
-    away = admin._left_out(given.name, given.cluster, given.brokers, carriers)
-    warnings += [f"Broker {each.broker_name} is away, and is not changed." for each in away]
+    offline = admin._left_out(given.name, given.cluster, given.brokers, carriers)
+    warnings += [f"Broker {each.broker_name} is offline, and is not changed." for each in offline]
     shown = {each.broker_name: each for each in (*everywhere.settings, *later)}
     return Plan(
         sentences=sentences,
@@ -160,12 +160,12 @@ def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: i
     return said
 
 
-def _view_update(_admin: Admin, given: Given, away: Sequence[AwayBroker], plan: Plan) -> View:
+def _view_update(_admin: Admin, given: Given, offline: Sequence[OfflineBroker], plan: Plan) -> View:
     return View(
-        json={"topic": given.name, "away": away_rows(away)},
+        json={"topic": given.name, "offline": offline_rows(offline)},
         lines=[f"topic {given.name} changed", *plan.seen],
-        notes=left_out(away, "not changed"),
-        is_complete=not away,
+        notes=left_out(offline, "not changed"),
+        is_complete=not offline,
     )
 
 
@@ -233,7 +233,7 @@ class TopicChanges(TopicCreation):
         wait: Annotated[bool, HIDDEN] = True,
         progress: Annotated[Callable[[str], None] | None, values.Progress] = None,
         is_wanted: Annotated[Callable[[], bool] | None, HIDDEN] = None,
-    ) -> tuple[AwayBroker, ...]:
+    ) -> tuple[OfflineBroker, ...]:
         """Change a topic on every master that carries it. Settings that you do not give stay as they are.
 
         `queues` changes the number of queues while producers and consumers run, and loses no message. Consumers see
@@ -243,7 +243,7 @@ class TopicChanges(TopicCreation):
         the single steps.
 
         A shorter `retention_s` or smaller `retention_bytes` hides expired messages within seconds; their disk space is
-        freed later. A broker that is away is not changed: repeat the command when it is back.
+        freed later. A broker that is offline is not changed: repeat the command when it is back.
 
         Args:
             name: of the topic.
@@ -265,11 +265,11 @@ class TopicChanges(TopicCreation):
             is_wanted: called in the calling thread before each wait for groups; False acts as an expired `timeout_s`.
 
         Returns:
-            The brokers that carry the topic and are away, on which it was not changed; none when `brokers` is given.
+            The brokers that carry the topic and are offline, on which it was not changed; none when `brokers` is given.
 
         Raises:
             TopicNotFound: no master carries it, or not all of `brokers` do.
-            TopicUnavailable: all brokers that carry it are away.
+            TopicUnavailable: all brokers that carry it are offline.
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
             InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
         """
@@ -298,7 +298,7 @@ class TopicChanges(TopicCreation):
         masters = self._masters.find(cluster, brokers, need="all")
         present = self._masters.describe(topic, masters)
         if not present and not brokers:
-            check_route(TopicRoute(topic, (), {}, self._masters.away(cluster, topic)))
+            check_route(TopicRoute(topic, (), {}, self._masters.offline(cluster, topic)))
             raise TopicNotFound.nowhere(topic)
         absent = [broker for broker in brokers if broker not in present]
         if absent:
@@ -309,9 +309,9 @@ class TopicChanges(TopicCreation):
 
     def _left_out(
         self, topic: str, cluster: str | None, brokers: Sequence[str], done: Collection[str]
-    ) -> tuple[AwayBroker, ...]:
-        away = () if brokers else self._masters.away(cluster, topic)
-        return tuple(each for each in away if each.broker_name not in done)
+    ) -> tuple[OfflineBroker, ...]:
+        offline = () if brokers else self._masters.offline(cluster, topic)
+        return tuple(each for each in offline if each.broker_name not in done)
 
 
 def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
@@ -339,7 +339,7 @@ def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
     return request
 
 
-def _with_remedy(error: MiniMQError) -> MiniMQError:
+def _with_remedy(error: MinimqError) -> MinimqError:
     if not isinstance(error, NotDrained):
         return error
     return error.with_message(

@@ -10,7 +10,7 @@ from minimq.admin.descriptions import Compaction, check_compaction, compaction_t
 from minimq.admin.masters import raise_failures
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.admin.texts import duration_of, left_out, listing, size_of
-from minimq.admin.views import Plan, View, away_rows
+from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
@@ -64,12 +64,12 @@ def _plan_creation(admin: Admin, given: Given) -> Plan:
     wanted, present, absent = admin._to_create(given)
     topics = {**dict.fromkeys(absent, wanted), **{broker: each.topic for broker, each in present.items()}}
     lines = [settings_line(*each) for each in sorted(topics.items(), key=lambda item: item[0])]
-    carriers = {each.broker_name for each in admin._masters.away(topic=given.name)}
-    gone = () if given.brokers else admin._masters.away(given.cluster)
-    away = [each for each in gone if each.broker_name not in carriers]
+    carriers = {each.broker_name for each in admin._masters.offline(topic=given.name)}
+    gone = () if given.brokers else admin._masters.offline(given.cluster)
+    offline = [each for each in gone if each.broker_name not in carriers]
     names = sorted(absent)
     if not names:
-        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."], seen=(lines, away))
+        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."], seen=(lines, offline))
     kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
     return Plan(
         sentences=(
@@ -77,8 +77,8 @@ def _plan_creation(admin: Admin, given: Given) -> Plan:
             f"{listing(names)}, {count_of(wanted.write_queues * len(names), 'queue')} in all.",
             *say_retention(given.retention_s or None, given.retention_bytes or None),
         ),
-        warnings=[f"Broker {each.broker_name} is away and does not get it." for each in away],
-        seen=(lines, away),
+        warnings=[f"Broker {each.broker_name} is offline and does not get it." for each in offline],
+        seen=(lines, offline),
     )
 
 
@@ -86,7 +86,7 @@ def _view_creation(_admin: Admin, given: Given, is_new: bool, plan: Plan) -> Vie
     lines, lacking = plan.seen
     done = "created" if is_new else "exists already, unchanged"
     return View(
-        json={"topic": given.name, "created": is_new, "away": away_rows(lacking)},
+        json={"topic": given.name, "created": is_new, "offline": offline_rows(lacking)},
         lines=[f"topic {given.name} {done}", *lines],
         notes=left_out(lacking, "topic not created there"),
         is_complete=not lacking,
@@ -142,7 +142,7 @@ class TopicCreation(Operations):
         """Create a topic on every master of the cluster, or on some of them.
 
         It returns when the name servers show the topic, so that producers find it at once. Repeat it if it failed on
-        some brokers, or to create the topic on brokers that have joined since or were away. If `brokers` is given,
+        some brokers, or to create the topic on brokers that have joined since or were offline. If `brokers` is given,
         other brokers are not checked and may have other counts.
 
         Args:
@@ -217,7 +217,7 @@ class TopicCreation(Operations):
             raise TopicExists(say_exists(given.name, others or _unlike(None, present)))
         if absent and given.compaction is not None and not given.brokers:
             remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-            self._masters.refuse_if_away(f"topic {given.name} was not created", remedy, cluster=given.cluster)
+            self._masters.refuse_if_offline(f"topic {given.name} was not created", remedy, cluster=given.cluster)
         return wanted, present, absent
 
 

@@ -13,10 +13,10 @@ from minimq.admin.groups import say_readers
 from minimq.admin.masters import raise_failures
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, flag, method, right
 from minimq.admin.texts import left_out, listing, missing
-from minimq.admin.views import Plan, Rows, Table, View, away_rows, columns, deletion_view, plain, row_of
-from minimq.connection.away import by_broker, check_route
+from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view, offline_rows, plain, row_of
+from minimq.connection.offline_brokers import by_broker, check_route
 from minimq_common.errors import TopicNotFound, TopicUnavailable
-from minimq_common.model import AwayBroker, MessageQueue, TopicRoute, permission_name
+from minimq_common.model import MessageQueue, OfflineBroker, TopicRoute, permission_name
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
 from minimq_common.words import count_of
@@ -59,7 +59,7 @@ def _view_list(_admin: Admin, given: Given, found: list[TopicRoute], _plan: Plan
             "read_queues": sum(data.read_queues for data in route.queues),
             "write_queues": sum(data.write_queues for data in route.queues),
             "permission": "/".join(dict.fromkeys(permission_name(data.permission) for data in route.queues)) or None,
-            "away": away_rows(route.away),
+            "offline": offline_rows(route.offline),
         }
         for route in routes
     ]
@@ -69,8 +69,8 @@ def _view_list(_admin: Admin, given: Given, found: list[TopicRoute], _plan: Plan
         dead = sum(name.startswith(DEAD_LETTER_PREFIX) for name in own)
         with_dead = f", {dead} with dead letters" if dead else ""
         lines.append(f"\nnot shown: {count_of(len(own), 'topic')} of consumer groups{with_dead}; --all shows all")
-    away = by_broker(away for route in routes for away in route.away)
-    return View(json=rows, lines=lines, notes=missing(away, {}, "not counted"))
+    offline = by_broker(offline for route in routes for offline in route.offline)
+    return View(json=rows, lines=lines, notes=missing(offline, {}, "not counted"))
 
 
 def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _plan: Plan | None) -> View:
@@ -91,7 +91,7 @@ def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _pl
             "messages": found.messages,
             "brokers": settings,
             "queues": queues,
-            "away": away_rows(found.away),
+            "offline": offline_rows(found.offline),
             "unanswered": plain(found.unanswered),
         },
         lines=[
@@ -100,7 +100,7 @@ def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _pl
             "",
             Rows(_QUEUES, queues),
         ],
-        notes=missing(found.away, found.unanswered, "not counted"),
+        notes=missing(found.offline, found.unanswered, "not counted"),
     )
 
 
@@ -114,27 +114,27 @@ def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | N
             "read_queues": data.read_queues,
             "write_queues": data.write_queues,
             "permission": permission_name(data.permission),
-            "away": None,
+            "offline": None,
         }
         for data in found.queues
     ]
     # JSON has a row for each broker; the table has only those in the route.
     gone = [
-        {**dict.fromkeys(rows[0]), "broker": away.broker_name, "cluster": away.cluster, "away": plain(away)}
-        for away in found.away
+        {**dict.fromkeys(rows[0]), "broker": offline.broker_name, "cluster": offline.cluster, "offline": plain(offline)}
+        for offline in found.offline
     ]
     without = frozenset() if any(row["slaves"] for row in rows) else frozenset({"slaves"})
-    notes = missing(found.away, {}, "not in the route")
+    notes = missing(found.offline, {}, "not in the route")
     return View(json=[*rows, *gone], lines=[Rows(_ROUTE, rows, without)], notes=notes)
 
 
 def _plan_deletion(admin: Admin, given: Given) -> Plan:
     name, cluster, brokers = given.name, given.cluster, given.brokers
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
-    away = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
-    warnings = left_out(away, "brings the topic back when it starts: then delete it again")
+    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
+    warnings = left_out(offline, "brings the topic back when it starts: then delete it again")
     if not chosen:
-        where = "on a broker that answers" if away else "to delete"
+        where = "on a broker that answers" if offline else "to delete"
         return Plan(sentences=[f"There is no topic {name} {where}."], warnings=warnings, is_harmless=True)
     described = admin.describe_topic(name)
     messages = sum(each.messages for each in described.queues if each.queue.broker_name in chosen)
@@ -148,8 +148,8 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_deletion(_admin: Admin, given: Given, away: tuple[AwayBroker, ...], plan: Plan) -> View:
-    view = deletion_view("topic", given.name, away)
+def _view_deletion(_admin: Admin, given: Given, offline: tuple[OfflineBroker, ...], plan: Plan) -> View:
+    view = deletion_view("topic", given.name, offline)
     return replace(view, lines=plan.sentences) if plan.is_harmless else view
 
 
@@ -158,7 +158,7 @@ class TopicOperations(TopicChanges):
 
     @method
     def list_topics(self) -> list[str]:
-        """Return the names of all topics, sorted, also of those whose brokers are all away.
+        """Return the names of all topics, sorted, also of those whose brokers are all offline.
 
         Raises `Unavailable` when no name server answers.
         """
@@ -176,7 +176,7 @@ class TopicOperations(TopicChanges):
         """List the topics.
 
         minimq itself creates topics for retries (%RETRY%group) and dead letters (%DLQ%group). A topic whose brokers are
-        all away has no queues.
+        all offline has no queues.
         """
         calls = self._masters.calls
         return calls.wait(lambda: calls.nameservers.topics(calls.timeout_s))
@@ -187,23 +187,23 @@ class TopicOperations(TopicChanges):
 
         Of a broker without a master, a slave answers.
 
-        The queues of brokers that are away or do not answer in time are missing; `away` and `unanswered` of the result
-        name these brokers.
+        The queues of brokers that are offline or do not answer in time are missing; `offline` and `unanswered` of the
+        result name these brokers.
 
         Raises:
             TopicNotFound: no broker carries it.
-            TopicUnavailable: all brokers that carry it are away.
+            TopicUnavailable: all brokers that carry it are offline.
         """
         check_topic(name)
         masters = self._masters.find(need="readable")
         answers, failures = self._masters.describe_each(name, masters)
         if not answers or any(error.answered for error in failures.values()):
             raise_failures(f"topic {name} cannot be looked up", failures, masters, "see to these brokers")
-        away = tuple(broker for broker in self._masters.away_lookup()(name) if broker.broker_name not in answers)
+        offline = tuple(broker for broker in self._masters.offline_lookup()(name) if broker.broker_name not in answers)
         if not answers:
-            check_route(TopicRoute(name, (), {}, away))
+            check_route(TopicRoute(name, (), {}, offline))
             raise TopicNotFound.nowhere(name)
-        return topic_from_wire(name, answers, away, {broker: error.message for broker, error in failures.items()})
+        return topic_from_wire(name, answers, offline, {broker: error.message for broker, error in failures.items()})
 
     @method
     def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
@@ -218,24 +218,24 @@ class TopicOperations(TopicChanges):
         if not wanted:
             return []
         masters = self._masters.find(need="readable")
-        away, found = self._masters.away_lookup(), []
+        offline, found = self._masters.offline_lookup(), []
         asked = self._masters.call_about(
             wanted, masters, lambda stub: stub.DescribeTopic, lambda name: broker_pb2.DescribeTopicRequest(topic=name)
         )
         for name, (told, failed) in asked.items():
             unanswered = {broker: e.message for broker, e in failed.items() if not isinstance(e, TopicNotFound)}
-            gone = tuple(broker for broker in away(name) if broker.broker_name not in told)
+            gone = tuple(broker for broker in offline(name) if broker.broker_name not in told)
             if told or unanswered or gone:
                 found.append(topic_from_wire(name, told, gone, unanswered))
         return found
 
     @Operation("route", reads=True, example="route orders", view=_view_route)
     def route(self, topic: values.TopicName) -> TopicRoute:
-        """Show the brokers of a topic, as clients see them. It also shows those that are away.
+        """Show the brokers of a topic, as clients see them. It also shows those that are offline.
 
         Raises:
             TopicNotFound: no broker carries it.
-            TopicUnavailable: all brokers that carry it are away.
+            TopicUnavailable: all brokers that carry it are offline.
         """
         return self._masters.route(check_topic(topic))
 
@@ -279,10 +279,10 @@ class TopicOperations(TopicChanges):
         if_exists: bool = False,
         force: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
-    ) -> tuple[AwayBroker, ...]:
+    ) -> tuple[OfflineBroker, ...]:
         """Delete a topic with all its messages.
 
-        It is deleted on all brokers, or on some of them. This is refused while a broker of the topic is away, since
+        It is deleted on all brokers, or on some of them. This is refused while a broker of the topic is offline, since
         that broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
 
         Args:
@@ -290,15 +290,15 @@ class TopicOperations(TopicChanges):
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on this broker; may be given several times.
             if_exists: succeed if there is no such topic.
-            force: delete even while a broker of the topic is away; that broker brings the topic back when it starts.
+            force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
             wait: return only when no name server that answers shows it on these brokers any more.
 
         Returns:
-            The brokers that are away and bring the topic back: delete it again then. None when `brokers` is given.
+            The brokers that are offline and bring the topic back: delete it again then. None when `brokers` is given.
 
         Raises:
             TopicNotFound: no master carries it, or not all of `brokers` do.
-            Unavailable: a broker that carries it is away; the text says since when.
+            Unavailable: a broker that carries it is offline; the text says since when.
         """
         carriers = self._to_delete(name, cluster, brokers, if_exists=if_exists, force=force)
         request = broker_pb2.DeleteTopicRequest(topic=name)
@@ -311,18 +311,18 @@ class TopicOperations(TopicChanges):
         """Return the masters on which to delete the topic. Raises as `delete_topic`."""
         check_topic(name)
 
-        def check_away() -> None:
+        def check_offline() -> None:
             if not force and not brokers:
                 remedy = "delete it on the others with force (--force) or by name (--broker)"
-                self._masters.refuse_if_away(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+                self._masters.refuse_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
 
         try:
-            return self._masters.before_away(lambda: self._carriers(name, cluster, brokers), check_away)
+            return self._masters.before_offline(lambda: self._carriers(name, cluster, brokers), check_offline)
         except (TopicNotFound, TopicUnavailable):
             if if_exists:
                 return {}
             where = f" on {', '.join(brokers)}" if brokers else ""
             raise TopicNotFound(
                 f"there is no topic {name}{where} to delete: `minimq topic list` shows the topics; one on a "
-                "broker that is away can be deleted when the broker is back"
+                "broker that is offline can be deleted when the broker is back"
             ) from None

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from minimq.admin.texts import left_out
-from minimq_common.model import AwayBroker, MessageQueue, Permission, permission_name
+from minimq_common.model import MessageQueue, OfflineBroker, Permission, permission_name
 
 #: A row of a table: values by their keys in JSON.
 Row = Mapping[str, object]
@@ -114,7 +114,7 @@ def plain(value: Any) -> Any:
 _AS_IT_IS = frozenset({type(None), bool, int, float, str, datetime})
 _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (Permission, permission_name),
-    (AwayBroker, lambda away: row_of(away, keep=("broker_name", "since", "stopped", "queues"))),
+    (OfflineBroker, lambda offline: row_of(offline, keep=("broker_name", "since", "stopped", "queues"))),
     (MessageQueue, str),
     (Enum, lambda value: value.value),
     (bytes, lambda value: value.decode(errors="replace")),
@@ -123,17 +123,17 @@ _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 )
 
 
-def away_rows(away: Iterable[AwayBroker]) -> list[dict[str, Any]]:
-    """Return a row for each broker that is away, with its number of queues."""
-    return [plain(each) for each in away]
+def offline_rows(offline: Iterable[OfflineBroker]) -> list[dict[str, Any]]:
+    """Return a row for each broker that is offline, with its number of queues."""
+    return [plain(each) for each in offline]
 
 
-def deletion_view(what: str, name: str, away: Iterable[AwayBroker], *, kept: str = "", unless: str = "") -> View:
-    """Return the view of a deletion, with the brokers that were away."""
+def deletion_view(what: str, name: str, offline: Iterable[OfflineBroker], *, kept: str = "", unless: str = "") -> View:
+    """Return the view of a deletion, with the brokers that were offline."""
     return View(
-        json={what: name, "away": away_rows(away)},
+        json={what: name, "offline": offline_rows(offline)},
         lines=[f"{what} {name} deleted{kept}"],
-        notes=left_out(away, f"brings the {what} back when it starts{unless}: then delete it again"),
+        notes=left_out(offline, f"brings the {what} back when it starts{unless}: then delete it again"),
     )
 
 

@@ -10,9 +10,9 @@ threads of its own; a pull consumer reads on the user's loop.
 """
 
 from minimq.aio.admin import Admin
-from minimq.aio.consumers import PullConsumer, PushConsumer, SimpleConsumer
+from minimq.aio.consumers import PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq.aio.producer import Producer
 from minimq.connection.cluster import Cluster
 from minimq.features.half_messages.aio_producer import TransactionalProducer
 
-__all__ = ["Admin", "Cluster", "Producer", "PullConsumer", "PushConsumer", "SimpleConsumer", "TransactionalProducer"]
+__all__ = ["Admin", "Cluster", "Producer", "PullConsumer", "PushConsumer", "TransactionalProducer", "WorkQueueConsumer"]

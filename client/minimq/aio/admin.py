@@ -9,13 +9,13 @@ from typing import Self, Unpack
 
 from minimq.admin.admin import Admin as SyncAdmin
 from minimq.admin.admin import AdminMethods
-from minimq.admin.operation import AsyncFace
+from minimq.admin.operation import AsyncMethods
 from minimq.connection.cluster import Cluster
 from minimq.options import NoOthers
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class Admin(AsyncFace, AdminMethods):
+class Admin(AsyncMethods, AdminMethods):
     """Manages a cluster from an event loop; arguments and errors are those of `minimq.Admin`.
 
     Each call runs on a thread of the loop's executor, so nothing blocks the loop. A cancelled call still completes on

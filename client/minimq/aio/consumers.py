@@ -12,17 +12,17 @@ from minimq.arguments import waiting_s
 from minimq.connection.loop_calls import await_steps
 from minimq.consuming.consumer import Found
 from minimq.consuming.interceptor import Operation
-from minimq.consuming.pull_consumer import PullFace
+from minimq.consuming.pull_consumer import BasePullConsumer
 from minimq.consuming.pull_reader import ITERATED_MESSAGES
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import AsyncListener
-from minimq.features.listeners.push_consumer import PushFace
+from minimq.features.listeners.push_consumer import BasePushConsumer
 from minimq.features.listeners.redelivery import REJECTED
-from minimq.features.work_queues.popped import PoppedMessage, Receivables, each_of
 from minimq.features.work_queues.settler import DONE, Settlement
-from minimq.features.work_queues.simple_consumer import SimpleFace
-from minimq.features.work_queues.simple_reader import TakenMessages
+from minimq.features.work_queues.work_queue_consumer import BaseWorkQueueConsumer
+from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
+from minimq.features.work_queues.work_queue_reader import TakenMessages
 from minimq_common.model import MessageQueue, QueueData
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class PullConsumer(PullFace):
+class PullConsumer(BasePullConsumer):
     """Reads queues when asked to; arguments, behavior and guarantees are those of `minimq.PullConsumer`.
 
     It runs on the user's event loop, and so do the callbacks. Calls run one after the other. A cancelled `poll` ends at
@@ -136,7 +136,7 @@ def _mark_retrieved(closing: asyncio.Future[None]) -> None:
         closing.exception()  # otherwise asyncio logs it as never retrieved
 
 
-class PushConsumer(PushFace):
+class PushConsumer(BasePushConsumer):
     """Awaits a listener, on one event loop, for the messages of its share of the queues.
 
     Arguments, behavior and guarantees are those of `minimq.PushConsumer`; `threads` limits the concurrent calls of the
@@ -167,8 +167,8 @@ class PushConsumer(PushFace):
             await asyncio.to_thread(self._runner.close, waiting_s(timeout))
 
 
-class SimpleConsumer(SimpleFace):
-    """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.SimpleConsumer`.
+class WorkQueueConsumer(BaseWorkQueueConsumer):
+    """Receives messages one by one; arguments, behavior and guarantees are those of `minimq.WorkQueueConsumer`.
 
     The work runs on the event loop of the connection, and never blocks that of the caller. Any number of tasks may
     receive and settle concurrently. Messages that a cancelled `receive` would have returned are delivered to others.
@@ -183,13 +183,13 @@ class SimpleConsumer(SimpleFace):
         await self.close()
 
     async def start(self) -> None:
-        """Fix where a new group begins; see `minimq.SimpleConsumer.start`."""
+        """Fix where a new group begins; see `minimq.WorkQueueConsumer.start`."""
         await self._run(self._reader.begin)
 
     async def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
-    ) -> list[PoppedMessage]:
-        """Return messages, all of one queue; see `minimq.SimpleConsumer.receive`."""
+    ) -> list[WorkQueueMessage]:
+        """Return messages, all of one queue; see `minimq.WorkQueueConsumer.receive`."""
         found = TakenMessages()
         try:
             if self._interceptors:
@@ -211,14 +211,14 @@ class SimpleConsumer(SimpleFace):
         else:
             await self._run(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 
-    async def __aiter__(self) -> AsyncIterator[PoppedMessage]:
+    async def __aiter__(self) -> AsyncIterator[WorkQueueMessage]:
         """Yield messages forever, receiving one at a time."""
         while True:
             for message in await self.receive(1):
                 yield message
 
     async def ack(self, messages: Receivables) -> None:
-        """Acknowledge messages and wait until that is on disk; see `minimq.SimpleConsumer.ack`."""
+        """Acknowledge messages and wait until that is on disk; see `minimq.WorkQueueConsumer.ack`."""
         await self._settle("ack", messages, DONE)
 
     async def ack_async(self, messages: Receivables) -> asyncio.Future[None]:
@@ -229,21 +229,21 @@ class SimpleConsumer(SimpleFace):
         return asyncio.wrap_future(self._reader.settler.ack_soon(messages))
 
     async def release(self, messages: Receivables, delay_s: float = 0.0) -> None:
-        """Release failed messages; see `minimq.SimpleConsumer.release`."""
+        """Release failed messages; see `minimq.WorkQueueConsumer.release`."""
         await self._settle("release", messages, self._reader.freed(delay_s))
 
     async def extend(self, messages: Receivables, invisible_s: float | None = None) -> None:
-        """Restart the invisible duration of messages; see `minimq.SimpleConsumer.extend`."""
+        """Restart the invisible duration of messages; see `minimq.WorkQueueConsumer.extend`."""
         await self._settle("extend", messages, self._reader.extended(invisible_s))
 
-    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
-        """Send messages to the dead letters of the group; see `minimq.SimpleConsumer.reject`."""
+    async def reject(self, messages: WorkQueueMessage | Iterable[WorkQueueMessage], reason: str = REJECTED) -> None:
+        """Send messages to the dead letters of the group; see `minimq.WorkQueueConsumer.reject`."""
         given = [*each_of(messages)]
         with self._interceptors.settle("reject", given):
             await self._run(lambda: self._reader.reject(given, reason))
 
     async def close(self) -> None:
-        """Leave the group and close; see `minimq.SimpleConsumer.close`. Idempotent."""
+        """Leave the group and close; see `minimq.WorkQueueConsumer.close`. Idempotent."""
         if self._finalizer.detach():
             await asyncio.to_thread(self._reader.end)
 

@@ -16,19 +16,19 @@ from minimq.features.delayed.recalls import RecallResult
 from minimq.features.requests.replier import RequestMessage
 from minimq.features.requests.reply import Reply
 from minimq.features.requests.requester import OpenRequest
-from minimq.features.transactions.open_transaction import M, TransactionalConsumer, TransactionFace
+from minimq.features.transactions.open_transaction import BaseTransaction, M, TransactionalConsumer
 from minimq.sending.pending_batch import Outcome
-from minimq.sending.producer import ProducerFace
+from minimq.sending.producer import BaseProducer
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
 from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from minimq.features.tables.outbox import OnRefused
+    from minimq.features.tables.row_writer import OnRefused
 
 
-class Producer(ProducerFace):
+class Producer(BaseProducer):
     """Sends messages from one event loop; arguments, behavior and guarantees are those of `minimq.Producer`.
 
     Never blocks the loop: it awaits name servers and room in the buffer, and `send_many` encodes on a thread of the
@@ -129,7 +129,7 @@ class Producer(ProducerFace):
 
         If it is cancelled, the rows are still sent.
         """
-        from minimq.features.tables.outbox import send_rows  # needs pyarrow
+        from minimq.features.tables.row_writer import send_rows  # needs pyarrow
 
         return await asyncio.to_thread(send_rows, self._core, topic, rows, on_refused)
 
@@ -291,7 +291,7 @@ class Producer(ProducerFace):
         return receipts
 
 
-class ProducerTransaction(TransactionFace[M]):
+class ProducerTransaction(BaseTransaction[M]):
     """Messages that consumers see all together, or none of them; see `minimq.Producer.transaction`.
 
     Cancelling the task during the commit does not stop the commit, but its outcome is lost. While the end of the block

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 from minimq.connection.loop_calls import LoopStep
 from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import SHORTEST_TRY_S, RetrySchedule
-from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.errors import DeadlineExceeded, MinimqError, Unavailable
 
 if TYPE_CHECKING:
     from minimq.connection.client import ClusterClient
@@ -29,7 +29,7 @@ class Master(Protocol):
     async def find(self, limit_s: float) -> str:
         """Return its address, within `limit_s` seconds. Raises `Unavailable` if there is no master."""
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         """Called after a failed try; `address` is empty if no master was found."""
 
 
@@ -50,7 +50,7 @@ class RoutedMaster(NamedTuple):
             raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
         return address
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         """Report the failure to `BrokerHealth`, and refresh the route if the error calls for it."""
         if address:
             self.client.connection.health.failed(address, error)
@@ -63,7 +63,7 @@ async def at_master(
     attempt: Callable[[str, float], Awaitable[T]],
     timeout_s: float,
     *,
-    again: Callable[[str, MiniMQError], bool] | None = None,
+    again: Callable[[str, MinimqError], bool] | None = None,
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> T:
     """Call `attempt` with the address of the master and a timeout in seconds; retry until it succeeds or time is up.
@@ -79,7 +79,7 @@ async def at_master(
         try:
             address = await master.find(limit_s)
             return await attempt(address, max(begun_at + limit_s - true_time(), 0.0))
-        except MiniMQError as failure:
+        except MinimqError as failure:
             error = failure
         except TimeoutError:
             error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
@@ -89,7 +89,7 @@ async def at_master(
 
 
 async def tried(
-    attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MiniMQError] = MiniMQError
+    attempt: Callable[[float], Awaitable[T]], timeout_s: float, *, only: type[MinimqError] = MinimqError
 ) -> T:
     """Call `attempt` with the seconds left; retry after retriable errors until time is up.
 
@@ -114,13 +114,13 @@ def with_retries(
     *,
     wait: Callable[[float], object] | None = None,
     option: str = "",
-    only: Callable[[MiniMQError], bool] | None = None,
+    only: Callable[[MinimqError], bool] | None = None,
 ) -> T:
     """Like `tried`, blocking. `only` decides which errors to retry; `option` names the timeout in the error."""
     schedule = RetrySchedule(timeout_s, time.monotonic(), option)
     while True:
         try:
             return attempt(schedule.left_s(time.monotonic()))
-        except MiniMQError as error:
+        except MinimqError as error:
             pause_s = schedule.pause_s(error, time.monotonic(), again=None if only is None else only(error))
         (wait or time.sleep)(pause_s)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 #: Pairs of a latency and how long a broker is avoided after it, in seconds; as in RocketMQ since 5.1.4.
 _AVOIDED_AFTER = ((15.0, 30.0), (5.0, 10.0), (3.0, 6.0), (1.8, 5.0), (0.55, 2.0))
@@ -52,7 +52,7 @@ class BrokerTroubles:
         if avoided_s:
             self._avoid(address, f"an answer took {latency_s:.2f} s", now, now + avoided_s)
 
-    def failed(self, address: str, error: MiniMQError | None, took_s: float, now: float) -> None:
+    def failed(self, address: str, error: MinimqError | None, took_s: float, now: float) -> None:
         """Record that a request failed after `took_s` seconds, or, without an error, that a stream ended normally."""
         if error is None or error.answered:
             if error is not None and error.avoid_broker:

@@ -16,7 +16,7 @@ from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.security.credentials import CredentialsArgument
@@ -109,7 +109,7 @@ class ClusterClient:
         *,
         timeout_s: float | None = None,
         reconnect_s: float = RECONNECT_S,
-    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+    ) -> tuple[dict[Key, Response], dict[Key, MinimqError]]:
         """Make the same call to many brokers concurrently; see `BrokerCalls.call_all`."""
         requests = request if isinstance(request, Mapping) else dict.fromkeys(addresses, request)
         if not requests:

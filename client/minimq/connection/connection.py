@@ -19,7 +19,7 @@ from minimq.connection.loop_thread import LoopThread
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq_common.batch.header import warn_of_slow_checksums
-from minimq_common.errors import MiniMQError, Unavailable
+from minimq_common.errors import MinimqError, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import BROKER_OPTIONS, NAMESERVER_OPTIONS, Channels
@@ -56,7 +56,7 @@ class BrokerHealth(BrokerTroubles):
         self._channels = channels
         self._questions: dict[str, asyncio.Task[None]] = {}  # running probes by address; on the loop only
 
-    def failed(self, address: str, error: MiniMQError | None, took_s: float = 0.0, now: float | None = None) -> None:
+    def failed(self, address: str, error: MinimqError | None, took_s: float = 0.0, now: float | None = None) -> None:
         """Record that a request failed after `took_s` seconds, or that a stream ended normally. Does not block."""
         super().failed(address, error, took_s, time.monotonic() if now is None else now)
 
@@ -121,7 +121,7 @@ class BrokerCalls:
         requests: Mapping[Key, Request],
         timeout_s: float,
         reconnect_s: float = 0.0,
-    ) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+    ) -> tuple[dict[Key, Response], dict[Key, MinimqError]]:
         """Make calls concurrently; return answers and failures by key, in the order of `addresses`."""
 
         async def call(key: Key) -> Response:
@@ -132,17 +132,17 @@ class BrokerCalls:
 
 async def together(
     places: Mapping[Key, str], call: Callable[[Key], Awaitable[Response]]
-) -> tuple[dict[Key, Response], dict[Key, MiniMQError]]:
+) -> tuple[dict[Key, Response], dict[Key, MinimqError]]:
     """Make calls concurrently, limited for each place; return answers and failures by key, in the order of `places`."""
     room: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(_MAX_CALLS_PER_BROKER))
     answers: dict[Key, Response] = {}
-    failures: dict[Key, MiniMQError] = {}
+    failures: dict[Key, MinimqError] = {}
 
     async def make(key: Key) -> None:
         async with room[places[key]]:
             try:
                 answers[key] = await call(key)
-            except MiniMQError as error:
+            except MinimqError as error:
                 failures[key] = error
 
     async with asyncio.TaskGroup() as calls:

@@ -15,18 +15,25 @@ import grpc
 import grpc.aio
 
 from minimq.connection.at_master import tried
-from minimq.connection.away import ClusterView, ConflictReport, away_everywhere, check_route, merge, view_from_wire
+from minimq.connection.offline_brokers import (
+    ClusterView,
+    ConflictReport,
+    check_route,
+    merge,
+    offline_everywhere,
+    view_from_wire,
+)
 from minimq_common.errors import (
     ConnectionMismatch,
     DeadlineExceeded,
     InternalError,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     SystemBusy,
     TransportError,
     Unavailable,
 )
-from minimq_common.model import AwayBroker, BrokerData, TopicRoute
+from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
 from minimq_common.names import check_address
 from minimq_common.security.access_rule import Need
 from minimq_common.wire import rpc
@@ -98,20 +105,20 @@ class NameServers:
         return await self.ask(lambda stub: stub.GetRoute, request, read, timeout_s)
 
     async def topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[TopicRoute]:
-        """Return the routes of all topics, sorted by topic; one whose brokers are all away has no queues."""
+        """Return the routes of all topics, sorted by topic; one whose brokers are all offline has no queues."""
 
         def read(answer: nameserver_pb2.ListTopicsResponse) -> list[TopicRoute]:
-            return [route_from_wire(route) for route in (*answer.routes, *answer.away_routes)]
+            return [route_from_wire(route) for route in (*answer.routes, *answer.offline_routes)]
 
         request = nameserver_pb2.ListTopicsRequest()
         found = await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
         return sorted(found, key=lambda route: route.topic)
 
     async def topic_names(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[str]:
-        """Return the names of all topics, sorted, including those whose brokers are all away. Raises as `ask` does."""
+        """Return the names of all topics, sorted, also of offline brokers. Raises as `ask` does."""
 
         def read(answer: nameserver_pb2.ListTopicsResponse) -> list[str]:
-            return sorted((*answer.names, *answer.away_names))
+            return sorted((*answer.names, *answer.offline_names))
 
         request = nameserver_pb2.ListTopicsRequest(names_only=True)
         return await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
@@ -151,7 +158,7 @@ class NameServers:
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
     ) -> T:
         deadline = time.monotonic() + timeout_s
-        refusal: MiniMQError | None = None
+        refusal: MinimqError | None = None
         silent: dict[str, str] = {}
         untried = self._in_order()
         while untried:
@@ -162,7 +169,7 @@ class NameServers:
                 answer = await self._ask_one(address, method, request, read, share_s)
             except _NoAnswerError as silence:
                 silent[address] = str(silence)
-            except MiniMQError as error:
+            except MinimqError as error:
                 refusal = _more_retriable(refusal, error)
             else:
                 if silent:
@@ -211,12 +218,12 @@ class NameServers:
 
         return await tried(look, timeout_s, only=SystemBusy)
 
-    async def away(self) -> list[AwayBroker]:
-        """Return the brokers that are away, sorted by name; see `away_everywhere`."""
-        return away_everywhere((await self._views()).values())
+    async def offline(self) -> list[OfflineBroker]:
+        """Return the offline brokers, sorted by name; see `offline_everywhere`."""
+        return offline_everywhere((await self._views()).values())
 
     async def forget(self, broker_name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
-        """Make all name servers forget a broker that is away; return whether one knew it."""
+        """Make all name servers forget a broker that is offline; return whether one knew it."""
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
         failure: TransportError | None = None
@@ -236,13 +243,13 @@ class NameServers:
             )
         return forgotten
 
-    async def refusal(self, address: str) -> MiniMQError | None:
+    async def refusal(self, address: str) -> MinimqError | None:
         """Return why a name server rejects this client; None if it does not, or does not answer."""
         try:
             await self._cluster(address)
         except TransportError:
             return None
-        except MiniMQError as error:
+        except MinimqError as error:
             return error
         return None
 
@@ -255,14 +262,14 @@ class NameServers:
         ]
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
 
-    async def access(self) -> dict[str, tuple[int, str, bool] | MiniMQError]:
+    async def access(self) -> dict[str, tuple[int, str, bool] | MinimqError]:
         """Return, by name server, version and digest of its rules and whether it only reports; or its error."""
         answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
-        found: dict[str, tuple[int, str, bool] | MiniMQError] = {}
+        found: dict[str, tuple[int, str, bool] | MinimqError] = {}
         for address, answer in zip(self.addresses, answers, strict=True):
             if isinstance(answer, nameserver_pb2.GetClusterResponse):
                 found[address] = answer.access_version, answer.access_digest, answer.access_only_reports
-            elif isinstance(answer, MiniMQError):
+            elif isinstance(answer, MinimqError):
                 found[address] = answer
             else:
                 raise answer
@@ -325,7 +332,7 @@ class NameServers:
         return [*self.addresses[first:], *self.addresses[:first]]
 
 
-def _more_retriable(refusal: MiniMQError | None, other: MiniMQError) -> MiniMQError:
+def _more_retriable(refusal: MinimqError | None, other: MinimqError) -> MinimqError:
     if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
         return other
     return refusal

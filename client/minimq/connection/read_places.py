@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from minimq.connection.away import remedy_of, state_of
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import BrokerMethod
-from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq.connection.offline_brokers import remedy_of, state_of
+from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, TopicRoute
 
 Request = TypeVar("Request")
@@ -49,11 +49,11 @@ class ReadPlaces:
         self, queue: MessageQueue, method: BrokerMethod[Request, Response], request: Request, timeout_s: float
     ) -> tuple[Response, ReadPlace]:
         """Send a read request about a queue to one place after the other; return the first answer, and its place."""
-        failure: MiniMQError | None = None
+        failure: MinimqError | None = None
         for place in self._in_order(queue, await self._routes.find(queue.topic)):
             try:
                 return await self._calls.call(place.address, method, request, timeout_s, 0), place
-            except MiniMQError as found:
+            except MinimqError as found:
                 error = found
             self.failed(place.address, error)
             if isinstance(error, TopicNotFound) and not place.is_master:
@@ -71,7 +71,7 @@ class ReadPlaces:
         place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
         return place if place is not None and not (place.is_master or self._health.is_silent(place.address)) else None
 
-    def failed(self, address: str, error: MiniMQError | None) -> None:
+    def failed(self, address: str, error: MinimqError | None) -> None:
         """Record that a broker failed, or ended a stream normally. One that did not answer comes last until it does."""
         if error is not None and not error.answered:  # a rejected read says nothing about sending there
             self._health.failed(address, error)
@@ -93,7 +93,7 @@ def _why_nowhere(queue: MessageQueue, route: TopicRoute | None) -> str:
     name = queue.broker_name
     if route is not None and name in route.brokers:
         return f"broker {name} of queue {queue} has no master now, and slaves are not to be read"
-    for away in route.away if route is not None else ():
-        if away.broker_name == name:
-            return f"broker {name} of queue {queue} is {state_of(away)}: {remedy_of(away)}"
+    for offline in route.offline if route is not None else ():
+        if offline.broker_name == name:
+            return f"broker {name} of queue {queue} is {state_of(offline)}: {remedy_of(offline)}"
     return f"no broker is known that carries queue {queue}: is {name} running?"

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from minimq_common.errors import MiniMQError, RejectedByProxy
+from minimq_common.errors import MinimqError, RejectedByProxy
 
 #: Exponential backoff: the pause doubles from the first to the longest.
 _FIRST_PAUSE_S = 0.05
@@ -36,7 +36,7 @@ class RetrySchedule:
         self._give_up_at = now + timeout_s
         self._pause_s = _FIRST_PAUSE_S
         self._tries = 0
-        self._answer: MiniMQError | None = None
+        self._answer: MinimqError | None = None
 
     def left_s(self, now: float) -> float:
         """Return the seconds until the deadline."""
@@ -47,7 +47,7 @@ class RetrySchedule:
         self._tries += 1
         return try_timeout_s(now, self._give_up_at, self._tries - 1)
 
-    def pause_s(self, error: MiniMQError, now: float, *, again: bool | None = None) -> float:
+    def pause_s(self, error: MinimqError, now: float, *, again: bool | None = None) -> float:
         """Return the pause in seconds before the next try. Raises `error` if it must not be retried.
 
         After the last try, which begins at the deadline, raises the last answer of a server, else `error`. `again`
@@ -77,7 +77,7 @@ def try_timeout_s(now: float, deadline: float, tries: int) -> float:
     return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], SHORTEST_TRY_S)
 
 
-def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
+def batch_pause_s(error: MinimqError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
     """Return the pause before a batch is retried; None if it fails. `elsewhere`: another healthy broker accepts it."""
     if not error.retriable and (bound or not error.refresh_route):
         return None
@@ -87,7 +87,7 @@ def batch_pause_s(error: MiniMQError, tries: int, *, bound: bool, elsewhere: boo
     return max(pause_s, error.retry_after_s) if bound or not elsewhere else pause_s
 
 
-def after_waiting(error: MiniMQError, waited_s: float, option: str = "") -> MiniMQError:
+def after_waiting(error: MinimqError, waited_s: float, option: str = "") -> MinimqError:
     """Return a copy of an error that also says how long the client waited, and which option sets that."""
     said = f", as {option} says" if option else ""
     return error.after_waiting(f"{round(waited_s, 2):g} s{said}")

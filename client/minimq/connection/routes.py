@@ -18,7 +18,7 @@ from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import longer
 from minimq_common.errors import (
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     NotAuthenticated,
     SystemBusy,
     TopicNotFound,
@@ -203,7 +203,7 @@ class Routes:
     # ---- by any thread --------------------------------------------------------------------------
 
     def is_deleted(self, topic: str) -> bool:
-        """Return whether a name server says that no broker, present or away, has a topic that was known."""
+        """Return whether a name server says that no broker, present or offline, has a topic that was known."""
         return topic in self._deleted
 
     def refresh_soon(self, topic: str) -> None:
@@ -302,7 +302,7 @@ class Routes:
         was_known = known is not None or topic in self._dropped
         # The watch may have sent a newer route while the query was in flight.
         is_outdated = asked_at not in (None, version)
-        if was_known and not route.queues and not route.away:
+        if was_known and not route.queues and not route.offline:
             self._deleted.add(topic)
         elif not is_outdated:
             self._deleted.discard(topic)
@@ -339,7 +339,7 @@ class Routes:
     async def _refresh_once(self, topic: str) -> None:
         try:
             await self.refresh(topic, _REFRESH_S)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.debug("route not refreshed topic=%s reason=%s", topic, error.message)
         except Exception:
             log.exception("route not refreshed topic=%s", topic)

@@ -13,7 +13,7 @@ import grpc.aio
 from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
 from minimq.connection.loop_thread import CLOSED
-from minimq_common.errors import Closed, InternalError, MiniMQError, NotAuthenticated, Unavailable
+from minimq_common.errors import Closed, InternalError, MinimqError, NotAuthenticated, Unavailable
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import TooManyStreams
 from minimq_common.wire.rpc import from_rpc_error
@@ -43,7 +43,7 @@ class Stream(Generic[Request, Response]):
         address: str,
         method: StreamMethod[Request, Response],
         on_response: Callable[[Response], None],
-        on_end: Callable[[MiniMQError | None], None],
+        on_end: Callable[[MinimqError | None], None],
     ) -> None:
         self._connection = connection
         self.address = address
@@ -62,7 +62,7 @@ class Stream(Generic[Request, Response]):
         self._has_written = False
         #: Whether writes wait, although gRPC would take the next request.
         self._is_held = False
-        self._running: asyncio.Task[MiniMQError | None] | None = None
+        self._running: asyncio.Task[MinimqError | None] | None = None
         connection.check_open()
         if not connection.call_soon(self._begin):
             raise Closed(CLOSED)
@@ -111,7 +111,7 @@ class Stream(Generic[Request, Response]):
         elif len(self._requests) == 1:
             self._written.add_done_callback(self._write)
 
-    async def _run(self) -> MiniMQError | None:
+    async def _run(self) -> MinimqError | None:
         try:
             with self._connection.broker_stub(self.address) as stub:
                 return await self._read(stub)
@@ -120,7 +120,7 @@ class Stream(Generic[Request, Response]):
         finally:
             self._requests.clear()
 
-    async def _read(self, stub: BrokerAsyncStub) -> MiniMQError | None:
+    async def _read(self, stub: BrokerAsyncStub) -> MinimqError | None:
         self._call = call = self._method(stub)()
         try:
             self._write()
@@ -178,8 +178,8 @@ class Stream(Generic[Request, Response]):
             return call.done_writing()
         return call.write(request)
 
-    def _ended(self, running: asyncio.Task[MiniMQError | None]) -> None:
-        error: MiniMQError | None
+    def _ended(self, running: asyncio.Task[MinimqError | None]) -> None:
+        error: MinimqError | None
         if running.cancelled():
             error = Unavailable(f"{self._peer}: the stream was cancelled")
         elif (failure := running.exception()) is None:
@@ -220,9 +220,9 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
     ) -> None:
         self._parts = parts
         self._ids = itertools.count(1)
-        self._receivers: dict[int, Callable[[Answer | None, MiniMQError | None], object]] = {}
+        self._receivers: dict[int, Callable[[Answer | None, MinimqError | None], object]] = {}
         #: Why the stream has ended; None while it is open.
-        self.failure: MiniMQError | None = None
+        self.failure: MinimqError | None = None
         super().__init__(connection, address, method, self._respond, self._conclude)
 
     @property
@@ -231,7 +231,7 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         return self.failure is not None
 
     def request(
-        self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MiniMQError | None], object]
+        self, make: Callable[[int], Request], receiver: Callable[[Answer | None, MinimqError | None], object]
     ) -> int:
         """Send a request, and return its id. Raises `failure` if the stream has ended."""
         request_id = next(self._ids)
@@ -246,7 +246,7 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
         if self._receivers.pop(request_id, None) is not None:
             self.send(farewell)
 
-    def fail(self, reason: MiniMQError) -> None:
+    def fail(self, reason: MinimqError) -> None:
         """Cancel the stream, and call all receivers with `reason`, on this thread. Does not wait for the end."""
         self._conclude(reason)
         self.cancel()
@@ -264,7 +264,7 @@ class CorrelatedStream(Stream[Request, Response], Generic[Request, Response, Ans
             if receiver is not None:
                 receiver(answer, None)
 
-    def _conclude(self, error: MiniMQError | None) -> None:
+    def _conclude(self, error: MinimqError | None) -> None:
         reason = error or Unavailable(f"{self._peer} ended the connection")
         self.failure = self.failure or reason
         for request_id in [*self._receivers]:

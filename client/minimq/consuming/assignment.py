@@ -84,8 +84,8 @@ class RebalanceSchedule:
         return full
 
 
-#: How long to wait for brokers that are away.
-AWAY_TIMEOUT_S = 5.0
+#: How long to wait for brokers that are offline.
+OFFLINE_TIMEOUT_S = 5.0
 #: An age in ms that includes every message.
 EVER_MS = 1 << 50
 
@@ -96,7 +96,8 @@ class InitialOffsets:
     Each broker decides for its own queues where a group begins. If a topic comes to a broker later, members report
     since when the group has read it, so that no message sent since then is skipped. So a member asks for no queue until
     it knows that the group has begun, or until all brokers of the topic have reported that it has not. Brokers that are
-    away are waited for up to `AWAY_TIMEOUT_S`; then the others begin at their first message, which may repeat messages.
+    offline are waited for up to `OFFLINE_TIMEOUT_S`; then the others begin at their first message, which may repeat
+    messages.
     """
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class InitialOffsets:
         for topic, brokers in carriers.items():
             if topic in self._since or self._reported.keys() >= {*brokers}:
                 self._wait_until.pop(topic, None)
-            elif now < self._wait_until.setdefault(topic, now + AWAY_TIMEOUT_S):
+            elif now < self._wait_until.setdefault(topic, now + OFFLINE_TIMEOUT_S):
                 waiting.add(topic)
         return waiting
 

@@ -19,7 +19,7 @@ from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Ask, GiveBack, Saved, Step
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
-from minimq_common.errors import Fenced, MiniMQError, NotAuthenticated, TransportError
+from minimq_common.errors import Fenced, MinimqError, NotAuthenticated, TransportError
 from minimq_common.model import MemberList, MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
@@ -86,8 +86,8 @@ class BrokerSessions:
         master_of: Callable[[str], str | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
-        on_refusal: Callable[[str, MiniMQError], None],
-        on_break: Callable[[str, MiniMQError | None], None],
+        on_refusal: Callable[[str, MinimqError], None],
+        on_break: Callable[[str, MinimqError | None], None],
         on_fenced: Callable[[Fenced], None],
         heartbeat_s: float,
     ) -> None:
@@ -190,7 +190,7 @@ class BrokerSessions:
             broker.beats.answered(event.heartbeat.number)
         self._on_event(broker.name, event)
 
-    def _ended(self, broker: _Broker, number: int, error: MiniMQError | None) -> None:
+    def _ended(self, broker: _Broker, number: int, error: MinimqError | None) -> None:
         if broker.number != number:
             return
         broker.session = None

@@ -14,7 +14,7 @@ from minimq.connection.read_places import ReadPlaces
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.queue_decisions import Commit
 from minimq.consuming.queue_reader import QueueReader
-from minimq_common.errors import Fenced, InvalidArgument, MiniMQError, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import Fenced, InvalidArgument, MinimqError, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
 from minimq_proto.v1 import broker_pb2
 
@@ -25,7 +25,7 @@ _AT_ONCE = 1_000
 class OffsetStore(Protocol):
     """Records offsets. Used on the event loop of the connection."""
 
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         """Record offsets and wait until they are on disk. Returns the errors of queues that failed."""
 
 
@@ -62,15 +62,15 @@ class BrokerOffsets:
     timeout_s: float
     published: bool = False
 
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         """See `OffsetStore.save`."""
-        failures: dict[MessageQueue, MiniMQError] = {}
+        failures: dict[MessageQueue, MinimqError] = {}
         calls: defaultdict[tuple[str, bool, bool], list[Commit]] = defaultdict(list)
         for commit in commits:
             try:
                 address = commit.address or self.address_of(commit.queue)
                 calls[address, commit.epoch > 0, commit.sought].append(commit)
-            except MiniMQError as error:
+            except MinimqError as error:
                 failures[commit.queue] = error
         parts = [
             (address, together[start : start + _AT_ONCE])
@@ -79,11 +79,11 @@ class BrokerOffsets:
         ]
         return failures | await self._save_each(parts)
 
-    async def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MiniMQError]:
+    async def _save_each(self, parts: Sequence[tuple[str, Sequence[Commit]]]) -> dict[MessageQueue, MinimqError]:
         addresses = {part: address for part, (address, _) in enumerate(parts)}
         requests = {part: self._request(commits) for part, (_, commits) in enumerate(parts)}
         _, failed = await self.calls.call_all(addresses, lambda stub: stub.CommitOffsets, requests, self.timeout_s)
-        failures: dict[MessageQueue, MiniMQError] = {}
+        failures: dict[MessageQueue, MinimqError] = {}
         single: list[tuple[str, Sequence[Commit]]] = []
         for part, error in failed.items():
             address, commits = parts[part]
@@ -128,7 +128,7 @@ class OffsetLookup:
     timeout_s: float
 
     async def bounds(self, queue: MessageQueue) -> QueueBounds:
-        """Return the bounds of a queue. Raises `MiniMQError`."""
+        """Return the bounds of a queue. Raises `MinimqError`."""
         try:
             return await queue_bounds(self.places, queue, self.timeout_s)
         except QueueNotFound as error:
@@ -157,7 +157,7 @@ class OffsetLookup:
 
 
 class _Failure(NamedTuple):
-    error: MiniMQError
+    error: MinimqError
     epoch: int
 
 
@@ -264,7 +264,7 @@ class Commits:
 
     async def _record(self, progress: Progress, *, automatic: bool) -> dict[MessageQueue, _Failure]:
         commits: list[tuple[Commit, QueueReader | None]] = []
-        failures: dict[MessageQueue, MiniMQError] = {}
+        failures: dict[MessageQueue, MinimqError] = {}
         now = time.monotonic()
         for queue, (offset, term) in progress.items():
             reader = self._readers.get(queue)
@@ -278,7 +278,7 @@ class Commits:
                 failures[queue] = Fenced(text)
             else:
                 commits.append((Commit(queue, offset), None))
-        answers: Mapping[MessageQueue, MiniMQError] = {
+        answers: Mapping[MessageQueue, MinimqError] = {
             commit.queue: Unavailable("the commit was cancelled") for commit, _ in commits
         }
         try:
@@ -292,5 +292,5 @@ class Commits:
         return {queue: _Failure(error, epochs.get(queue, 0)) for queue, error in failures.items()}
 
 
-def _order(error: MiniMQError) -> int:
+def _order(error: MinimqError) -> int:
     return 2 if isinstance(error, TopicNotFound) else int(isinstance(error, Fenced))

@@ -11,11 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from minimq.arguments import check_text
-from minimq.connection.away import describe_away
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
+from minimq.connection.offline_brokers import describe_offline
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.broker_sessions import Membership
 from minimq.consuming.commits import OffsetLookup
@@ -30,19 +30,19 @@ from minimq.consuming.read_ahead import HandOver
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start, start_position
 from minimq.features.broadcasting.broadcasting import BroadcastReader, LocalOffsets
-from minimq.rebalance import AllocationStrategy, allocation
-from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MiniMQError, TopicNotFound
+from minimq.rebalance import AllocationStrategy, allocation_strategy
+from minimq_common.errors import Closed, CorruptBatch, InvalidArgument, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX, check_client_id, check_group, check_topic, dead_letter_topic
 from minimq_common.wire.protocol_bounds import MAX_AGREED, MAX_FILTER, MAX_SUBSCRIPTIONS, MAX_TAGS
 
 if TYPE_CHECKING:  # circular: they import this module
     from minimq.consuming.pull_reader import PullReader
-    from minimq.features.listeners.popped_source import PoppedSource
+    from minimq.features.listeners.work_queue_source import WorkQueueSource
 
 log = client_logger(__name__)
-#: Warns, when a group begins to read, about brokers that are away, whose queues are not read.
-AWAY_LOG = client_logger("minimq.consuming.away")
+#: Warns, when a group begins to read, about brokers that are offline, whose queues are not read.
+OFFLINE_LOG = client_logger("minimq.consuming.offline")
 
 T = TypeVar("T")
 
@@ -93,7 +93,7 @@ def check_subscriptions(group: str, filters: dict[str, MessageFilter]) -> dict[s
 
 def _strategy(given: str | AllocationStrategy) -> AllocationStrategy:
     if isinstance(given, str):
-        return allocation(given)
+        return allocation_strategy(given)
     if not hasattr(given, "allocate") and not hasattr(given, "allocate_all"):
         raise InvalidArgument(f"allocation is {given!r}: it must be the name of a strategy, or a strategy")
     return given
@@ -198,7 +198,7 @@ class Consumer:
         """Number of messages that were read but filtered out."""
         return self._dropped + self._fetcher.passed_over
 
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Report that your state of these queues is saved, so that other members may have the queues.
 
         With `hold_s`, a queue that this member has left is granted to another member only after this report, or when
@@ -211,7 +211,7 @@ class Consumer:
         self._process.check()
         if self._member is None:
             raise InvalidArgument("only a member of a group has state to hand over: subscribe first")
-        self._member.state_saved(queues)
+        self._member.mark_state_saved(queues)
 
     def check_open(self) -> None:
         """Raise `Closed` after `close`, and in a fork. On any thread."""
@@ -305,8 +305,10 @@ class Consumer:
             )
         self._member.start()
         for route in filter(None, map(self._routes.known, self.filters)):
-            for line in describe_away((each for each in route.away if each.queues), "not read until it is back"):
-                AWAY_LOG.warning("consumer: broker away group=%s topic=%s state=%s", self.group, route.topic, line)
+            for line in describe_offline((each for each in route.offline if each.queues), "not read until it is back"):
+                OFFLINE_LOG.warning(
+                    "consumer: broker offline group=%s topic=%s state=%s", self.group, route.topic, line
+                )
 
     async def _revoke_and_release(self, offsets: Mapping[MessageQueue, int], *, commit: bool) -> None:
         """Call `on_revoked` for revoked queues, commit them if `commit` is set, and release them.
@@ -322,7 +324,7 @@ class Consumer:
                 await self._record(offsets, automatic=True)
             except TopicNotFound as error:  # `DeletedTopics` reports the deletion
                 log.debug("consumer: nothing to commit group=%s reason=%s", self.group, error)
-            except MiniMQError as error:  # the next owner rereads a few messages
+            except MinimqError as error:  # the next owner rereads a few messages
                 log.warning(
                     "consumer: queues not committed group=%s queues=%d reason=%s", self.group, len(offsets), error
                 )
@@ -350,7 +352,7 @@ class Consumer:
             saved = await self._call_user(partial(self._call_back, callback, known, known))
         if self._options.hold_s and self._member is not None:
             # The user has no state of queues that were never announced.
-            self._member.state_saved([queue for queue in queues if saved or queue not in known])
+            self._member.mark_state_saved([queue for queue in queues if saved or queue not in known])
 
     def _announce(self, event: QueueEvent, queues: list[MessageQueue]) -> None:
         callback = self._options.on_assigned if event is QueueEvent.GAINED else self._options.on_lost
@@ -379,7 +381,7 @@ class Consumer:
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         """Called when queues were lost."""
 
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         """Called when the broker of a queue does not know its lease."""
         if self._member is not None:
             self._member.lease_over(queue, epoch, error)
@@ -395,10 +397,10 @@ class Consumer:
         self._client.close()
 
 
-class ConsumerFace:
+class BaseConsumer:
     """Base of the consumer classes of users: delegates to the internal consumer."""
 
-    _reader: Consumer | PoppedSource
+    _reader: Consumer | WorkQueueSource
 
     @property
     def group(self) -> str:
@@ -425,7 +427,7 @@ class ConsumerFace:
         """Number of messages that were read but filtered out."""
         return self._reader.filtered_messages
 
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:  # noqa: D102 - below
-        self._reader.state_saved(queues)
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:  # noqa: D102 - below
+        self._reader.mark_state_saved(queues)
 
-    state_saved.__doc__ = Consumer.state_saved.__doc__
+    mark_state_saved.__doc__ = Consumer.mark_state_saved.__doc__

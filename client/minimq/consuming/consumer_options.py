@@ -79,7 +79,7 @@ class ConsumerOptions:
     """Options of consumers.
 
     Attributes:
-        prefetch_messages: maximum number of prefetched messages of the consumer; with `balance="messages"` never more
+        prefetch_messages: maximum number of prefetched messages of the consumer; with `mode="work_queue"` never more
             than 4096.
         prefetch_bytes: maximum bytes of prefetched messages of the consumer. Each queue that it reads has an equal
             share, but always room for one batch.
@@ -108,7 +108,7 @@ class ConsumerOptions:
             listener.
         suspend_s: seconds before an orderly consumer retries, 0.01 to 30.
         consume_timeout_s: seconds after which a call of the listener counts as hung.
-        invisible_s: with `balance="messages"`, seconds after which the messages of a consumer that hangs or is cut off
+        invisible_s: with `mode="work_queue"`, seconds after which the messages of a consumer that hangs or is cut off
             are redelivered, from 1 to 43200; a live consumer extends them.
         hold_s: seconds for which a queue that this consumer has left is held for it, unless it reports that its state
             is saved; 0 turns holds off. The same on all members.
@@ -218,8 +218,8 @@ PREFETCH_MESSAGES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class SimpleOptions:
-    """The checked arguments of a `SimpleConsumer`."""
+class WorkQueueOptions:
+    """The checked arguments of a `WorkQueueConsumer`."""
 
     invisible_s: float = 30.0
     max_tries: int = 16

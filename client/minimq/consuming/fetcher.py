@@ -25,7 +25,7 @@ from minimq.consuming.queue_decisions import Decision, FetchOptions, LeaseOver, 
 from minimq.consuming.queue_events import QueueEvents
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.read_ahead import HandOver
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.channels import TooManyStreams
 from minimq_common.wire.rpc import keep_freed_memory, return_freed_memory
@@ -97,8 +97,8 @@ class Fetcher:
         self._is_woken = False
         # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
         self._has_halted = False
-        self.refusal: MiniMQError | None = None
-        self._failures: deque[MiniMQError] = deque()
+        self.refusal: MinimqError | None = None
+        self._failures: deque[MinimqError] = deque()
         self._failed_readers: deque[QueueReader] = deque()
         self._leaving: set[QueueReader] = set()
 
@@ -199,7 +199,7 @@ class Fetcher:
             if timer is not None:
                 timer.cancel()
 
-    def damaged(self, handed: HandOver, error: MiniMQError) -> None:
+    def damaged(self, handed: HandOver, error: MinimqError) -> None:
         """Stop the reader before a hand-over that cannot be decoded."""
         reader = self._readers.get(handed.queue)
         if reader is not None and reader.is_current(handed):
@@ -366,12 +366,12 @@ class Fetcher:
 
     # ---- errors ---------------------------------------------------------------------------------
 
-    def failed(self, error: MiniMQError) -> None:
+    def failed(self, error: MinimqError) -> None:
         """Make the next poll raise an error."""
         self._failures.append(error)
         self._changed()
 
-    def refused(self, error: MiniMQError | None) -> None:
+    def refused(self, error: MinimqError | None) -> None:
         """Make every poll raise an error from now on; None ends that."""
         self.refusal = error
         self._changed()

@@ -11,7 +11,7 @@ from functools import partial
 from minimq.connection.client import RouteCache
 from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import after_waiting
-from minimq_common.errors import AccessDenied, GroupConflict, MiniMQError, NotAuthenticated, SystemBusy, TopicNotFound
+from minimq_common.errors import AccessDenied, GroupConflict, MinimqError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
 from minimq_common.wire.channels import TooManyStreams
@@ -34,22 +34,22 @@ class Refusals:
     """
 
     def __init__(
-        self, group: str, tell: Callable[[MiniMQError | None], None], start_timeout_s: float, now: float
+        self, group: str, tell: Callable[[MinimqError | None], None], start_timeout_s: float, now: float
     ) -> None:
         self._group = group
         self._tell = tell
         self._start_timeout_s = start_timeout_s
         self._start_ends_at = now + start_timeout_s
         #: By broker, why it refuses the member.
-        self._reasons: dict[str, MiniMQError] = {}
+        self._reasons: dict[str, MinimqError] = {}
         #: Brokers that have accepted the member.
         self._accepted_by: set[str] = set()
         #: True once any broker has accepted the member. Read by other threads.
         self.was_taken = False
-        self._reported: MiniMQError | None = None
+        self._reported: MinimqError | None = None
         self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
 
-    def refused(self, name: str, error: MiniMQError, now: float) -> None:
+    def refused(self, name: str, error: MinimqError, now: float) -> None:
         """A broker has refused the member or a request of it."""
         if isinstance(error, _REPORTED_AT_ONCE) or name not in self._accepted_by:
             self._reasons[name] = error
@@ -88,7 +88,7 @@ class Refusals:
             error = after_waiting(error, self._start_timeout_s)
         self._tell(error)
 
-    def _to_report(self, now: float) -> MiniMQError | None:
+    def _to_report(self, now: float) -> MinimqError | None:
         for error in self._reasons.values():
             if isinstance(error, _REPORTED_AT_ONCE):
                 return error
@@ -102,10 +102,10 @@ class DeletedTopics:
     """Finds out which topics were deleted, and reports each once. Belongs to one thread.
 
     If a broker no longer has a topic, other brokers may still have it. The topic counts as deleted when name servers
-    know no broker with it, not even one that is away.
+    know no broker with it, not even one that is offline.
     """
 
-    def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MiniMQError], None]) -> None:
+    def __init__(self, routes: RouteCache, reader: str, tell: Callable[[MinimqError], None]) -> None:
         self._routes = routes
         self._reader = reader
         self._tell = tell

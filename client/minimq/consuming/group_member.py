@@ -28,7 +28,7 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.group_errors import DeletedTopics, Refusals
 from minimq.consuming.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
-from minimq_common.errors import Fenced, InternalError, InvalidArgument, MiniMQError, TopicNotFound, UsageError
+from minimq_common.errors import Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
 from minimq_common.outage_log import OutageLog
@@ -116,12 +116,12 @@ class GroupMember:
         left = dict(epochs)
         self._post(lambda: self._do(self._state.released(left)))
 
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Report that the user's state of queues is saved, before or after their release. On any thread."""
         saved = tuple(queues)
         self._post(lambda: self._do(self._state.saved(saved)))
 
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         """Handle a broker's answer that it no longer knows a lease: ask for the queue again if it is still wanted."""
         self._post(partial(self._lease_over, queue, epoch, error))
 
@@ -163,7 +163,7 @@ class GroupMember:
             yield
         except UsageError as error:
             self._fetcher.failed(error)
-        except MiniMQError as error:
+        except MinimqError as error:
             message = "group: will try again group=%s reason=%s"
             self._outage.failed(message, self._about.group, error, cause=error)
             self._rounds.want(time.monotonic() + max(PAUSE_S, error.retry_after_s))
@@ -199,7 +199,7 @@ class GroupMember:
     def _want_round(self) -> None:
         self._rounds.want(time.monotonic())
 
-    def _lease_over(self, item: MessageQueue, epoch: int, error: MiniMQError) -> None:
+    def _lease_over(self, item: MessageQueue, epoch: int, error: MinimqError) -> None:
         if isinstance(error, TopicNotFound):
             self._deleted.suspect(item.topic, time.monotonic())
         self._do(self._state.lease_over(item, epoch, time.monotonic()))
@@ -249,7 +249,7 @@ class GroupMember:
         members.ClearField("begun")
         members.ClearField("now_ms")
 
-    def _refused(self, name: str, error: MiniMQError) -> None:
+    def _refused(self, name: str, error: MinimqError) -> None:
         self._refusals.refused(name, error, time.monotonic())
 
     def _fenced(self, error: Fenced) -> None:
@@ -259,7 +259,7 @@ class GroupMember:
         self._fetcher.lost(self._fetcher.queues)
         self._is_leaving = True
 
-    def _session_broke(self, name: str, error: MiniMQError | None) -> None:
+    def _session_broke(self, name: str, error: MinimqError | None) -> None:
         self._refusals.parted(name)
         self._places.failed(self._sessions.address(name), error)
         members = self._lists.get(name)

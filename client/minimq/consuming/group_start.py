@@ -12,8 +12,8 @@ from typing import NamedTuple
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import longer
-from minimq.consuming.assignment import AWAY_TIMEOUT_S, EVER_MS
-from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq.consuming.assignment import EVER_MS, OFFLINE_TIMEOUT_S
+from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.model import Permission
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import broker_pb2
@@ -66,10 +66,10 @@ class GroupStart:
             self._topics.update(topics)
             self.is_decided = False
             self._is_over.clear()
-            self._deadline = time.monotonic() + AWAY_TIMEOUT_S
+            self._deadline = time.monotonic() + OFFLINE_TIMEOUT_S
             self._task = asyncio.create_task(self._run())
 
-    async def wait(self, timeout_s: float = AWAY_TIMEOUT_S) -> bool:
+    async def wait(self, timeout_s: float = OFFLINE_TIMEOUT_S) -> bool:
         """Wait until messages may be taken, at most for the timeout; return whether they may."""
         if self._is_needed and not self._is_over.is_set():
             left_s = self._deadline - time.monotonic()
@@ -101,11 +101,11 @@ class GroupStart:
             except Closed:
                 self._is_over.set()
                 return
-            except MiniMQError as error:
+            except MinimqError as error:
                 pause_s = longer(pause_s)
                 if not error.retriable:  # the consumer gets the same error
                     self._is_over.set()
-                    pause_s = AWAY_TIMEOUT_S
+                    pause_s = OFFLINE_TIMEOUT_S
                 message = "group: its start is not fixed yet, trying again group=%s reason=%s"
                 outage.failed(message, self._group, error, cause=error)
                 await asyncio.sleep(max(pause_s, error.retry_after_s))
@@ -146,12 +146,12 @@ class GroupStart:
                 found[topic] = max(report.answer.now_ms - round((report.received_at - since) * 1000) - 1, 1)
             elif topic not in unheard:
                 found[topic] = 0
-            elif time.monotonic() >= self._deadline:  # the group may have begun at a broker that is away
+            elif time.monotonic() >= self._deadline:  # the group may have begun at a broker that is offline
                 found[topic] = 1
         return found
 
-    async def _places(self, topics: Collection[str]) -> tuple[list[_Place], MiniMQError | None]:
-        failure: MiniMQError | None = None
+    async def _places(self, topics: Collection[str]) -> tuple[list[_Place], MinimqError | None]:
+        failure: MinimqError | None = None
         addresses: dict[str, str] = {}
         found: defaultdict[str, list[str]] = defaultdict(list)
         for topic in topics:
@@ -159,7 +159,7 @@ class GroupStart:
                 route = await self._client.routes.find(topic, self._timeout_s)
             except Closed:
                 raise
-            except MiniMQError as error:
+            except MinimqError as error:
                 failure = error
                 continue
             for data in route.queues:
@@ -175,31 +175,31 @@ class GroupStart:
 
     async def _ask(
         self, places: Collection[_Place], since_ms: dict[str, dict[str, int]], *, decide: bool
-    ) -> tuple[list[_Report], MiniMQError | None]:
+    ) -> tuple[list[_Report], MinimqError | None]:
         """Return the reports of brokers, and the failure of one of them, if any."""
         reports: list[_Report] = []
-        failure: MiniMQError | None = None
+        failure: MinimqError | None = None
         asked = {
             asyncio.create_task(self._report(place, since_ms[place.name], decide=decide)): place for place in places
         }
         pending = set(asked)
         try:
             while pending:
-                left_s = AWAY_TIMEOUT_S if self._undecided() else _OTHERS_S
+                left_s = OFFLINE_TIMEOUT_S if self._undecided() else _OTHERS_S
                 done, pending = await asyncio.wait(pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
                 if not done:
                     break
                 for task in done:
                     try:
                         reports.append(task.result())
-                    except MiniMQError as error:
+                    except MinimqError as error:
                         failure = error if failure is None or failure.retriable else failure
         finally:
             for task in asked:
                 task.cancel()
         if pending and failure is None:
             names = ", ".join(sorted(asked[task].name for task in pending))
-            failure = Unavailable(f"not reached: {names}: no answer within {AWAY_TIMEOUT_S:g} s")
+            failure = Unavailable(f"not reached: {names}: no answer within {OFFLINE_TIMEOUT_S:g} s")
         return reports, failure
 
     async def _report(self, place: _Place, since_ms: dict[str, int], *, decide: bool) -> _Report:
@@ -209,13 +209,13 @@ class GroupStart:
             start=self._start,
             decide=decide,
         )
-        limit_s = min(self._timeout_s, AWAY_TIMEOUT_S)
+        limit_s = min(self._timeout_s, OFFLINE_TIMEOUT_S)
         asked_at = time.monotonic()
         try:
             answer = await self._client.connection.brokers.call(
                 place.address, lambda stub: stub.BeginGroup, request, limit_s, limit_s
             )
-        except MiniMQError as error:
+        except MinimqError as error:
             if error.refresh_route:
                 for topic in place.topics:
                     self._client.routes.refresh_soon(topic)

@@ -71,7 +71,7 @@ class ReceiveInterceptor:
         return _NOTHING
 
     def settle(self, call: ConsumerCall) -> AbstractContextManager[object]:
-        """Wrap a call of a `SimpleConsumer` that settles messages; `ack_async` ends when its future is done."""
+        """Wrap a call of a `WorkQueueConsumer` that settles messages; `ack_async` ends when its future is done."""
         return _NOTHING
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
 from minimq.connection.loop_calls import run_steps
-from minimq.consuming.consumer import ConsumerFace
+from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor
 from minimq.consuming.message_filter import TagExpression
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-class PullFace(ConsumerFace):
+class BasePullConsumer(BaseConsumer):
     """The part of a pull consumer that is the same for threads and asyncio."""
 
     _reader: PullReader
@@ -101,7 +101,7 @@ class PullFace(ConsumerFace):
         return self._reader.transaction_input(self.poll)
 
 
-class PullConsumer(PullFace):
+class PullConsumer(BasePullConsumer):
     """Polls messages of queues: those assigned by its group (`subscribe`), or chosen ones (`assign`).
 
     Messages that `poll` returned are in flight until the next `poll`, `commit` or `close`: then they count as done. A
@@ -217,7 +217,7 @@ class PullConsumer(PullFace):
         Raises:
             InvalidArgument: there is no such column.
             CorruptBatch: a column of a batch contradicts itself; `seek` behind it to go on.
-            MiniMQError: what `poll` raises.
+            MinimqError: what `poll` raises.
         """
         from minimq.features.tables.columns import ArrowColumns, chosen_columns  # needs pyarrow
 
@@ -247,7 +247,7 @@ class PullConsumer(PullFace):
             Fenced: a queue was lost, so that its offset is not recorded; its new owner rereads the messages. The
                 offsets of the remaining queues are recorded. Without `offsets`, each such loss is reported once.
             InvalidArgument: an offset is invalid; then nothing is recorded.
-            MiniMQError: a broker refused or did not answer; the offsets at other brokers are recorded.
+            MinimqError: a broker refused or did not answer; the offsets at other brokers are recorded.
         """
         run_steps(lambda: self._reader.commit(offsets))
 

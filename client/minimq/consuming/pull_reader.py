@@ -26,7 +26,7 @@ from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start, offset_or_start
 from minimq.features.transactions.transaction_inputs import PullInput
 from minimq.rebalance import AllocationStrategy
-from minimq_common.errors import Closed, Fenced, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, Fenced, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue, QueueData
 from minimq_proto.v1 import broker_pb2
 
@@ -171,7 +171,7 @@ class PullReader(Consumer):
             try:
                 limit_s = min(max(deadline - now, _ANSWER_S), self._options.request_timeout_s)
                 await self._on_loop(partial(self._look_up_topics, limit_s))
-            except MiniMQError as error:
+            except MinimqError as error:
                 now = time.monotonic()
                 pause_s = self._starting.pause_s(error, now)
             else:
@@ -227,7 +227,7 @@ class PullReader(Consumer):
                 self._client.connection.call_soon(self._committing.cancel)  # the last commit supersedes it
             if self._auto_commit and self._fetcher.commits.has_any:
                 await self._on_loop(partial(self._record_all, automatic=True, retry_s=_CLOSE_S))
-        except MiniMQError as error:  # the messages are redelivered
+        except MinimqError as error:  # the messages are redelivered
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
 
     def release(self) -> None:
@@ -274,7 +274,7 @@ class PullReader(Consumer):
             return
         # These may resolve themselves: the broker comes back, another member has the queue, or the log of its new
         # master is shorter, which the next pull reports. Otherwise the next commit fails again.
-        if not isinstance(error, MiniMQError) or not (error.retriable or isinstance(error, Fenced | InvalidArgument)):
+        if not isinstance(error, MinimqError) or not (error.retriable or isinstance(error, Fenced | InvalidArgument)):
             raise error
         log.warning("consumer: commit incomplete group=%s reason=%s", self.group, error)
 
@@ -288,7 +288,7 @@ class PullReader(Consumer):
         committed = await self._starts.committed(self.group, queue) if self.group else None
         return await self._starts.at(queue, bounds=bounds) if committed is None else committed
 
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:  # noqa: D102
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:  # noqa: D102
         super().lease_over(queue, epoch, error)
         if self._is_assigned:
             self._assigned.suspect(queue.topic)
@@ -332,14 +332,14 @@ class AssignedQueues:
         self._deleted.suspect(topic, time.monotonic())
 
     async def begin_anew(self) -> None:
-        """Start queues whose topics were deleted and recreated. Raises `MiniMQError`."""
+        """Start queues whose topics were deleted and recreated. Raises `MinimqError`."""
         self.may_be_recreated = False
         for queue in self._fetcher.deleted():
             try:
                 offset = await self._start_offset(queue)
             except Closed:
                 raise
-            except MiniMQError as error:
+            except MinimqError as error:
                 if time.monotonic() - self._absent_since.setdefault(queue, time.monotonic()) > _MISSING_GRACE_S:
                     self._absent_since[queue] = math.inf  # other brokers have the topic
                     raise error from None

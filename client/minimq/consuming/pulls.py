@@ -14,7 +14,7 @@ from minimq.connection.stream import CorrelatedStream, Part
 from minimq.consuming.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedBatch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -85,7 +85,7 @@ class Pulls:
             self.carry_out(reader, reader.cancel())
         self.carry_out(reader, reader.tick(now))
 
-    def give_up(self, reader: QueueReader, error: MiniMQError, now: float) -> None:
+    def give_up(self, reader: QueueReader, error: MinimqError, now: float) -> None:
         """Fail the pull of a reader whose broker does not answer, and close the stream to that broker."""
         under_way = self._under_way.pop(reader, None)
         if under_way is not None:
@@ -120,7 +120,7 @@ class Pulls:
             address = self._address(reader)
             stream = self._stream(address)
             pull_id = stream.request(partial(_with_id, request), partial(self._receive, reader, pull.number, address))
-        except MiniMQError as error:
+        except MinimqError as error:
             if address:
                 self._places.failed(address, error)
             self.carry_out(reader, reader.pull_failed(pull.number, error, time.monotonic()))
@@ -142,7 +142,7 @@ class Pulls:
     def _is_elsewhere(self, reader: QueueReader, address: str) -> bool:
         try:
             return self._address(reader) != address
-        except MiniMQError:
+        except MinimqError:
             return False
 
     def _receive(
@@ -151,7 +151,7 @@ class Pulls:
         number: int,
         address: str,
         sent: broker_pb2.PullFrame | None,
-        error: MiniMQError | None,
+        error: MinimqError | None,
     ) -> None:
         if self._closed or not reader.is_pulling(number):
             return

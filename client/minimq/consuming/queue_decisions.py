@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Literal, NamedTuple
 
 from minimq.consuming.received import EncodedBatch
-from minimq_common.errors import DamagedMessages, MiniMQError
+from minimq_common.errors import DamagedMessages, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.words import count_of
 
@@ -101,9 +101,9 @@ class Frame(NamedTuple):
     from_slave: bool = False
     #: Broker id of the slave that the master advises to read next; 0 for none.
     advised_slave: int = 0
-    failure: MiniMQError | None = None
+    failure: MinimqError | None = None
 
-    def placed(self, error: MiniMQError, queue: MessageQueue, offset: int) -> MiniMQError:
+    def placed(self, error: MinimqError, queue: MessageQueue, offset: int) -> MinimqError:
         """Return the error; if it is about damaged messages, with their queue and offset."""
         return error.at(queue, offset, self.next_offset or None) if isinstance(error, DamagedMessages) else error
 
@@ -136,7 +136,7 @@ class LeaseOver(NamedTuple):
     """Report that the broker no longer knows the lease or, if there is none, the topic."""
 
     epoch: int
-    error: MiniMQError
+    error: MinimqError
 
 
 Decision = Pull | Cancel | LeaseOver | OffsetReset

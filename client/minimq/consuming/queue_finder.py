@@ -14,8 +14,8 @@ from minimq.connection.dropped import Finalizer
 from minimq.connection.read_places import ReadPlaces
 from minimq.consuming.commits import BrokerOffsets
 from minimq.consuming.queue_decisions import Commit
-from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.model import AwayBroker, MessageQueue, Permission, TopicId, TopicRoute
+from minimq_common.errors import MinimqError, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.model import MessageQueue, OfflineBroker, Permission, TopicId, TopicRoute
 from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_common.security.credentials import CredentialsArgument
@@ -50,8 +50,8 @@ class Findings:
     queues: Mapping[MessageQueue, FoundQueue]
     #: Brokers that do not have the topic.
     absent: frozenset[Carrier]
-    failures: Mapping[Carrier, MiniMQError]
-    away: Mapping[Carrier, AwayBroker] = field(default_factory=dict)
+    failures: Mapping[Carrier, MinimqError]
+    offline: Mapping[Carrier, OfflineBroker] = field(default_factory=dict)
 
 
 class QueueFinder:
@@ -81,7 +81,7 @@ class QueueFinder:
 
         A `known` carrier that is missing in the routes is asked directly whether the topic was deleted.
         """
-        away: dict[Carrier, AwayBroker] = {}
+        offline: dict[Carrier, OfflineBroker] = {}
         requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
         for topic in topics:
             try:
@@ -89,11 +89,11 @@ class QueueFinder:
             except TopicNotFound:
                 continue
             except TopicUnavailable as error:
-                if not error.away:
+                if not error.offline:
                     raise
-                away |= {(topic, broker.broker_name): broker for broker in error.away if broker.queues}
+                offline |= {(topic, broker.broker_name): broker for broker in error.offline if broker.queues}
                 continue
-            away |= {(topic, broker.broker_name): broker for broker in route.away if broker.queues}
+            offline |= {(topic, broker.broker_name): broker for broker in route.offline if broker.queues}
             for data in route.queues:
                 queue = MessageQueue(topic, data.broker_name, 0)
                 requests[topic, data.broker_name] = queue, broker_pb2.DescribeTopicRequest(topic=topic)
@@ -110,7 +110,7 @@ class QueueFinder:
             dict(sorted(queues.items())),
             frozenset(absent),
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
-            away,
+            offline,
         )
 
     def known_routes(self, topics: Iterable[str]) -> list[TopicRoute]:
@@ -119,10 +119,10 @@ class QueueFinder:
 
     def _ask_masters(
         self, carriers: Iterable[Carrier]
-    ) -> tuple[dict[Carrier, tuple[broker_pb2.DescribeTopicResponse, bool]], dict[Carrier, MiniMQError]]:
+    ) -> tuple[dict[Carrier, tuple[broker_pb2.DescribeTopicResponse, bool]], dict[Carrier, MinimqError]]:
         brokers = self._client.wait(self._client.nameservers.brokers_of_all)
         masters = {broker.broker_name: broker.master for broker in brokers}
-        unknown: dict[Carrier, MiniMQError] = {}
+        unknown: dict[Carrier, MinimqError] = {}
         addresses: dict[Carrier, str] = {}
         for carrier in carriers:
             broker = carrier[1]
@@ -151,20 +151,20 @@ class QueueFinder:
             raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
         return {queue: answer.offset for queue, (answer, _) in answers.items()}
 
-    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MinimqError]:
         """Publish the progress of a job under the name of a group, for monitoring; offsets may go back.
 
         Brokers mark the group: its offsets cannot be reset, since the job does not read them.
         """
         addresses: dict[MessageQueue, str] = {}
-        failures: dict[MessageQueue, MiniMQError] = {}
+        failures: dict[MessageQueue, MinimqError] = {}
         brokers, timeout_s = self._client.connection.brokers, self._client.timeout_s
         store = BrokerOffsets(brokers, addresses.__getitem__, check_group(group), "", timeout_s, published=True)
         for queue in offsets:
             try:
                 self._routes.route(queue.topic)  # fetches the route that `places` needs
                 addresses[queue] = self._places.of(queue).address
-            except MiniMQError as error:
+            except MinimqError as error:
                 failures[queue] = error
         commits = [Commit(queue, offsets[queue], sought=True) for queue in addresses]
         return failures | dict(self._client.wait(lambda: store.save(commits)))
@@ -175,7 +175,7 @@ class QueueFinder:
 
     async def _ask(
         self, requests: Mapping[Key, tuple[MessageQueue, Request]], method: BrokerMethod[Request, Response]
-    ) -> tuple[dict[Key, tuple[Response, bool]], dict[Key, MiniMQError]]:
+    ) -> tuple[dict[Key, tuple[Response, bool]], dict[Key, MinimqError]]:
         async def ask(key: Key) -> tuple[Response, bool]:
             answer, place = await self._places.ask(requests[key][0], method, requests[key][1], self._client.timeout_s)
             return answer, not place.is_master

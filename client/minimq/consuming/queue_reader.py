@@ -21,7 +21,7 @@ from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.read_ahead import HandOver, ReadAhead
 from minimq.consuming.received import EncodedBatch
-from minimq_common.errors import Fenced, MiniMQError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
 
 #: The reader ignores its master's advice for this long after an advised slave failed.
@@ -47,9 +47,9 @@ class QueueReader:
         #: Fetching and delivery have stopped, because the queue was revoked.
         self._is_leaving = False
         #: The permanent error that stopped fetching and delivery, until a seek or a new lease.
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
-        self.failure: MiniMQError | None = None
+        self.failure: MinimqError | None = None
         #: Broker id of the slave to read from; 0 for the master.
         self.slave = 0
         #: Number of jumps to another offset (seek, reset); a `HandOver` made before a jump is stale.
@@ -160,7 +160,7 @@ class QueueReader:
         """True until `take_error` has returned the error."""
         return self.error is not None and not self._is_error_reported
 
-    def take_error(self) -> MiniMQError | None:
+    def take_error(self) -> MinimqError | None:
         """Return the error that the user has not seen yet; each error once."""
         announced, self._is_error_reported = self._is_error_reported, True
         return None if announced else self.error
@@ -217,8 +217,8 @@ class QueueReader:
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        was_away = self.lease.trust.is_broken and lease.offset == self._known and not lease.tries
-        if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_away:
+        was_offline = self.lease.trust.is_broken and lease.offset == self._known and not lease.tries
+        if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_offline:
             return None
         if is_other and lease.offset > self.position:
             return None
@@ -256,7 +256,7 @@ class QueueReader:
         self._pause_s = 0.0
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
-    def pull_failed(self, number: int, error: MiniMQError | None, now: float) -> list[Decision]:
+    def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
         """Handle a pull that could not begin or whose stream ended; no error: its slave is gone, or a normal end."""
         if not self.is_pulling(number):
             return []
@@ -296,7 +296,7 @@ class QueueReader:
             return self._failed(kind(text), now)
         return self.tick(now)
 
-    def _refused(self, frame: Frame, error: MiniMQError, now: float) -> list[Decision]:
+    def _refused(self, frame: Frame, error: MinimqError, now: float) -> list[Decision]:
         absent = isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound)
         if frame.from_slave and (absent or (self._end is not None and not error.retriable)):
             # The master may have it: retry there.
@@ -327,7 +327,7 @@ class QueueReader:
             self._is_sought = True
         return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
 
-    def _failed(self, error: MiniMQError | None, now: float) -> list[Decision]:
+    def _failed(self, error: MinimqError | None, now: float) -> list[Decision]:
         if self.slave:  # fall back to the master, which has everything
             self.slave, self._no_advice_until = 0, now + _SLAVE_BACKOFF_S
             return self.tick(now)
@@ -361,7 +361,7 @@ class QueueReader:
             self._handed = None
             self._ahead.put_back(handed)
 
-    def damaged(self, handed: HandOver, error: MiniMQError) -> None:
+    def damaged(self, handed: HandOver, error: MinimqError) -> None:
         """Stop before a hand-over that cannot be decoded, until a seek."""
         self.put_back(handed)
         self.error = error
@@ -394,7 +394,7 @@ class QueueReader:
         """Make commits at `offset` report that the messages from there to before `end` are delivered alone."""
         self._alone = offset, tries, end
 
-    def commit_answered(self, commit: Commit, now: float, failure: MiniMQError | None) -> None:
+    def commit_answered(self, commit: Commit, now: float, failure: MinimqError | None) -> None:
         """Record the outcome of a commit that began at `now`."""
         self._note_given()
         if failure is None:

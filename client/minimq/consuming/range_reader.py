@@ -26,7 +26,7 @@ from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.options import check_above_zero
 from minimq_common.batch.header import tag_hash
-from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, OffsetOutOfRange, TopicRecreated
+from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire.rpc import keep_freed_memory
@@ -199,7 +199,7 @@ class _Reading:
     def _look_up_topic(self) -> None:
         try:
             self._owner.look_up(self._queue.topic)
-        except MiniMQError as error:
+        except MinimqError as error:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
     async def _take(self) -> list[tuple[EncodedBatch, int]]:
@@ -209,7 +209,7 @@ class _Reading:
         """
         asked_at = time.monotonic()
         give_up_at = asked_at + self._options.patience_s
-        known: MiniMQError | None = None
+        known: MinimqError | None = None
         while True:
             if self._has_ended:
                 raise _closed()
@@ -229,7 +229,7 @@ class _Reading:
                     self._pulls.give_up(self._reader, DeadlineExceeded(silence), time.monotonic())
                 asked_at = time.monotonic()
             elif failure is not None and failure.refresh_route:
-                with suppress(MiniMQError):  # without an answer, keep the known route
+                with suppress(MinimqError):  # without an answer, keep the known route
                     await self._client.connection.routes.refresh(self._queue.topic, self._client.timeout_s)
             known = failure
 
@@ -258,7 +258,7 @@ class _Reading:
         if reader.failure is not None and give_up_at <= reader.wake_at < math.inf:
             raise self._unreadable(reader.failure)
 
-    def _unreadable(self, error: MiniMQError) -> MiniMQError:
+    def _unreadable(self, error: MinimqError) -> MinimqError:
         return error.with_message(f"queue {self._queue} cannot be read from offset {self._next} on: {error.message}")
 
     async def _out_of_range(self, reason: str) -> OffsetOutOfRange:
@@ -267,7 +267,7 @@ class _Reading:
         wanted = f"{offsets} of queue {self._queue} cannot be read"
         if self._reader.taken_back:
             return OffsetOutOfRange(f"{wanted}: a new master does not have all messages of the former one: {reason}")
-        with suppress(MiniMQError):
+        with suppress(MinimqError):
             found = await queue_bounds(self._owner.places, self._queue, self._options.answer_timeout_s)
             reason = f"it holds {found.first} to {found.end - 1}" if found.first < found.end else "the queue is empty"
         return OffsetOutOfRange(f"{wanted}: {reason}")

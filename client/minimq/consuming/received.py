@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CorruptBatch, InvalidArgument, MiniMQError
+from minimq_common.errors import CorruptBatch, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.moments import moment
 from minimq_common.properties import MESSAGE_GROUP
@@ -156,7 +156,7 @@ class ReceivedBatch:
         except CorruptBatch as error:
             raise self._unreadable(error) from None
 
-    def _unreadable(self, error: MiniMQError) -> MiniMQError:
+    def _unreadable(self, error: MinimqError) -> MinimqError:
         told = error.with_message(
             f"queue {self.queue} at offset {self.base_offset} (log position {self._position} of its broker) cannot be "
             f"read: {error.message}; what follows is readable: seek to {self._stored_end}"

@@ -154,7 +154,7 @@ class LocalCluster:
         By then, slaves are in the in-sync set.
 
         Raises:
-            MiniMQError: a server did not start; the text has the end of its log. All servers are stopped.
+            MinimqError: a server did not start; the text has the end of its log. All servers are stopped.
             Closed: the cluster was stopped.
         """
         with self._lock:

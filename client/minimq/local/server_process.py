@@ -23,7 +23,7 @@ import grpc
 
 from minimq.admin.descriptions import ReplicationReport, replication_from_wire
 from minimq.connection.client_log import client_logger
-from minimq_common.errors import CannotListen, Closed, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import CannotListen, Closed, InvalidArgument, MinimqError, Unavailable
 from minimq_common.security.certificates import Trust
 from minimq_common.wire.rpc import open_channel
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
@@ -121,7 +121,7 @@ class ServerProcess:
         """Start it unless it runs; return when it serves and brokers are registered.
 
         Raises:
-            MiniMQError: it ended before it served (the text has the last lines of its log), or took too long.
+            MinimqError: it ended before it served (the text has the last lines of its log), or took too long.
             Closed: the cluster was closed.
         """
         with self._lock:
@@ -273,7 +273,7 @@ class ServerProcess:
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
 
-    def _failure(self, process: subprocess.Popen[bytes]) -> MiniMQError:
+    def _failure(self, process: subprocess.Popen[bytes]) -> MinimqError:
         try:
             status = process.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -283,7 +283,7 @@ class ServerProcess:
         if refusals and not self._may_move:  # the user's port is in use: the rest of the log does not matter
             reason = refusals[-1].removeprefix("error: ")
             return CannotListen(f"{self.name} {reason} (--port, or port= of LocalCluster; 0 takes a free one)")
-        cls: type[MiniMQError] = CannotListen if refusals else Unavailable
+        cls: type[MinimqError] = CannotListen if refusals else Unavailable
         if "Usage:" in tail:
             cls = InvalidArgument
         return cls(f"{self.name} ended with status {status} before it was ready; the end of its log:\n{tail}")

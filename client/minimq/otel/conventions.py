@@ -16,7 +16,7 @@ from opentelemetry.util.types import AttributeValue
 
 from minimq.consuming.received import ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.model import Message, MessageQueue
 from minimq_common.properties import TRACESTATE
 
@@ -64,7 +64,7 @@ def partition(queue: MessageQueue) -> str:
 def error_type(error: BaseException) -> str:
     """Return the type of an error: the name of its class, with the module if it is not one of minimq."""
     kind = type(error)
-    return kind.__qualname__ if isinstance(error, MiniMQError) else f"{kind.__module__}.{kind.__qualname__}"
+    return kind.__qualname__ if isinstance(error, MinimqError) else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def metric_attributes(attributes: Mapping[str, AttributeValue]) -> Attributes:
@@ -130,7 +130,7 @@ def context_of(message: ReceivedMessage, base: Context = _NOTHING) -> Context:
     """Return the trace context in a message; `base` if there is none, or its properties are damaged."""
     try:
         return context_in(message.properties, base)
-    except MiniMQError:  # the application gets this error, too, when it reads the properties
+    except MinimqError:  # the application gets this error, too, when it reads the properties
         return base
 
 

@@ -38,7 +38,7 @@ from minimq.otel.conventions import (
     partition,
 )
 from minimq.otel.sending_spans import fail
-from minimq_common.errors import Closed, MiniMQError
+from minimq_common.errors import Closed, MinimqError
 
 #: The operations whose messages all come from one queue.
 _OF_ONE_QUEUE = ("receive", "process")
@@ -67,7 +67,7 @@ class OtelReceive(ReceiveInterceptor):
         """Make the span of a receive that returned messages or failed."""
         began_ns, began = time.time_ns(), time.perf_counter()
         yield
-        failed = isinstance(call.error, MiniMQError) and not isinstance(call.error, Closed)
+        failed = isinstance(call.error, MinimqError) and not isinstance(call.error, Closed)
         if not call.messages and not failed:
             return
         attributes = attributes_of(call, "receive")

@@ -33,7 +33,7 @@ from minimq.otel.conventions import (
 )
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.model import Message
 
 log = client_logger(__name__)
@@ -51,7 +51,7 @@ class MessageWithSpan(Message, frozen=True, gc=True):
 def fail(span: Span, attributes: Attributes, error: BaseException) -> None:
     """Set the status of a span to an error, and the error type in `attributes`."""
     attributes[ERROR_TYPE] = error_type(error)
-    text = error.message if isinstance(error, MiniMQError) else str(error)
+    text = error.message if isinstance(error, MinimqError) else str(error)
     span.set_status(Status(StatusCode.ERROR, text))
 
 
@@ -109,7 +109,7 @@ class OtelSend(SendInterceptor):
             time.perf_counter(),
         )
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         """End the span of a message."""
         if not isinstance(message, MessageWithSpan) or message.span is None:
             return
@@ -139,7 +139,7 @@ class _OtelSendMany(SendInterceptor):
         self._span: Span | None = None
         self._headers: dict[str, str] = {}
         self._counts: dict[str, int] = {}
-        self._failed: dict[str, MiniMQError] = {}
+        self._failed: dict[str, MinimqError] = {}
         self._linked: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
@@ -166,7 +166,7 @@ class _OtelSendMany(SendInterceptor):
             self._span.add_link(custom)
         return message
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         if error is not None:
             with self._lock:
                 self._failed.setdefault(message.topic, error)

@@ -63,7 +63,7 @@ _STRATEGIES: Mapping[str, Callable[..., AllocationStrategy]] = {
 }
 
 
-def allocation(name: str, **arguments: object) -> AllocationStrategy:
+def allocation_strategy(name: str, **arguments: object) -> AllocationStrategy:
     """Return the strategy of that name.
 
     Args:
@@ -84,7 +84,7 @@ def allocation(name: str, **arguments: object) -> AllocationStrategy:
         raise InvalidArgument(f"allocation strategy {name!r}: {error}; it takes {takes}") from None
     inner = arguments.get("inner")
     if isinstance(inner, str):
-        arguments["inner"] = allocation(inner)
+        arguments["inner"] = allocation_strategy(inner)
     return strategy(**arguments)
 
 
@@ -103,7 +103,7 @@ __all__ = [
     "Sticky",
     "allocate_everyone",
     "allocate_group",
-    "allocation",
+    "allocation_strategy",
     "name_of",
     "uses_owners",
 ]

@@ -17,7 +17,7 @@ from uuid import UUID
 import msgspec
 
 from minimq.arguments import waiting_s
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, NotAuthenticated, Unavailable
+from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, NotAuthenticated, Unavailable
 
 if TYPE_CHECKING:
     from urllib3 import BaseHTTPResponse
@@ -93,7 +93,7 @@ class SchemaMissing(InvalidArgument):
 
 
 class _Failure(NamedTuple):
-    error: MiniMQError
+    error: MinimqError
     failures: int
     until: float
 
@@ -279,7 +279,7 @@ class SchemaRegistry:
             raise known.error.with_message(known.error.message)
         try:
             answer = self._send(method, place, body)
-        except MiniMQError as error:
+        except MinimqError as error:
             count = 1 if known is None else known.failures + 1
             pause_s = 0.0 if count == 1 else min(_FIRST_PAUSE_S * 2 ** min(count - 2, 10), _MAX_PAUSE_S)
             if len(self._failed) >= _MAX_FAILURES:
@@ -321,7 +321,7 @@ class SchemaRegistry:
                 raise Unavailable(f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s")
         return bytes(data)
 
-    def _error(self, status: int, place: str, data: bytes) -> MiniMQError:
+    def _error(self, status: int, place: str, data: bytes) -> MinimqError:
         try:
             fields = msgspec.json.decode(data, type=Mapping[str, object])
             code, said = fields.get("error_code"), str(fields["message"])

@@ -12,7 +12,7 @@ from typing import Generic, Literal, NamedTuple, Protocol, TypedDict, TypeVar, U
 from minimq.features.requests.reply import Reply
 from minimq.schemas.framing import SCHEMA_ID_PROPERTY, SchemaMark, header_mark, prefix_mark, read_header, read_prefix
 from minimq.schemas.registry import RegisteredSchema, Schema, SchemaMissing, SchemaRegistry
-from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
+from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
 from minimq_common.model import NO_PROPERTIES, Message
 
 T = TypeVar("T")
@@ -193,7 +193,7 @@ class Serializer(ABC, Generic[T]):
     def _checked(self, decode: Callable[[], T]) -> T:
         try:
             return decode()
-        except MiniMQError:
+        except MinimqError:
             raise
         except RecursionError:
             raise MalformedBody("the body is nested too deeply") from None

@@ -17,7 +17,7 @@ from minimq.connection.stream import CorrelatedStream
 from minimq.features.delayed.due_times import DueTime
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.pacing import Pacing
-from minimq_common.errors import Closed, MiniMQError
+from minimq_common.errors import Closed, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import field_head, from_failure
 from minimq_proto.v1 import broker_pb2
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 #: The parts of an encoded request.
 Parts = tuple["bytes | memoryview", ...]
 #: Called with the result, or with the error.
-Answer = Callable[[Result | None, MiniMQError | None], object]
+Answer = Callable[[Result | None, MinimqError | None], object]
 
 _BATCH = broker_pb2.AppendRequest.BATCH_FIELD_NUMBER
 _JOINED = broker_pb2.AppendRequest.JOINED_FIELD_NUMBER
@@ -101,7 +101,7 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
         head = self.kind(piece_id=piece_id, rest=len(rest)).SerializeToString()
         return head, field_head(self.kind.PIECE_FIELD_NUMBER, size), piece
 
-    def _acknowledged(self, size: int, sent_at: float, _: object, error: MiniMQError | None) -> None:
+    def _acknowledged(self, size: int, sent_at: float, _: object, error: MinimqError | None) -> None:
         if error is None:
             now = time.monotonic()
             self._pacing.acknowledged(size, now - sent_at, now)
@@ -136,7 +136,7 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
     def _respond_unasked(self, result: Any) -> None:
         pass
 
-    def _conclude(self, error: MiniMQError | None) -> None:
+    def _conclude(self, error: MinimqError | None) -> None:
         self._on_stream_end(self)  # first: a receiver may send again, and must get a new stream
         super()._conclude(error)
 

@@ -21,7 +21,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
 from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
-from minimq_common.errors import MiniMQError, SendFailed
+from minimq_common.errors import MinimqError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
 from minimq_common.properties import recorded_parent
@@ -110,12 +110,12 @@ class BulkSend:
         #: Messages, by index, whose outcome the interceptors have not received yet.
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
-        self._failure: MiniMQError | None = None
+        self._failure: MinimqError | None = None
         #: Numbers of batches without an outcome. `_ends` reports outcomes; it is a queue, as a lock could deadlock: a
         #: signal handler that interrupts the owner of a lock may wait for the loop, and the loop for the lock.
         self._under_way: set[int] = set()
         self._ends: SimpleQueue[int] = SimpleQueue()
-        self._outcomes: list[tuple[list[Slots], BatchReceipt | MiniMQError]] = []
+        self._outcomes: list[tuple[list[Slots], BatchReceipt | MinimqError]] = []
 
     def _intercepted(self, messages: Iterable[Message]) -> Iterator[Message]:
         for place, message in enumerate(messages):
@@ -171,7 +171,7 @@ class BulkSend:
     def receipts(self) -> list[SendReceipt]:
         """Return the receipts of all messages, in order. Raises `SendFailed` if a batch failed."""
         receipts: list[Any] = [None] * self._count
-        failures: list[MiniMQError] = []
+        failures: list[MinimqError] = []
         for slots, outcome in self._outcomes:
             if isinstance(outcome, BatchReceipt):
                 _fill(receipts, slots, outcome)
@@ -283,7 +283,7 @@ class BulkSend:
             self._leaving.popleft()
 
     def _completion(self, number: int, slots: list[Slots]) -> Completion:
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> UserCall | None:
+        def complete(receipt: BatchReceipt | None, error: MinimqError | None) -> UserCall | None:
             outcome = receipt or error
             if outcome is not None:
                 self._outcomes.append((slots, outcome))
@@ -295,20 +295,20 @@ class BulkSend:
         return complete
 
     def _notify_and_end(
-        self, number: int, slots: list[Slots], receipt: BatchReceipt | None, error: MiniMQError | None
+        self, number: int, slots: list[Slots], receipt: BatchReceipt | None, error: MinimqError | None
     ) -> None:
         try:
             self._tell(chain.from_iterable(slots), receipt, error)
         finally:
             self._ends.put(number)
 
-    def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+    def _tell(self, places: Iterable[int], receipt: BatchReceipt | None, error: MinimqError | None) -> None:
         for index, place in enumerate(places if self._interceptors else ()):
             message = self._watched.pop(place, None)
             if message is not None:
                 self._interceptors.after_send(message, SendReceipt(receipt, index) if receipt else None, error)
 
-    def _failed(self, failures: list[MiniMQError]) -> SendFailed:
+    def _failed(self, failures: list[MinimqError]) -> SendFailed:
         first = failures[0]
         stored = sum(outcome.count for _, outcome in self._outcomes if isinstance(outcome, BatchReceipt))
         in_doubt = sum(failure.may_be_stored for failure in failures if isinstance(failure, SendFailed))

@@ -68,9 +68,9 @@ class ChosenQueues:
         counts: dict[str, int] = {} if known is None else {**known.counts}
         if known is not None and known.route.run == route.run:
             reported = [each.broker_name for each in known.route.queues]
-            for name in reported + [each.broker_name for each in known.route.away]:
+            for name in reported + [each.broker_name for each in known.route.offline]:
                 counts.pop(name, None)
-        counts |= {offline.broker_name: offline.write_queues for offline in route.away}
+        counts |= {offline.broker_name: offline.write_queues for offline in route.offline}
         for data in route.queues:
             counts[data.broker_name] = data.write_queues if data.permission & Permission.WRITE else 0
         if known is not None and counts == known.counts:
@@ -93,11 +93,11 @@ class ChosenQueues:
         """Return the route. Raises `Unavailable` if queues of a compacted topic are missing: keys need all of them."""
         if self.are_complete(route):
             return route
-        away = f"; away: {', '.join(broker.broker_name for broker in route.away)}" if route.away else ""
+        offline = f"; offline: {', '.join(broker.broker_name for broker in route.offline)}" if route.offline else ""
         raise Unavailable(
             f"topic {route.topic!r} is compacted and has {count_of(route.key_queues, 'queue')} on all brokers, of "
             f"which {len(self.of(route))} can be written to now, so the queue of a key is not known: start the missing "
-            f"brokers, and allow writing on all{away}"
+            f"brokers, and allow writing on all{offline}"
         )
 
     def choose(

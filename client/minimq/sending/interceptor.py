@@ -10,7 +10,7 @@ from minimq.arguments import check_plain_function
 from minimq.connection.client_log import client_logger
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import InvalidArgument, MiniMQError, SendFailed
+from minimq_common.errors import InvalidArgument, MinimqError, SendFailed
 from minimq_common.model import Message
 
 log = client_logger(__name__)
@@ -26,7 +26,7 @@ class SendInterceptor:
         """Return the message to send, this one or another. If this raises, nothing is sent and the send raises it."""
         return message
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         """Process the outcome: a receipt, or the error. An exception is logged.
 
         Both are None for a half message of a `TransactionalProducer` on disk: it has no offset before the commit.
@@ -77,7 +77,7 @@ class Interceptors(tuple[SendInterceptor, ...]):
             message = made
         return message
 
-    def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         """Notify all interceptors, in reverse order."""
         for interceptor in reversed(self):
             try:
@@ -108,9 +108,9 @@ class Interceptors(tuple[SendInterceptor, ...]):
             self.after_send(message, None, reason_of(error))
 
 
-def reason_of(error: BaseException) -> MiniMQError:
+def reason_of(error: BaseException) -> MinimqError:
     """Return the error of messages whose call has raised `error`."""
-    if isinstance(error, MiniMQError):
+    if isinstance(error, MinimqError):
         return error
     return SendFailed(f"the call ended before the message had an outcome, it may be stored: {error!r}", may_be_stored=1)
 
@@ -125,11 +125,11 @@ class WatchedOutcome:
         self._message = message
         self._outcome = outcome
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall:
+    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> UserCall:
         """See `Outcome.complete`: interceptors are user code, so nothing runs on the event loop."""
         return partial(self._tell, receipt, error)
 
-    def _tell(self, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+    def _tell(self, receipt: SendReceipt | None, error: MinimqError | None) -> None:
         self._interceptors.after_send(self._message, receipt, error)
         call = self._outcome.complete(receipt, error) if self._outcome is not None else None
         if call is not None:

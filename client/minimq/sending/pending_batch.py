@@ -23,7 +23,7 @@ from minimq_common.batch.compression import Compression
 from minimq_common.batch.single import encode_single
 from minimq_common.errors import (
     InternalError,
-    MiniMQError,
+    MinimqError,
     NotEnoughReplicas,
     NotMaster,
     RejectedByProxy,
@@ -47,7 +47,7 @@ Received_contra = TypeVar("Received_contra", contravariant=True)
 UserCall = Callable[[], object]
 
 #: Called once with the receipt of a batch, or with the error; with neither if the batch was never sent.
-Completion = Callable[[BatchReceipt | None, MiniMQError | None], UserCall | None]
+Completion = Callable[[BatchReceipt | None, MinimqError | None], UserCall | None]
 
 
 class Records(Protocol):
@@ -92,7 +92,7 @@ class BatchNumber(NamedTuple):
 class Outcome(Protocol[Received_contra]):
     """Receives the outcome of a message, or the reply to a request, such as a `ReceiptFuture`."""
 
-    def complete(self, receipt: Received_contra | None, error: MiniMQError | None, /) -> UserCall | None:
+    def complete(self, receipt: Received_contra | None, error: MinimqError | None, /) -> UserCall | None:
         """Process the receipt, or the error. Called once. Returns user code that is still to be called."""
 
 
@@ -201,7 +201,7 @@ class PendingBatch(msgspec.Struct, eq=False):
             taken.messages.append(self.messages.popleft())
         return taken
 
-    def note_try(self, took_s: float, error: MiniMQError) -> None:
+    def note_try(self, took_s: float, error: MinimqError) -> None:
         """Record a failed try for the error of the batch."""
         assert self.target is not None
         queue, address = self.target
@@ -209,7 +209,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         self.tries.append(text)
         self.may_be_stored |= (error.was_sent and not error.answered) or isinstance(error, IN_DOUBT)
 
-    def final(self, error: MiniMQError) -> MiniMQError:
+    def final(self, error: MinimqError) -> MinimqError:
         """Return the error of the batch after its last try: `error` itself if it is final and nothing may be stored."""
         if not error.retriable and not self.may_be_stored:
             return error
@@ -222,7 +222,7 @@ class PendingBatch(msgspec.Struct, eq=False):
             not_stored=self.count * (not self.may_be_stored),
         )
 
-    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
+    def complete(self, receipt: BatchReceipt | None, error: MinimqError | None) -> Sequence[UserCall]:
         """Deliver the outcome to all senders; return user code that is still to be called."""
         calls = []
         for index, item in enumerate(self.messages):
@@ -247,7 +247,7 @@ class RecordsBatch(PendingBatch, kw_only=True):
     def __post_init__(self) -> None:
         self.due_bucket = None if self.due is None else self.due.bucket
 
-    def complete(self, receipt: BatchReceipt | None, error: MiniMQError | None) -> Sequence[UserCall]:
+    def complete(self, receipt: BatchReceipt | None, error: MinimqError | None) -> Sequence[UserCall]:
         """Deliver the outcome to the sender; return user code that is still to be called."""
         call = self.completion(receipt, error)
         return () if call is None else (call,)

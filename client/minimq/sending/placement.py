@@ -49,7 +49,7 @@ def absent_brokers(routes: Iterable[TopicRoute], wanted: MessageQueue | None) ->
     for route in routes:
         carriers = {data.broker_name for data in route.queues}
         found |= {name for name in carriers if route.master_of(name) is None}
-        found |= {each.broker_name for each in route.away}
+        found |= {each.broker_name for each in route.offline}
     return sorted(found if wanted is None else found & {wanted.broker_name})
 
 

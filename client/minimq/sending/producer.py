@@ -24,18 +24,18 @@ from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
 from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import MiniMQError, SendFailed
+from minimq_common.errors import MinimqError, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.outage_log import OutageLog
 
 if TYPE_CHECKING:
-    from minimq.features.tables.outbox import OnRefused
+    from minimq.features.tables.row_writer import OnRefused
 
 #: Called with the receipt of a message, or with the error.
-SendCallback = Callable[[SendReceipt | None, MiniMQError | None], None]
+SendCallback = Callable[[SendReceipt | None, MinimqError | None], None]
 
 
-class ProducerFace:
+class BaseProducer:
     """The part of the producer that `minimq` and `minimq.aio` share."""
 
     def __init__(
@@ -55,7 +55,7 @@ class ProducerFace:
         return self._core.statistics()
 
 
-class Producer(ProducerFace):
+class Producer(BaseProducer):
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
@@ -201,7 +201,7 @@ class Producer(ProducerFace):
                 and are not. Further rows were not read.
             Closed: the producer was closed.
         """
-        from minimq.features.tables.outbox import send_rows  # needs pyarrow
+        from minimq.features.tables.row_writer import send_rows  # needs pyarrow
 
         return send_rows(self._core, topic, rows, on_refused)
 
@@ -220,7 +220,7 @@ class Producer(ProducerFace):
             InvalidArgument: this is not a recall handle, or it belongs to another cluster.
             TopicNotFound: the topic was deleted, and the message with it.
             AccessDenied: another user sent it, and this user may not manage the topic.
-            MiniMQError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
+            MinimqError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
                 whether the message is recalled.
             Closed: the producer was closed.
         """
@@ -350,7 +350,7 @@ def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendRec
     try:
         if error is None:
             callback(future.result(), None)
-        elif isinstance(error, MiniMQError):
+        elif isinstance(error, MinimqError):
             callback(None, error)
     except Exception as fault:  # noqa: BLE001 - it may raise anything
         faults.crashed("producer: a callback raised callback=%r", callback, cause=fault)

@@ -10,7 +10,7 @@ from minimq.connection.broker_troubles import SLOW_S, BrokerTroubles, choose_bro
 from minimq.sending.pending_batch import Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.statistics import Exclusion
-from minimq_common.errors import MiniMQError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
+from minimq_common.errors import MinimqError, NoPermission, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission, TopicRoute
 from minimq_common.names import machine_room_of
 
@@ -164,7 +164,7 @@ class QueueSelector:
         if latency_s >= SLOW_S and self._avoids_faults:
             self._troubles.measured(target.address, latency_s, now)
 
-    def failed(self, target: Target, error: MiniMQError, took_s: float, now: float) -> None:
+    def failed(self, target: Target, error: MinimqError, took_s: float, now: float) -> None:
         """Record that a try at a broker failed."""
         self._troubles.failed(target.address, error, took_s, now)
 
@@ -179,7 +179,7 @@ class QueueSelector:
         return tuple(found[name] for name in sorted(found))
 
 
-def _why_nowhere(route: TopicRoute) -> MiniMQError:
+def _why_nowhere(route: TopicRoute) -> MinimqError:
     headless = sorted(data.broker_name for data in route.queues if route.master_of(data.broker_name) is None)
     if headless:  # their slaves accept no messages until one is elected
         names = ", ".join(headless)
@@ -193,14 +193,14 @@ def _why_nowhere(route: TopicRoute) -> MiniMQError:
     return TopicNotFound(f"no broker takes messages for topic {route.topic!r} now")
 
 
-def _why_not(route: TopicRoute, queue: MessageQueue) -> MiniMQError:
+def _why_not(route: TopicRoute, queue: MessageQueue) -> MinimqError:
     name = queue.broker_name
-    for absent in route.away:
+    for absent in route.offline:
         if absent.broker_name == name:
             forget = f", or enter `minimq cluster forget {name}`: then its keys move to other brokers"
             if route.key_queues:  # the queues of its keys are fixed
                 forget = ""
-            if absent.online:
+            if absent.lacks_topics:
                 return Unavailable(
                     f"broker {name} of queue {queue} is online but does not have topic {queue.topic}: restore its data "
                     f"directory, or create the topic with `minimq topic create {queue.topic} --broker {name}`{forget}"

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from minimq.sending.pending_batch import UserCall
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 T = TypeVar("T")
 
@@ -59,7 +59,7 @@ class ReceiptFuture(Future[T], Generic[T]):
     def _state(self, state: str) -> None:
         self.__dict__["_set_state"] = state
 
-    def complete(self, receipt: T | None, error: MiniMQError | None) -> UserCall | None:
+    def complete(self, receipt: T | None, error: MinimqError | None) -> UserCall | None:
         """See `Outcome.complete`. Returns the call that runs the callbacks."""
         own = self.__dict__
         if "_condition" not in own:
@@ -77,7 +77,7 @@ class ReceiptFuture(Future[T], Generic[T]):
             self._condition.release()
         return super()._invoke_callbacks if is_set and own.get("_done_callbacks") else None  # type: ignore[misc]
 
-    def _set(self, receipt: T | None, error: MiniMQError | None) -> bool:
+    def _set(self, receipt: T | None, error: MinimqError | None) -> bool:
         if not self.set_running_or_notify_cancel():
             return False
         if error is None and receipt is not None:
@@ -86,7 +86,7 @@ class ReceiptFuture(Future[T], Generic[T]):
             self.set_exception(error)
         return True
 
-    def _set_and_call(self, receipt: T | None, error: MiniMQError | None) -> None:
+    def _set_and_call(self, receipt: T | None, error: MinimqError | None) -> None:
         if self._set(receipt, error):
             super()._invoke_callbacks()  # type: ignore[misc]
 

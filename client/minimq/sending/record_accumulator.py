@@ -19,7 +19,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq.sending.statistics import SendCounters
-from minimq_common.errors import Closed, DeadlineExceeded, MiniMQError, QueueNotFound, TopicNotFound
+from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, QueueNotFound, TopicNotFound
 from minimq_common.model import MessageQueue
 
 #: Batches of a topic without a route fail after this time; the route is looked up every 0.1 s.
@@ -125,7 +125,7 @@ class DestinationQueues:
         """Time of the next retry; infinite if there is none."""
         return self._retries[0][0] if self._retries else math.inf
 
-    def next(self, now: float) -> tuple[PendingBatch, Target | MiniMQError] | None:
+    def next(self, now: float) -> tuple[PendingBatch, Target | MinimqError] | None:
         """Remove and return the next batch, with its target or the reason why it has none; None if all must wait."""
         for broker, destinations in self.ready.items():
             if not self._selector.has_room(broker):
@@ -133,7 +133,7 @@ class DestinationQueues:
             for destination in destinations.values():
                 try:
                     target = self._selector.take(*destination.key[:4], now)
-                except MiniMQError as reason:
+                except MinimqError as reason:
                     return self._leave(destination), reason
                 if target is not None:
                     return self._leave(destination), target
@@ -235,7 +235,7 @@ class Outlet(Protocol):
     def transmit(self, batch: PendingBatch, /) -> None:
         """Encode a batch unless an earlier try did, and send it to its target."""
 
-    def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError, /) -> None:
+    def complete(self, batch: PendingBatch, receipt: None, error: MinimqError, /) -> None:
         """Deliver the error of a failed batch."""
 
     def find_route(self, topic: str, /, *, is_gone: bool) -> None:
@@ -247,7 +247,7 @@ class Outlet(Protocol):
     def moved_at(self, stream: object, /) -> float:
         """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
 
-    def abandon(self, stream: object, target: Target, error: MiniMQError, /) -> None:
+    def abandon(self, stream: object, target: Target, error: MinimqError, /) -> None:
         """Close the stream of a try that timed out."""
 
 
@@ -282,7 +282,7 @@ class RecordAccumulator:
         if is_lone and not self.waiting and key not in self._waiting.destinations and not self._closed:
             try:
                 target = self._selector.take(topic, queue, None, item.may_move, now)
-            except MiniMQError:
+            except MinimqError:
                 target = None  # `drain` gets the same error, and handles it
             if target is not None:
                 batch = PendingBatch(topic, queue, deque((item,)), item.may_move, group, due_bucket)
@@ -315,13 +315,13 @@ class RecordAccumulator:
         if found is None:
             return False
         batch, where = found
-        if isinstance(where, MiniMQError):
+        if isinstance(where, MinimqError):
             self._nowhere(batch, where, now)
         else:
             self._leave(batch, where, now)
         return True
 
-    def _nowhere(self, batch: PendingBatch, reason: MiniMQError, now: float) -> None:
+    def _nowhere(self, batch: PendingBatch, reason: MinimqError, now: float) -> None:
         if batch.number is None:
             batch.close()
             self._number(batch)
@@ -374,7 +374,7 @@ class RecordAccumulator:
         self._finish(batch)
         return True
 
-    def failed(self, batch: PendingBatch, attempt: int, error: MiniMQError, now: float) -> bool:
+    def failed(self, batch: PendingBatch, attempt: int, error: MinimqError, now: float) -> bool:
         """Record that a try has failed, and schedule a retry or fail the batch; False if it already had an outcome."""
         if not self._end_try(batch, attempt):
             return False
@@ -385,7 +385,7 @@ class RecordAccumulator:
         self._try_later(batch, error, now)
         return True
 
-    def give_up(self, batch: PendingBatch, error: MiniMQError) -> None:
+    def give_up(self, batch: PendingBatch, error: MinimqError) -> None:
         """Fail a batch at once, in any state."""
         self._end_try(batch, batch.attempts)
         self._complete(batch, error)
@@ -393,7 +393,7 @@ class RecordAccumulator:
     def time_passed(self, now: float) -> None:
         """Fail tries that have timed out, and queue the batches whose retry is due."""
         self._waiting.bring_back(now)
-        silent: dict[object, tuple[Target, MiniMQError]] = {}
+        silent: dict[object, tuple[Target, MinimqError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
             assert batch.target is not None
             if self._is_moving(batch, now):
@@ -433,7 +433,7 @@ class RecordAccumulator:
         self._selector.release(batch.target)
         return True
 
-    def _try_later(self, batch: PendingBatch, error: MiniMQError, now: float, *, tried: bool = True) -> None:
+    def _try_later(self, batch: PendingBatch, error: MinimqError, now: float, *, tried: bool = True) -> None:
         is_gone = tried and isinstance(error, TopicNotFound)  # without a route, the next send finds or creates it anew
         if is_gone or error.refresh_route:
             self._outlet.find_route(batch.topic, is_gone=is_gone)
@@ -454,7 +454,7 @@ class RecordAccumulator:
             self.counters.retries += 1
         self._waiting.try_again(batch, now + pause_s if pause_s else None)
 
-    def _give_up(self, batch: PendingBatch, error: MiniMQError, now: float, *, hopeless: bool) -> None:
+    def _give_up(self, batch: PendingBatch, error: MinimqError, now: float, *, hopeless: bool) -> None:
         self._complete(batch, batch.final(error))
         long_ago = now - self._options.send_timeout_s
         broker = batch.queue.broker_name if batch.queue is not None else None
@@ -463,7 +463,7 @@ class RecordAccumulator:
             for late in self._waiting.take_older(batch.topic, broker, long_ago):
                 self._complete(late, late.final(error))
 
-    def _complete(self, batch: PendingBatch, error: MiniMQError) -> None:
+    def _complete(self, batch: PendingBatch, error: MinimqError) -> None:
         if batch.done:
             return
         if batch.number is None:

@@ -37,7 +37,7 @@ from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import InternalError, InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.wire.rpc import keep_freed_memory
@@ -94,7 +94,7 @@ class Sender:
             if self._woken != takes:
                 self._call_soon(self._take_in)
                 self._woken = takes
-        except MiniMQError:
+        except MinimqError:
             raise
         except BaseException:  # Ctrl-C, perhaps after the message was added
             self._call_soon(self._take_in)
@@ -175,7 +175,7 @@ class Sender:
         """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
         return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
 
-    def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
+    def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
         """Close the stream of a try that timed out."""
         self._not_stored(target, error)
         assert isinstance(stream, AppendStream)
@@ -191,7 +191,7 @@ class Sender:
                 batch.data = self._encode(batch.messages, batch.message_group, batch.number)
             except Exception as error:  # noqa: BLE001 - a changed message can fail in any way
                 # Every message was valid when it was sent, so the user changed one since.
-                text = error.message if isinstance(error, MiniMQError) else repr(error)
+                text = error.message if isinstance(error, MinimqError) else repr(error)
                 reason = f"a message of the batch was changed after it had been sent: {text}"
                 self._accumulator.give_up(batch, InvalidArgument(reason))
                 return
@@ -204,11 +204,11 @@ class Sender:
             key_queues = route.key_queues if route is not None else 0
             answer = partial(self._answered, batch, batch.attempts)
             stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
-        except MiniMQError as error:
+        except MinimqError as error:
             self._failed(batch, batch.attempts, error)
 
     def _answered(
-        self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MiniMQError | None
+        self, batch: PendingBatch, attempt: int, result: broker_pb2.AppendResult | None, error: MinimqError | None
     ) -> None:
         try:
             target = batch.target
@@ -243,19 +243,19 @@ class Sender:
         if self._waiting:
             self._drain()
 
-    def _failed(self, batch: PendingBatch, attempt: int, error: MiniMQError) -> None:
+    def _failed(self, batch: PendingBatch, attempt: int, error: MinimqError) -> None:
         target = batch.target  # read before `failed`, after which a new try may have another target
         if self._accumulator.failed(batch, attempt, error, time.monotonic()) and target is not None:
             self._not_stored(target, error)
 
-    def _not_stored(self, target: Target, error: MiniMQError) -> None:
+    def _not_stored(self, target: Target, error: MinimqError) -> None:
         queue, address = target
         if not error.answered:
             outage = self._outages.setdefault(queue.broker_name, OutageLog(log))
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
 
-    def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+    def complete(self, batch: PendingBatch, receipt: BatchReceipt | None, error: MinimqError | None) -> None:
         """Deliver the outcome of a batch to its senders, and release its share of the buffer."""
         share = batch.share
         size = share.size

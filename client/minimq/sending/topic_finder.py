@@ -12,7 +12,7 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.home_process import check_no_signal
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
-from minimq_common.errors import DeadlineExceeded, MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import DeadlineExceeded, MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
@@ -66,7 +66,7 @@ class TopicFinder:
         attempt = partial(self._find_or_make, check_topic(topic), make, [])
         return await tried(attempt, min(timeout_s, self._timeout_s))
 
-    async def _find_or_make(self, topic: str, make: bool, failures: list[MiniMQError], left_s: float) -> TopicRoute:
+    async def _find_or_make(self, topic: str, make: bool, failures: list[MinimqError], left_s: float) -> TopicRoute:
         timeout_s = min(left_s, self._client.timeout_s)
         is_deleted = topic in self._routes.used
         try:
@@ -90,7 +90,7 @@ class TopicFinder:
                 await self.create(topic, timeout_s)
         except TopicNotFound as refusal:
             raise (absent if absent.retriable else refusal) from None
-        except MiniMQError as error:  # before `TimeoutError`: a `DeadlineExceeded` is one
+        except MinimqError as error:  # before `TimeoutError`: a `DeadlineExceeded` is one
             failures.append(error)
             raise
         except TimeoutError:  # raise an earlier failure instead: it says more
@@ -112,7 +112,7 @@ class TopicFinder:
         await asyncio.wait([asked])  # if this is cancelled, the task continues for the other callers
         try:
             return asked.result() and is_first
-        except MiniMQError as error:
+        except MinimqError as error:
             raise error.with_message(error.message) from None  # a copy for each caller: tracebacks keep frames alive
 
     async def _ask(self, topic: str, timeout_s: float) -> bool:

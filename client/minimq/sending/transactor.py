@@ -43,7 +43,7 @@ from minimq_common.errors import (
     Fenced,
     InternalError,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     QueueNotFound,
     RejectedByProxy,
     SendFailed,
@@ -62,7 +62,7 @@ _IN_DOUBT = (*IN_DOUBT, StaleSequence)
 _LARGE_BYTES, _BATCH_BYTES = 1 << 17, 1 << 10
 
 
-def is_in_doubt(error: MiniMQError) -> bool:
+def is_in_doubt(error: MinimqError) -> bool:
     """Return whether a request may be stored although it failed with this error."""
     return (error.was_sent and not error.answered) or isinstance(error, _IN_DOUBT)
 
@@ -136,7 +136,7 @@ class Consumed(Protocol):
     def progress(self) -> broker_pb2.AtomicProgress:
         """Return the progress to commit, for one try. Raises `Fenced` if other consumers have got the messages."""
 
-    def answered(self, error: MiniMQError | None) -> None:
+    def answered(self, error: MinimqError | None) -> None:
         """Record the outcome of a try."""
 
     def may_pass(self) -> bool:
@@ -368,7 +368,7 @@ class Transactor:
                 source.answered(None)
             return result.batches
 
-        def again(address: str, error: MiniMQError) -> bool:
+        def again(address: str, error: MinimqError) -> bool:
             nonlocal is_sent, in_doubt
             if source is not None and is_sent:
                 source.answered(error)
@@ -387,7 +387,7 @@ class Transactor:
         master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
             results = await at_master(master, attempt, deadline - time.monotonic(), again=again)
-        except MiniMQError as error:
+        except MinimqError as error:
             if isinstance(error, Closed | Fenced) or not (error.retriable or in_doubt):
                 raise
             raise _failed(error, tries, placed.messages, in_doubt=in_doubt) from None
@@ -408,7 +408,7 @@ class Transactor:
     async def _look_again(self, topics: Collection[str]) -> None:
         await asyncio.sleep(PAUSE_S)
         for topic in topics:
-            with suppress(MiniMQError):  # the next attempt reports it
+            with suppress(MinimqError):  # the next attempt reports it
                 await self.client.connection.routes.refresh(topic, self.client.timeout_s)
 
 
@@ -432,7 +432,7 @@ def _stored_now(results: Sequence[broker_pb2.AppendResult], broker_name: str) ->
     return results
 
 
-def _may_succeed(error: MiniMQError, placed: PlacedMessages, tries: int) -> bool:
+def _may_succeed(error: MinimqError, placed: PlacedMessages, tries: int) -> bool:
     if isinstance(error, RejectedByProxy):
         return tries < MAX_PROXY_TRIES
     if isinstance(error, QueueNotFound):
@@ -440,7 +440,7 @@ def _may_succeed(error: MiniMQError, placed: PlacedMessages, tries: int) -> bool
     return error.retriable and not isinstance(error, StaleSequence)
 
 
-def _failed(error: MiniMQError, tries: Sequence[str], count: int, *, in_doubt: bool) -> SendFailed:
+def _failed(error: MinimqError, tries: Sequence[str], count: int, *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
     return SendFailed(
         f"the transaction is not acknowledged, and {outcome}: {error.message}",

@@ -11,7 +11,7 @@ from testcontainers.core.container import DockerContainer
 
 from minimq.admin.admin import Admin
 from minimq.arguments import waiting_s
-from minimq_common.errors import DeadlineExceeded, MiniMQError, Unavailable
+from minimq_common.errors import DeadlineExceeded, MinimqError, Unavailable
 from minimq_common.security.credentials import Credentials
 
 _NAMESERVER_PORT, _BROKER_PORT = 9876, 10911
@@ -154,7 +154,7 @@ def _reason_to_wait(admin: Admin) -> str | None:
     """Return why clients cannot use the broker yet; None if they can."""
     try:
         replicas = admin.broker_status()
-    except MiniMQError as error:
+    except MinimqError as error:
         return error.message
     if not replicas:
         return "no broker is registered"

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from minimq_common.errors import AccessDenied, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import UserLimits
 from minimq_common.security.access_policy import AccessDecision, refused
 from minimq_common.security.access_rule import Need, Resource, Verb
@@ -228,7 +228,7 @@ class KnownCaller(Caller):
         if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
             self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
-    def end(self, reason: MiniMQError) -> None:
+    def end(self, reason: MinimqError) -> None:
         """End all streams with an error."""
         for stream in [*self._streams]:
             stream.end(reason)

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, Protocol, TypeVarTuple, Unpack
 
 from minimq_common.batch.header import warn_of_slow_checksums
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.serving.logs import LogFormat, SummingHandler, formatter
 from minimq_common.serving.open_files import open_more_files
 from minimq_common.serving.periodic import until_first_ends
@@ -41,7 +41,7 @@ class Server(Protocol):
         """HOST:PORT of its metrics, after `start`; empty if it serves none."""
 
     async def start(self) -> None:
-        """Start to serve requests. Raises `MiniMQError` if that is not possible."""
+        """Start to serve requests. Raises `MinimqError` if that is not possible."""
 
     async def failure(self) -> None:
         """Wait until it may not serve any more, and raise the reason. Called after `start`."""
@@ -89,7 +89,7 @@ def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat
     try:
         with asyncio.Runner(loop_factory=ServerLoop) as runner:
             runner.run(_serve(role, server))
-    except MiniMQError as error:
+    except MinimqError as error:
         if log_format == "json":
             log.critical("failed error=%s", error)
         else:

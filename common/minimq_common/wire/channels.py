@@ -18,7 +18,7 @@ from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 
 if TYPE_CHECKING:
-    from minimq_common.errors import MiniMQError
+    from minimq_common.errors import MinimqError
     from minimq_common.security.certificates import Trust
 
 #: Minimum seconds between two DNS lookups of a name whose channel is not connected.
@@ -207,7 +207,7 @@ _REMEDIES: dict[Role, str] = {
 _STATUS_LOST: Final = "Internal error from Core"
 
 
-async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MiniMQError:
+async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MinimqError:
     """Convert the failure of a call to an error. If the server does not know the call, find out its role."""
     error = rpc.from_rpc_error(failure, f"{wanted} {address}")
     status, details = rpc.status_of(failure)

@@ -25,8 +25,8 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import (
     MAX_QUEUES,
     MAX_QUEUES_OF_A_TOPIC,
-    AwayBroker,
     BrokerData,
+    OfflineBroker,
     Permission,
     QueueData,
     TopicRoute,
@@ -151,13 +151,13 @@ def broker_from_wire(message: nameserver_pb2.BrokerData) -> BrokerData:
     return from_wire(BrokerData, message)
 
 
-def away_from_wire(message: nameserver_pb2.AwayBroker) -> AwayBroker:
+def offline_from_wire(message: nameserver_pb2.OfflineBroker) -> OfflineBroker:
     """Validate and convert a broker that has gone. Raises `InvalidArgument`."""
-    return from_wire(AwayBroker, message, **asdict(broker_from_wire(message.broker)))
+    return from_wire(OfflineBroker, message, **asdict(broker_from_wire(message.broker)))
 
 
 def route_to_wire(route: TopicRoute) -> nameserver_pb2.TopicRoute:
-    """Convert a route to a message, without the brokers that are away."""
+    """Convert a route to a message, without the offline brokers."""
     return nameserver_pb2.TopicRoute(
         topic=route.topic,
         queues=[to_wire(nameserver_pb2.QueueData, data) for data in route.queues],
@@ -201,7 +201,7 @@ def route_from_wire(message: nameserver_pb2.TopicRoute) -> TopicRoute:
         topic=message.topic,
         queues=tuple(sorted(queues, key=lambda data: data.broker_name)),
         brokers={broker.broker_name: broker_from_wire(broker) for broker in message.brokers},
-        away=tuple(map(away_from_wire, message.away)),
+        offline=tuple(map(offline_from_wire, message.offline)),
         run=message.run,
     )
 

@@ -24,7 +24,7 @@ import grpc.aio
 from google.protobuf import message_factory
 from google.protobuf.message import DecodeError
 
-from minimq_common.errors import InternalError, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, MessageTooLarge, MinimqError, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind, access_of
@@ -51,7 +51,7 @@ MAX_REQUEST_BYTES = 1 << 20
 #: A handler: receives a request, or an iterator over the requests of a stream, and the context of the call.
 Serve = Callable[[Any, Any], Awaitable[Any]]
 #: Converts an exception of a library to an error with a code; None if it has no equivalent.
-Translate = Callable[[Exception], MiniMQError | None]
+Translate = Callable[[Exception], MinimqError | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         *,
         control: AccessControl | None = None,
         translate: Translate = lambda _: None,
-        note: Callable[[str, MiniMQError], object] = lambda _, __: None,
+        note: Callable[[str, MinimqError], object] = lambda _, __: None,
     ) -> None:
         self._limits, self._control = limits, control
         self._translate, self._note = translate, note
@@ -195,7 +195,7 @@ class Dispatcher(grpc.GenericRpcHandler):
             del context
             _forget_frames(error)
             raise error
-        known = error if isinstance(error, MiniMQError) else self._translate(error)
+        known = error if isinstance(error, MinimqError) else self._translate(error)
         if isinstance(error, DecodeError):  # from a handler that decodes its requests itself
             known = InvalidArgument(f"a request of {method.full_name} cannot be decoded: {error}")
         if known is None:

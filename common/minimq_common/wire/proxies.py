@@ -7,7 +7,7 @@ import re
 import grpc
 
 from minimq_common import errors
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 #: gRPC's details if a proxy answered with an HTTP status other than 200.
 _PROXY_STATUS = re.compile(r"Received http2 header with status: (\d{3})")
@@ -27,7 +27,7 @@ _RESET = "Received RST_STREAM"
 _PAGE_ENDED = "Data frame with END_STREAM"
 
 
-def proxy_error(code: grpc.StatusCode, details: str, peer: str) -> MiniMQError | None:
+def proxy_error(code: grpc.StatusCode, details: str, peer: str) -> MinimqError | None:
     """Convert gRPC's details of a failed call to an error if they come from a proxy, else return None."""
     proxy = f"a proxy in front of {peer}"
     if found := _PROXY_STATUS.search(details):

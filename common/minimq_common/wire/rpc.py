@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from minimq_common import errors
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES
 from minimq_common.wire.proxies import proxy_error
 from minimq_proto.v1 import errors_pb2
@@ -178,7 +178,7 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.DeadlineExceeded.code: grpc.StatusCode.DEADLINE_EXCEEDED,
 }
 
-_ERROR_BY_STATUS: dict[grpc.StatusCode, type[MiniMQError]] = {
+_ERROR_BY_STATUS: dict[grpc.StatusCode, type[MinimqError]] = {
     grpc.StatusCode.UNAVAILABLE: errors.Unavailable,
     grpc.StatusCode.CANCELLED: errors.Unavailable,
     grpc.StatusCode.DEADLINE_EXCEEDED: errors.DeadlineExceeded,
@@ -255,9 +255,9 @@ class LiveStream:
     def __init__(self, streams: set[LiveStream]) -> None:
         self._streams = streams
         self._task = asyncio.current_task()
-        self._reason: MiniMQError | None = None
+        self._reason: MinimqError | None = None
 
-    def end(self, reason: MiniMQError) -> None:
+    def end(self, reason: MinimqError) -> None:
         """Cancel the task; the `with` block then raises `reason`."""
         assert self._task is not None
         self._reason = reason
@@ -286,7 +286,7 @@ def address_of(peer: str) -> str:
 
 def to_failure(error: BaseException) -> errors_pb2.Failure:
     """Convert an error for an answer; cuts the middle of a text that is too long."""
-    if isinstance(error, MiniMQError):
+    if isinstance(error, MinimqError):
         retry_after_ms = round(error.retry_after_s * 1000)
         return errors_pb2.Failure(code=error.code, message=_shortened(error.message), retry_after_ms=retry_after_ms)
     message = _shortened(f"{type(error).__name__}: {error}")
@@ -300,7 +300,7 @@ def _shortened(text: str) -> str:
     return text[:half] + _CUT + text[-half:]
 
 
-def from_failure(failure: errors_pb2.Failure) -> MiniMQError:
+def from_failure(failure: errors_pb2.Failure) -> MinimqError:
     """Convert a failure in an answer back to an error."""
     return _make(failure.code, failure.message, failure.retry_after_ms)
 
@@ -329,7 +329,7 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
     return error.code(), error.details() or ""
 
 
-def from_rpc_error(error: grpc.RpcError, peer: str) -> MiniMQError:
+def from_rpc_error(error: grpc.RpcError, peer: str) -> MinimqError:
     """Convert the exception of a failed call to an error."""
     if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
@@ -373,7 +373,7 @@ def was_closed(details: str) -> bool:
     return _CLOSED in details.rpartition("last error: ")[2]
 
 
-def _make(code: str, message: str, retry_after_ms: int) -> MiniMQError:
+def _make(code: str, message: str, retry_after_ms: int) -> MinimqError:
     cls = errors.BY_CODE.get(code, errors.InternalError)
     if issubclass(cls, errors.SendFailed):  # its constructor needs the tries, which are not sent
         cls = errors.InternalError

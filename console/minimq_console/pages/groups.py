@@ -39,7 +39,7 @@ def gather_group(visit: Visit) -> Data:
     group = visit.ask("the group", lambda: visit.admin.describe_group(name)).required()
     row, in_flight = visit.shown("group describe", group), Counter[str]()
     for queue in group.queues:
-        in_flight.update(queue.popped.holders if queue.popped is not None else {})
+        in_flight.update(queue.work_queue.holders if queue.work_queue is not None else {})
     queues = [
         {**each, "held_since": sampler.held_since(name, queue)}
         for each, queue in zip(row["queues"], group.queues, strict=True)

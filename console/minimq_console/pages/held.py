@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from minimq.admin.texts import left_out, missing
 from minimq.admin.views import row_of
-from minimq.connection.away import by_broker
-from minimq_common.errors import MiniMQError
-from minimq_common.model import AwayBroker
+from minimq.connection.offline_brokers import by_broker
+from minimq_common.errors import MinimqError
+from minimq_common.model import OfflineBroker
 from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview
 from minimq_console.page import MOST_KEYS, Data, Page, Visit
@@ -33,13 +33,15 @@ def gather_letter_groups(visit: Visit) -> Data:
 def gather_letters(visit: Visit) -> Data:
     """Return open dead letters of one group."""
     group, parameters = visit.parameters.name("group"), visit.parameters
-    damages: list[MiniMQError] = []
-    away: list[AwayBroker] = []
+    damages: list[MinimqError] = []
+    offline: list[OfflineBroker] = []
     letters, part = visit.ask(
         "the dead letters",
-        lambda: parameters.part_from(visit.admin.dead_letters(group, on_damage=damages.append, on_away=away.append)),
+        lambda: parameters.part_from(
+            visit.admin.dead_letters(group, on_damage=damages.append, on_offline=offline.append)
+        ),
     ).required()
-    visit.missing += [*(error.message for error in damages), *missing(away, {}, "not shown")]
+    visit.missing += [*(error.message for error in damages), *missing(offline, {}, "not shown")]
     actions, *actions_of_rows = visit.offers_of_rows(
         [
             [action.on(group=group, label=f"{action.form.label} several") for action in _LETTER_ACTIONS],
@@ -78,9 +80,9 @@ def gather_delayed(visit: Visit) -> Data:
     ]
     shown, part = visit.parameters.part_of(names)
     totals = visit.ask("the delayed messages", lambda: admin.delayed_totals(shown) if shown else []).or_else([])
-    visit.missing += missing(by_broker(away for each in totals for away in each.away), {}, "not counted")
+    visit.missing += missing(by_broker(offline for each in totals for offline in each.offline), {}, "not counted")
     rows = visit.shown("delayed list", totals)
-    found = {row["topic"]: row for row in rows if row["messages"] or not row["away"]}
+    found = {row["topic"]: row for row in rows if row["messages"] or not row["offline"]}
     unknown = dict.fromkeys(("messages", "batches", "next_due_at"))
     return {"search": search, "part": part, "topics": [found.get(name, {"topic": name, **unknown}) for name in shown]}
 
@@ -92,7 +94,7 @@ def gather_waiting(visit: Visit) -> Data:
     batches, part = visit.ask(
         "the delayed messages", lambda: parameters.part_from(visit.admin.delayed_messages(topic))
     ).required()
-    visit.missing += missing(route.required().away, {}, "not listed")
+    visit.missing += missing(route.required().offline, {}, "not listed")
     rows = visit.shown("delayed list", batches, topic=topic, limit=len(batches))
     handles = [each["recall_handle"] for each in rows]
     actions = visit.offers_of_rows(
@@ -116,7 +118,7 @@ def gather_transactions(visit: Visit) -> Data:
             on_failure=lambda broker, error: failed.append(f"broker {broker}: {error.message}"),
         ),
     ).required()
-    visit.missing += [*failed, *left_out(listed.away, "its transactions are not listed")]
+    visit.missing += [*failed, *left_out(listed.offline, "its transactions are not listed")]
     shown, part = visit.parameters.part_of(listed.transactions)
     ends = ACTIONS["commit-transaction"], ACTIONS["rollback-transaction"]
     actions = visit.offers_of_rows(

@@ -92,7 +92,7 @@ def _properties(message: ReceivedMessage) -> tuple[Mapping[str, str], str | None
 
 
 def gather_choice(visit: Visit) -> Data:
-    """Return the topic, queue and tag to watch. Raises `MiniMQError` if there is no such topic or queue."""
+    """Return the topic, queue and tag to watch. Raises `MinimqError` if there is no such topic or queue."""
     choice = _choice(visit)
     chosen_queues(describe(visit, choice["topic"]), choice["queue"])
     return choice

@@ -12,7 +12,7 @@ from minimq import MessageQueue, ReceivedMessage
 from minimq.admin.descriptions import QueueDescription, TopicDescription
 from minimq.admin.messages import store_order
 from minimq.admin.views import row_of
-from minimq.connection.away import say_away
+from minimq.connection.offline_brokers import say_offline
 from minimq.consuming.range_reader import RangeReader
 from minimq_common.errors import CorruptBatch, InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Permission
@@ -83,7 +83,7 @@ def _row(name: str, described: TopicDescription | None, in_per_s: float | None) 
             for each in settings
         ],
         "kind": "fifo" if any(each.fifo for each in settings) else "compacted" if is_compacted else "",
-        "away": [each.broker_name for each in described.away],
+        "offline": [each.broker_name for each in described.offline],
         "unanswered": [*described.unanswered],
     }
 
@@ -126,9 +126,9 @@ def _actions(described: TopicDescription) -> list[Offer]:
 
 
 def describe(visit: Visit, name: str) -> TopicDescription:
-    """Return the description of a topic by the brokers that answer. Raises `MiniMQError` if none does."""
+    """Return the description of a topic by the brokers that answer. Raises `MinimqError` if none does."""
     found = visit.ask("the topic", lambda: visit.admin.describe_topics([name])).required()
-    if found and (found[0].settings or found[0].away):
+    if found and (found[0].settings or found[0].offline):
         return found[0]
     return visit.ask("the topic", lambda: visit.admin.describe_topic(name)).required()
 
@@ -145,8 +145,8 @@ def chosen_queues(described: TopicDescription, queue: str) -> Sequence[QueueDesc
 
 
 def _why_without(described: TopicDescription, queue: str, broker: str) -> str:
-    if away := [each for each in described.away if each.broker_name == broker]:
-        return f"queue {queue} cannot be read: {say_away(away)}"
+    if offline := [each for each in described.offline if each.broker_name == broker]:
+        return f"queue {queue} cannot be read: {say_offline(offline)}"
     if broker in described.unanswered:
         return f"queue {queue} cannot be read: broker {broker}: {described.unanswered[broker]}"
     return f"topic {described.topic} has no queue {queue}: its page lists the queues, as BROKER:ID"

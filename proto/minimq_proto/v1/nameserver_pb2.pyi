@@ -84,7 +84,7 @@ class BrokerData(google.protobuf.message.Message):
 global___BrokerData = BrokerData
 
 @typing.final
-class AwayBroker(google.protobuf.message.Message):
+class OfflineBroker(google.protobuf.message.Message):
     """A broker that has gone, as remembered by a name server. Its queues cannot be used."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -94,7 +94,7 @@ class AwayBroker(google.protobuf.message.Message):
     STOPPED_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
-    ONLINE_FIELD_NUMBER: builtins.int
+    LACKS_TOPICS_FIELD_NUMBER: builtins.int
     since_ms: builtins.int
     """When it went, in milliseconds since 1970."""
     stopped: builtins.bool
@@ -103,7 +103,7 @@ class AwayBroker(google.protobuf.message.Message):
     """Number of its readable queues: of the topic in a route, otherwise of all topics."""
     write_queues: builtins.int
     """The same for its writable queues."""
-    online: builtins.bool
+    lacks_topics: builtins.bool
     """It is registered again, without the topic of the route, or without some of its topics."""
     @property
     def broker(self) -> global___BrokerData:
@@ -117,12 +117,12 @@ class AwayBroker(google.protobuf.message.Message):
         stopped: builtins.bool = ...,
         queues: builtins.int = ...,
         write_queues: builtins.int = ...,
-        online: builtins.bool = ...,
+        lacks_topics: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["broker", b"broker"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["broker", b"broker", "online", b"online", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker", b"broker", "lacks_topics", b"lacks_topics", "queues", b"queues", "since_ms", b"since_ms", "stopped", b"stopped", "write_queues", b"write_queues"]) -> None: ...
 
-global___AwayBroker = AwayBroker
+global___OfflineBroker = OfflineBroker
 
 @typing.final
 class TopicRoute(google.protobuf.message.Message):
@@ -133,7 +133,7 @@ class TopicRoute(google.protobuf.message.Message):
     TOPIC_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     BROKERS_FIELD_NUMBER: builtins.int
-    AWAY_FIELD_NUMBER: builtins.int
+    OFFLINE_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
     topic: builtins.str
     run: builtins.int
@@ -143,7 +143,7 @@ class TopicRoute(google.protobuf.message.Message):
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
-    def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
+    def offline(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OfflineBroker]:
         """Brokers that carried the topic and have gone, sorted by name; they are not in `queues` or `brokers`."""
 
     def __init__(
@@ -152,10 +152,10 @@ class TopicRoute(google.protobuf.message.Message):
         topic: builtins.str = ...,
         queues: collections.abc.Iterable[global___QueueData] | None = ...,
         brokers: collections.abc.Iterable[global___BrokerData] | None = ...,
-        away: collections.abc.Iterable[global___AwayBroker] | None = ...,
+        offline: collections.abc.Iterable[global___OfflineBroker] | None = ...,
         run: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["away", b"away", "brokers", b"brokers", "queues", b"queues", "run", b"run", "topic", b"topic"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "offline", b"offline", "queues", b"queues", "run", b"run", "topic", b"topic"]) -> None: ...
 
 global___TopicRoute = TopicRoute
 
@@ -362,8 +362,8 @@ class ListTopicsResponse(google.protobuf.message.Message):
 
     ROUTES_FIELD_NUMBER: builtins.int
     NAMES_FIELD_NUMBER: builtins.int
-    AWAY_ROUTES_FIELD_NUMBER: builtins.int
-    AWAY_NAMES_FIELD_NUMBER: builtins.int
+    OFFLINE_ROUTES_FIELD_NUMBER: builtins.int
+    OFFLINE_NAMES_FIELD_NUMBER: builtins.int
     @property
     def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]: ...
     @property
@@ -371,20 +371,20 @@ class ListTopicsResponse(google.protobuf.message.Message):
         """Sorted; only with `names_only`."""
 
     @property
-    def away_routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
-        """The same for topics whose brokers are all away."""
+    def offline_routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
+        """The same for topics whose brokers are all offline."""
 
     @property
-    def away_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    def offline_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
         routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
         names: collections.abc.Iterable[builtins.str] | None = ...,
-        away_routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
-        away_names: collections.abc.Iterable[builtins.str] | None = ...,
+        offline_routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
+        offline_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["away_names", b"away_names", "away_routes", b"away_routes", "names", b"names", "routes", b"routes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["names", b"names", "offline_names", b"offline_names", "offline_routes", b"offline_routes", "routes", b"routes"]) -> None: ...
 
 global___ListTopicsResponse = ListTopicsResponse
 
@@ -473,7 +473,7 @@ class GetClusterResponse(google.protobuf.message.Message):
     CONFLICTS_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
     SETTLED_FIELD_NUMBER: builtins.int
-    AWAY_FIELD_NUMBER: builtins.int
+    OFFLINE_FIELD_NUMBER: builtins.int
     ACCESS_VERSION_FIELD_NUMBER: builtins.int
     ACCESS_DIGEST_FIELD_NUMBER: builtins.int
     ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
@@ -495,7 +495,7 @@ class GetClusterResponse(google.protobuf.message.Message):
         """For all brokers: routes show all changes up to these versions."""
 
     @property
-    def away(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AwayBroker]:
+    def offline(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OfflineBroker]:
         """Brokers that have gone, sorted by name."""
 
     def __init__(
@@ -505,12 +505,12 @@ class GetClusterResponse(google.protobuf.message.Message):
         conflicts: collections.abc.Iterable[global___BrokerConflictReport] | None = ...,
         versions: collections.abc.Iterable[global___RegisteredVersion] | None = ...,
         settled: builtins.bool = ...,
-        away: collections.abc.Iterable[global___AwayBroker] | None = ...,
+        offline: collections.abc.Iterable[global___OfflineBroker] | None = ...,
         access_version: builtins.int = ...,
         access_digest: builtins.str = ...,
         access_only_reports: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "away", b"away", "brokers", b"brokers", "conflicts", b"conflicts", "settled", b"settled", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "brokers", b"brokers", "conflicts", b"conflicts", "offline", b"offline", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 

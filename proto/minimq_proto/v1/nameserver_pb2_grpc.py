@@ -117,7 +117,7 @@ class NameServerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def ForgetBroker(self, request, context):
-        """Forgets a broker that is away and will not come back. Fails if the broker is registered.
+        """Forgets a broker that is offline and will not come back. Fails if the broker is registered.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -50,7 +50,7 @@ class NameServerStub:
         minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
     ]
-    """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
+    """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
     CheckRights: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
@@ -101,7 +101,7 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse,
     ]
-    """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
+    """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
     CheckRights: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
@@ -164,7 +164,7 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.nameserver_pb2.ForgetBrokerRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.ForgetBrokerResponse]]:
-        """Forgets a broker that is away and will not come back. Fails if the broker is registered."""
+        """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
     @abc.abstractmethod
     def CheckRights(

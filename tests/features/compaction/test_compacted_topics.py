@@ -11,7 +11,7 @@ import pytest
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
 from minimq.connectors import RecordsSender
-from minimq.errors import InvalidArgument, MiniMQError, TopicExists
+from minimq.errors import InvalidArgument, MinimqError, TopicExists
 from minimq_common.batch.builder import BatchBuilder
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each
@@ -90,7 +90,7 @@ def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: st
             transaction.send(empty)
         with pytest.raises(InvalidArgument, match="decides the queue of each key"):
             admin.update_topic(topic, write_queues=1)
-        with pytest.raises(MiniMQError, match="decides the queue of each key"):
+        with pytest.raises(MinimqError, match="decides the queue of each key"):
             admin.update_topic(topic, queues=4)
         with pytest.raises(TopicExists, match="compacted with 4 queues on all"):
             admin.create_topic(topic, queues=2, compaction=Compaction(tombstone_s=10))

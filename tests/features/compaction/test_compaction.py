@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, SimpleConsumer
+from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, WorkQueueConsumer
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -112,7 +112,7 @@ def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: Loc
     wait_until(lambda: removed(cluster) > 2000, 30.0)
     seen: dict[str, bytes] = {}
     with (
-        SimpleConsumer(cluster.nameserver, group="workers", start="earliest") as consumer,
+        WorkQueueConsumer(cluster.nameserver, group="workers", start="earliest") as consumer,
         Admin(cluster.nameserver) as admin,
     ):
         consumer.subscribe(TOPIC)

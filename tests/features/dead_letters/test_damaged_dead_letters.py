@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, WorkQueueConsumer
 from minimq.consuming.queue_decisions import Frame
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_common.errors import CorruptBatch, CorruptEntry, DamagedMessages
@@ -64,7 +64,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
         with (
             Admin(made.nameserver) as admin,
             Producer(made.nameserver) as producer,
-            SimpleConsumer(made.nameserver, group=GROUP) as consumer,
+            WorkQueueConsumer(made.nameserver, group=GROUP) as consumer,
         ):
             admin.create_topic("t", queues=1)
             consumer.subscribe("t")

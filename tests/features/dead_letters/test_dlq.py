@@ -20,12 +20,12 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
-    PoppedMessage,
     Producer,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    SimpleConsumer,
+    WorkQueueConsumer,
+    WorkQueueMessage,
 )
 from minimq.admin.operation import operations_of
 from minimq_cli.main import main
@@ -62,7 +62,7 @@ def bury(cluster: LocalCluster, producer: Producer, topic: str, group: str, coun
         for number in range(count)
     )
     found = 0
-    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         while found < count:
             messages = consumer.receive(1000)
@@ -237,8 +237,8 @@ def test_a_work_queue_alone_gets_the_originals_again(
     assert Minimq(cluster.nameserver)("dlq", "resend", topic, "--reason", "odd", "--only-group").startswith("3 dead")
     assert admin.describe_group(topic).lag == 3
     with (
-        SimpleConsumer(cluster.nameserver, group=topic) as consumer,
-        SimpleConsumer(cluster.nameserver, group=other, start="latest") as another,
+        WorkQueueConsumer(cluster.nameserver, group=topic) as consumer,
+        WorkQueueConsumer(cluster.nameserver, group=other, start="latest") as another,
     ):
         another.subscribe(topic)
         assert another.receive(10, timeout=0.1) == []
@@ -266,7 +266,7 @@ def test_letters_whose_messages_are_gone_stay_open_and_the_others_are_delivered_
     admin.create_topic(gone, queues=1)
     admin.create_topic(fifo, queues=1, fifo=True)
     bury(cluster, producer, gone, group, 2)
-    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(fifo)
         producer.send(Message(fifo, b"in order", message_group="a"))
         consumer.reject(consumer.receive(1, timeout=30), "odd")
@@ -294,16 +294,16 @@ def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
         admin.resend_dead_letters(topic, only_group=True)
     assert sum(item.count for item in admin.count_dead_letters(topic)) == 4
     assert retry_topic(topic) not in admin.list_topics()
-    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=topic) as consumer:
         consumer.subscribe(topic)
         for number in range(32):  # of each queue one
             producer.send(Message(topic, b"%d" % number))
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while len(found) < 32:
             found += consumer.receive(32, timeout=60)
         consumer.ack(found)
         assert admin.resend_dead_letters(topic, only_group=True) == 4
-        again: list[PoppedMessage] = []
+        again: list[WorkQueueMessage] = []
         while len(again) < 4:
             again += consumer.receive(32, timeout=60)
         consumer.ack(again)
@@ -450,7 +450,7 @@ def test_wrong_choices_are_refused(admin: Admin) -> None:
 def give_up(cluster: LocalCluster, topic: str, group: str, *, leased: bool) -> None:
     """Have a group give up the only message of a topic."""
     if not leased:
-        with SimpleConsumer(cluster.nameserver, group=group) as worker:
+        with WorkQueueConsumer(cluster.nameserver, group=group) as worker:
             worker.subscribe(topic)
             worker.reject(worker.receive(1, timeout=30), group)
         return
@@ -498,7 +498,7 @@ def test_a_dead_letter_of_a_dead_letter_keeps_its_first_origin(
     ] * 2
 
 
-@for_each("kind", [PullConsumer, PushConsumer, partial(PushConsumer, balance="messages"), SimpleConsumer])
+@for_each("kind", [PullConsumer, PushConsumer, partial(PushConsumer, mode="work_queue"), WorkQueueConsumer])
 def test_a_group_cannot_consume_its_own_dead_letters(cluster: LocalCluster, kind: Callable[..., PullConsumer]) -> None:
     with kind(cluster.nameserver, group="g") as consumer:
         with pytest.raises(InvalidArgument, match="minimq dlq resend g, or another group"):

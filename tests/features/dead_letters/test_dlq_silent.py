@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, SimpleConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, WorkQueueConsumer
 from minimq_common.errors import TransportError
 from support.command import Minimq
 from support.waiting import wait_until
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.fault
 def test_the_dead_letters_of_other_brokers_are_listed_and_resent_while_one_hangs(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=1)
-        with Producer(cluster.nameserver) as producer, SimpleConsumer(cluster.nameserver, group="g") as consumer:
+        with Producer(cluster.nameserver) as producer, WorkQueueConsumer(cluster.nameserver, group="g") as consumer:
             consumer.subscribe("t")
             for name in ("broker-a", "broker-b"):
                 producer.send(Message("t", name.encode()), queue=MessageQueue("t", name, 0))

@@ -14,7 +14,7 @@ import grpc
 import pytest
 from msgspec import structs
 
-from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt, SimpleConsumer, aio
+from minimq import Admin, LocalCluster, Message, Producer, RecallResult, SendReceipt, WorkQueueConsumer, aio
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_common.errors import InvalidArgument, SendFailed, TopicNotFound
@@ -126,7 +126,7 @@ def test_a_message_that_is_due_sooner_than_those_that_wait_is_not_held_up(
 
 
 def test_a_work_queue_gets_delayed_messages(cluster: LocalCluster, producer: Producer, topic: str, group: str) -> None:
-    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         receipt = producer.send(Message(topic, b"work", deliver_after_s=0.3))
         [message] = wait_until(lambda: consumer.receive(1))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import COMMIT, ROLLBACK, UNKNOWN, Admin, LocalCluster, Message, TransactionResolution
+from minimq import Admin, LocalCluster, Message, TransactionResolution
 from minimq.aio import TransactionalProducer
 from minimq.errors import Closed
 from support.reading import read_all
@@ -56,8 +56,10 @@ def test_a_check_may_be_a_coroutine(tmp_path: Path, is_coroutine: bool) -> None:
     def check(message: Message) -> TransactionResolution:
         asked.append(message.body)
         if asked.count(message.body) == 1:
-            raise OSError("the database is away")
-        return {b"yes": COMMIT, b"no": ROLLBACK}.get(message.body, UNKNOWN)
+            raise OSError("the database is offline")
+        return {b"yes": TransactionResolution.COMMIT, b"no": TransactionResolution.ROLLBACK}.get(
+            message.body, TransactionResolution.UNKNOWN
+        )
 
     async def check_later(message: Message) -> TransactionResolution:
         await asyncio.sleep(0)

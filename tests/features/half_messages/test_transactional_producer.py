@@ -9,23 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from minimq import (
-    COMMIT,
-    ROLLBACK,
-    UNKNOWN,
-    Admin,
-    Cluster,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    TransactionalProducer,
-    TransactionResolution,
-)
+from minimq import Admin, Cluster, LocalCluster, Message, MessageQueue, TransactionalProducer, TransactionResolution
 from minimq.admin.descriptions import Compaction
 from minimq.errors import (
     Closed,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     SendFailed,
     TopicNotFound,
     TransactionEnded,
@@ -66,7 +55,7 @@ def never(message: Message) -> TransactionResolution:
 
 
 def unknown(_: Message) -> TransactionResolution:
-    return UNKNOWN
+    return TransactionResolution.UNKNOWN
 
 
 def in_a_block(
@@ -144,7 +133,10 @@ def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path) -> No
     # Any number of checks: the producer is asked, too, while it is on its way out.
     options = {**QUICK, "half_checks": 10_000}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
-        for answer, wanted in ((COMMIT, [b"first", b"second"]), (ROLLBACK, [])):
+        for answer, wanted in (
+            (TransactionResolution.COMMIT, [b"first", b"second"]),
+            (TransactionResolution.ROLLBACK, []),
+        ):
             asked: list[Message] = []
 
             def check(
@@ -152,8 +144,8 @@ def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path) -> No
             ) -> TransactionResolution:
                 asked.append(message)
                 if len(asked) == 1:
-                    raise OSError("the database is away")
-                return answer if len(asked) > 2 else UNKNOWN
+                    raise OSError("the database is offline")
+                return answer if len(asked) > 2 else TransactionResolution.UNKNOWN
 
             topic = group = answer.name
             with Admin(cluster.nameserver) as admin:
@@ -190,7 +182,7 @@ def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, 
     def check(message: Message) -> TransactionResolution:
         if message.topic == orders:
             asked.set()
-        return ROLLBACK
+        return TransactionResolution.ROLLBACK
 
     with (
         TransactionalProducer(quick.nameserver, group=group, check=check) as producer,
@@ -209,14 +201,14 @@ def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, 
         assert stored(quick, orders) == [b"slow"]
 
 
-def test_others_are_asked_once_the_producer_has_been_away_for_a_while(tmp_path: Path) -> None:
+def test_others_are_asked_once_the_producer_has_been_offline_for_a_while(tmp_path: Path) -> None:
     """It may be on its way back, as after a fail-over: its block runs, and nobody else may roll it back."""
     options = {"half_check_after_s": 1.5, "half_check_interval_s": 0.1, "half_checks": 1000}
     asked = threading.Event()
 
     def check(_: Message) -> TransactionResolution:
         asked.set()
-        return ROLLBACK
+        return TransactionResolution.ROLLBACK
 
     with (
         LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
@@ -249,12 +241,15 @@ def test_a_check_that_rolls_back_before_the_commit_wins(
     ):
 
         def roll_back(tx: CheckedTransaction) -> None:
-            assert admin.end_transaction(group, tx.number, ROLLBACK) is ROLLBACK
+            assert (
+                admin.end_transaction(group, tx.number, TransactionResolution.ROLLBACK)
+                is TransactionResolution.ROLLBACK
+            )
 
         def commit(tx: CheckedTransaction) -> None:
-            assert admin.end_transaction(group, tx.number, COMMIT) is COMMIT
+            assert admin.end_transaction(group, tx.number, TransactionResolution.COMMIT) is TransactionResolution.COMMIT
             with pytest.raises(TransactionEnded, match="was committed"):
-                admin.end_transaction(group, tx.number, ROLLBACK)
+                admin.end_transaction(group, tx.number, TransactionResolution.ROLLBACK)
             raise ZeroDivisionError
 
         with pytest.raises(TransactionEnded, match="was rolled back before"):
@@ -262,7 +257,7 @@ def test_a_check_that_rolls_back_before_the_commit_wins(
         with pytest.raises(ZeroDivisionError):
             in_a_block(producer, Message(orders, b"by hand"), then=commit)
         with pytest.raises(TransactionExpired, match="no broker knows transaction 5"):
-            admin.end_transaction(group, 5, COMMIT)
+            admin.end_transaction(group, 5, TransactionResolution.COMMIT)
     assert stored(quick, orders) == [b"by hand"]
 
 
@@ -272,7 +267,7 @@ def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_
     end_stream = AppendStream.fail
     closed: list[str] = []
 
-    def end(stream: AppendStream, reason: MiniMQError) -> None:
+    def end(stream: AppendStream, reason: MinimqError) -> None:
         task = stream._running
         end_stream(stream, reason)
         closed.append(stream.address)
@@ -302,7 +297,7 @@ def test_who_sends_after_the_end_of_the_producer_hears_of_that_alone(
 
 def test_wrong_use_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
     async def check(_: Message) -> TransactionResolution:
-        return UNKNOWN
+        return TransactionResolution.UNKNOWN
 
     with pytest.raises(InvalidArgument, match="check"):
         TransactionalProducer(cluster.nameserver, group="g", check=check)  # type: ignore[arg-type]
@@ -389,7 +384,7 @@ def test_all_transactions_are_listed_and_the_oldest_up_to_a_limit(
         assert [row["number"] for row in rows] == numbers[:most]
     assert "only the oldest 100 are shown" in minimq.with_stderr("transaction", "list", "--group", group)
     for number in numbers:
-        assert admin.end_transaction(group, number, ROLLBACK) is ROLLBACK
+        assert admin.end_transaction(group, number, TransactionResolution.ROLLBACK) is TransactionResolution.ROLLBACK
     assert admin.list_transactions(group).count == 0
 
 

@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 TRIES = 2
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 LEASED = {"max_tries": TRIES, "retry_delays_s": [0.1], "suspend_s": 0.1}
-POPPED = {"balance": "messages", "max_tries": TRIES, "retry_delays_s": [0.1]}
+POPPED = {"mode": "work_queue", "max_tries": TRIES, "retry_delays_s": [0.1]}
 
 
 class Workers:
@@ -255,7 +255,7 @@ def test_a_consumer_gets_what_the_broker_believes_it_has(single: LocalCluster, t
     with (
         RawPopper(single.brokers[0].address, topic, f"same-{topic}", topic) as former,
         PushConsumer(
-            single.nameserver, group=topic, client_id=f"same-{topic}", balance="messages", invisible_s=1
+            single.nameserver, group=topic, client_id=f"same-{topic}", mode="work_queue", invisible_s=1
         ) as consumer,
     ):
         assert len(former.take(invisible_s=1)) == 1

@@ -30,7 +30,7 @@ from minimq import (
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq_common.errors import Closed, InternalError, InvalidArgument
 from support.cases import for_each
 from support.groups import members_of
@@ -109,9 +109,9 @@ def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: st
         assert not consumer._runner._tasks
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again(
-    cluster: LocalCluster, producer: Producer, topic: str, group: str, balance: Balance, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, producer: Producer, topic: str, group: str, mode: Mode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     producer.send(Message(topic, b"body"))
     begin = threading.Thread.start
@@ -122,7 +122,7 @@ def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again
         begin(thread)
 
     listener = Listener()
-    with PushConsumer(cluster.nameserver, group=group, threads=4, balance=balance) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, threads=4, mode=mode) as consumer:
         consumer.subscribe(topic)
         with monkeypatch.context() as patched:
             patched.setattr(threading.Thread, "start", refuse)
@@ -349,14 +349,14 @@ class Abort(BaseException):
     """An error that a library may raise to end a task, past any `except Exception`."""
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_whatever_an_awaited_listener_raises_it_is_called_again_and_others_go_on(
     cluster: LocalCluster,
     producer: Producer,
     topic: str,
     group: str,
     caplog: pytest.LogCaptureFixture,
-    balance: Literal["queues", "messages"],
+    mode: Literal["queues", "work_queue"],
 ) -> None:
     producer.send_many([Message(topic, b"bad" if number % 3 == 0 else b"good") for number in range(12)])
     calls = Counter[bytes]()
@@ -369,7 +369,7 @@ def test_whatever_an_awaited_listener_raises_it_is_called_again_and_others_go_on
 
     async def run() -> None:
         async with AsyncPushConsumer(
-            cluster.nameserver, group=group, balance=balance, threads=2, batch_size=1, retry_delays_s=(0.05,)
+            cluster.nameserver, group=group, mode=mode, threads=2, batch_size=1, retry_delays_s=(0.05,)
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)

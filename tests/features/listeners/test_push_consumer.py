@@ -21,9 +21,9 @@ from minimq import (
 )
 from minimq.connection import client_log
 from minimq.features.listeners.leased_source import LeasedSource
-from minimq.features.listeners.popped_source import PoppedSource
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq.features.listeners.source import Source
+from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.listening import Listener, source_of
 from support.waiting import wait_until
@@ -52,9 +52,9 @@ def test_a_listener_gets_every_message_once(
     assert sum(admin.committed_offsets(group, topic).values()) == 5000
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
-def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str, group: str, balance: Balance) -> None:
-    consumer = PushConsumer(cluster.nameserver, group=group, balance=balance)
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
+def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str, group: str, mode: Mode) -> None:
+    consumer = PushConsumer(cluster.nameserver, group=group, mode=mode)
     consumer.subscribe(topic)
     assert not consumer.is_ready
     consumer.start(Listener())
@@ -63,12 +63,10 @@ def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str
     assert not consumer.is_ready
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
-def test_it_is_not_ready_once_its_cluster_is_closed(
-    cluster: LocalCluster, topic: str, group: str, balance: Balance
-) -> None:
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
+def test_it_is_not_ready_once_its_cluster_is_closed(cluster: LocalCluster, topic: str, group: str, mode: Mode) -> None:
     shared = Cluster(cluster.nameserver)
-    consumer = PushConsumer(shared, group=group, balance=balance)
+    consumer = PushConsumer(shared, group=group, mode=mode)
     consumer.subscribe(topic)
     consumer.start(Listener())
     wait_until(lambda: consumer.is_ready, PATIENCE_S)
@@ -77,11 +75,11 @@ def test_it_is_not_ready_once_its_cluster_is_closed(
     consumer.close()
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
-    cluster: LocalCluster, topic: str, group: str, balance: Balance, caplog: pytest.LogCaptureFixture
+    cluster: LocalCluster, topic: str, group: str, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = (PushConsumer(cluster.nameserver, group=group, balance=balance, wait_s=1.0) for _ in range(2))
+    first, second = (PushConsumer(cluster.nameserver, group=group, mode=mode, wait_s=1.0) for _ in range(2))
     with second:
         with first:
             first.subscribe(topic)
@@ -91,26 +89,26 @@ def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
             second.start(Listener())
             wait_until(lambda: isinstance(second.error, GroupConflict), PATIENCE_S)
             error = second.error
-            wait_until(lambda: second.error is not error or balance == "queues", PATIENCE_S)
+            wait_until(lambda: second.error is not error or mode == "queues", PATIENCE_S)
             assert not second.is_ready
             client_log.flush()
             assert len([each for each in caplog.records if "cannot take" in each.message]) == 1
         wait_until(lambda: second.is_ready and second.error is None, PATIENCE_S)
 
 
-@pytest.mark.parametrize(("source", "balance"), [(LeasedSource, "queues"), (PoppedSource, "messages")])
+@pytest.mark.parametrize(("source", "mode"), [(LeasedSource, "queues"), (WorkQueueSource, "work_queue")])
 def test_it_is_not_ready_while_unexpected_errors_repeat(
     cluster: LocalCluster,
     topic: str,
     group: str,
     source: type[Source[Any]],
-    balance: Balance,
+    mode: Mode,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def fail(*_: object) -> None:
         raise IndexError("out of range")
 
-    with PushConsumer(cluster.nameserver, group=group, balance=balance, wait_s=1.0) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, mode=mode, wait_s=1.0) as consumer:
         consumer.subscribe(topic)
         consumer.start(Listener())
         wait_until(lambda: consumer.is_ready, PATIENCE_S)

@@ -27,11 +27,11 @@ from minimq import (
     PushConsumer,
     ReceivedMessage,
     RetryLater,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.errors import GroupConflict, InvalidArgument
-from minimq.features.listeners.popped_source import PoppedSource
+from minimq.features.listeners.work_queue_source import WorkQueueSource
 from support.cases import for_each
 from support.listening import Listener
 from support.waiting import wait_until
@@ -65,7 +65,7 @@ def fill(nameserver: str, topic: str, count: int) -> None:
 
 def pushing(cluster: LocalCluster | Cluster, topic: str, **options: Any) -> PushConsumer:
     nameserver = cluster if isinstance(cluster, Cluster) else cluster.nameserver
-    consumer = PushConsumer(nameserver, group=topic, balance="messages", **options)
+    consumer = PushConsumer(nameserver, group=topic, mode="work_queue", **options)
     consumer.subscribe(topic)
     return consumer
 
@@ -75,7 +75,7 @@ def lag(cluster: LocalCluster, topic: str) -> int:
     with Admin(cluster.nameserver) as admin:
         stored = sum(queue.max_offset for queue in admin.describe_topic(topic).queues)
         queues = admin.describe_group(topic).queues  # of each queue both figures at once
-        ahead = sum(item.popped.settled_ahead for item in queues if item.popped is not None)
+        ahead = sum(item.work_queue.settled_ahead for item in queues if item.work_queue is not None)
         return stored - ahead - sum(item.committed_offset or 0 for item in queues)
 
 
@@ -122,7 +122,7 @@ def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluste
 
     async def main() -> None:
         async with aio.PushConsumer(
-            pair.nameserver, group=topic, balance="messages", invisible_s=INVISIBLE_S
+            pair.nameserver, group=topic, mode="work_queue", invisible_s=INVISIBLE_S
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(work_here)
@@ -202,7 +202,7 @@ HANGING = """
 import sys, time
 from minimq import PushConsumer
 nameserver, topic = sys.argv[1:]
-consumer = PushConsumer(nameserver, group=topic, balance="messages", threads=5, invisible_s=3600)
+consumer = PushConsumer(nameserver, group=topic, mode="work_queue", threads=5, invisible_s=3600)
 consumer.subscribe(topic)
 consumer.start(lambda messages: (print(flush=True), time.sleep(3600)))
 time.sleep(3600)
@@ -267,7 +267,7 @@ def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> 
     consumer.start(hang)
     assert begun.wait(PATIENCE_S)
     consumer.close(0.1)
-    with SimpleConsumer(pair.nameserver, group=topic) as other:
+    with WorkQueueConsumer(pair.nameserver, group=topic) as other:
         other.subscribe(topic)
         [message] = other.receive(timeout=PATIENCE_S)
         assert message.tries == 2
@@ -314,14 +314,14 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
     with pushing(pair, topic, threads=1, invisible_s=3600) as consumer:
         consumer.start(hang)
         assert begun.wait(PATIENCE_S)
-        assert isinstance(consumer._reader, PoppedSource)
+        assert isinstance(consumer._reader, WorkQueueSource)
         streams = consumer._reader._reader.settler._streams
         broken = dict(streams)
         for stream in broken.values():
             stream.cancel()
         wait_until(lambda: all(not stream.ended and stream is not broken[at] for at, stream in streams.items()))
         time.sleep(4.0)  # longer than the grace of those who are gone
-        with SimpleConsumer(pair.nameserver, group=topic) as other:
+        with WorkQueueConsumer(pair.nameserver, group=topic) as other:
             other.subscribe(topic)
             assert other.receive(timeout=0) == []
         go_on.set()
@@ -380,7 +380,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
     with back:
         fill(pair.nameserver, topic, 10)
         wait_until(lambda: len(again.calls) == 10 and lag(pair, topic) == 0, PATIENCE_S)
-        with SimpleConsumer(pair.nameserver, group=topic) as simple:  # which is of the same kind
+        with WorkQueueConsumer(pair.nameserver, group=topic) as simple:  # which is of the same kind
             simple.subscribe(topic)
             assert simple.receive(timeout=0) == []
         with PullConsumer(pair.nameserver, group=topic) as pull:
@@ -393,7 +393,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
 @for_each(
     ("options", "text"),
     [
-        ({"balance": "message"}, "balance is 'message': it must be one of queues, messages"),
+        ({"mode": "message"}, "mode is 'message': it must be one of queues, work_queue"),
         ({"orderly": True}, "have no order"),
         ({"allocation": "sticky"}, "no queues to divide"),
         ({"model": "broadcasting", "client_id": "c"}, "model is only for consumers that lease queues"),
@@ -405,7 +405,7 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
 )
 def test_wrong_uses_are_told(options: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
-        PushConsumer("127.0.0.1:9", group="g", **{"balance": "messages", **options})
+        PushConsumer("127.0.0.1:9", group="g", **{"mode": "work_queue", **options})
 
 
 def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalCluster, topic: str) -> None:
@@ -427,6 +427,6 @@ def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalClust
         with pytest.raises(InvalidArgument, match="start it once"):
             consumer.start(close)
         with pytest.raises(InvalidArgument, match="state to hand over"):
-            consumer.state_saved([])
+            consumer.mark_state_saved([])
         assert (consumer.assignment, consumer.missed_messages, consumer.filtered_messages) == ([], 0, 0)
     assert errors == ["close waits for the listener and the callbacks: call it from another thread"]

@@ -11,7 +11,7 @@ from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners.redelivery import copy_of, dead_letter_of, from_copy, tried_again
 from minimq.features.listeners.retries import RetryRule
-from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.batch.builder import BatchBuilder
 from support.cases import for_each
 
@@ -127,7 +127,7 @@ def test_numbers_that_no_copy_has_count_as_none(text: str) -> None:
 
 def test_a_dead_letter_tells_whether_its_messages_were_received_one_by_one() -> None:
     original = received(Message("orders", b"body", properties={"WORK_QUEUE": "mine"}))
-    popped = PoppedMessage(original.batch, original.index, original.body, original.tag, 1, 9, "g")
+    popped = WorkQueueMessage(original.batch, original.index, original.body, original.tag, 1, 9, "g")
     for message, of_work_queue in ((original, False), (popped, True)):
         letter = DeadLetter(received(dead_letter_of(message, "g", "rejected", 1)))
         assert letter.of_work_queue is of_work_queue

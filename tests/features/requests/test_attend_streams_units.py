@@ -6,7 +6,7 @@ import asyncio
 from typing import Any, cast
 
 from minimq.features.requests.attend_streams import Attendance, AttendStreams
-from minimq_common.errors import AccessDenied, MiniMQError
+from minimq_common.errors import AccessDenied, MinimqError
 from minimq_proto.v1 import attend_pb2
 
 ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
@@ -15,7 +15,7 @@ ATTENDING = attend_pb2.AttendEvent(attending=attend_pb2.Attending())
 class Streams:
     """The streams of a client to a broker whose master is set here; none ends by itself, but those that are refused."""
 
-    def __init__(self, *refusals: MiniMQError) -> None:
+    def __init__(self, *refusals: MinimqError) -> None:
         self.refusals = [*refusals]
         self.broker_name = "broker-a"
         self.master = "first"

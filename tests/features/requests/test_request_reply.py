@@ -26,11 +26,11 @@ from minimq import (
     Reply,
     RetryLater,
     SendInterceptor,
-    SimpleConsumer,
+    WorkQueueConsumer,
 )
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.errors import Closed, DeadlineExceeded, InvalidArgument, MessageTooLarge, RequestFailed, TopicNotFound
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq.features.requests import replier
 from minimq.sending.pending_batch import BufferShare
 from minimq_common.model import TopicRoute
@@ -46,14 +46,14 @@ WRONG_BODY = Reply("text")  # type: ignore[arg-type]
 WRONG_PROPERTY = Reply(b"", {"a": 1})  # type: ignore[dict-item]
 
 
-@pytest.mark.parametrize("balance", ["messages", "queues"])
+@pytest.mark.parametrize("mode", ["work_queue", "queues"])
 def test_a_listener_that_returns_a_reply_answers_the_request(
-    cluster: LocalCluster, producer: Producer, topic: str, balance: Balance
+    cluster: LocalCluster, producer: Producer, topic: str, mode: Mode
 ) -> None:
     def listener(messages: list[ReceivedMessage]) -> list[Reply]:
         return [Reply(answer_to(each.body), {"tag": each.tag or "", "a": each.properties["a"]}) for each in messages]
 
-    with service(cluster.nameserver, topic, listener, balance=balance):
+    with service(cluster.nameserver, topic, listener, mode=mode):
         for number in range(5):
             request = Message(topic, b"%d" % number, tag="t", keys=["k"], properties={"a": "b"})
             reply = producer.request(request, timeout=PATIENCE_S)
@@ -196,9 +196,9 @@ def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, produce
     assert (raised.value.body, raised.value.properties) == (b"details", {"status": "404"})
 
 
-@pytest.mark.parametrize("balance", ["messages", "queues"])
+@pytest.mark.parametrize("mode", ["work_queue", "queues"])
 def test_a_listener_that_fails_is_silent_until_its_next_try(
-    cluster: LocalCluster, producer: Producer, topic: str, balance: Balance
+    cluster: LocalCluster, producer: Producer, topic: str, mode: Mode
 ) -> None:
     tries: list[int] = []
 
@@ -209,7 +209,7 @@ def test_a_listener_that_fails_is_silent_until_its_next_try(
         return Reply(b"at last")
 
     options: dict[str, Any] = {"retry_delays_s": (0.05,), "batch_size": 1}
-    with service(cluster.nameserver, topic, listener, balance=balance, **options):
+    with service(cluster.nameserver, topic, listener, mode=mode, **options):
         assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"at last"
     assert tries == [0, 1, 2]
 
@@ -311,10 +311,10 @@ def test_a_pull_consumer_replies_by_a_producer_and_of_two_replies_the_first_coun
         wait_until(lambda: producer._core.requester.late_replies == 1, what="the second reply has come")
 
 
-def test_a_simple_consumer_replies_by_a_producer_that_closes_at_once(
+def test_a_work_queue_consumer_replies_by_a_producer_that_closes_at_once(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
-    with SimpleConsumer(cluster.nameserver, group=group) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
         [request] = consumer.receive(1, timeout=PATIENCE_S)

@@ -8,7 +8,7 @@ import pytest
 
 from minimq import Cluster, LocalCluster, Message, ReceivedMessage, Reply, aio
 from minimq.errors import Closed, DeadlineExceeded
-from minimq.features.listeners.push_consumer import Balance
+from minimq.features.listeners.push_consumer import Mode
 from minimq.sending.pending_batch import BufferShare
 from support.reading import read_all
 from support.replying import answer_to, service
@@ -17,9 +17,9 @@ from support.waiting import wait_until
 PATIENCE_S = 30.0
 
 
-@pytest.mark.parametrize("balance", ["messages", "queues"])
+@pytest.mark.parametrize("mode", ["work_queue", "queues"])
 def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
-    cluster: LocalCluster, topic: str, group: str, balance: Balance
+    cluster: LocalCluster, topic: str, group: str, mode: Mode
 ) -> None:
     async def listener(messages: list[ReceivedMessage]) -> list[Reply]:
         await asyncio.sleep(0)
@@ -27,7 +27,7 @@ def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
 
     async def run() -> None:
         bodies = [b"%d" % number for number in range(1_000)]
-        async with aio.PushConsumer(cluster.nameserver, group=group, balance=balance, batch_size=32) as consumer:
+        async with aio.PushConsumer(cluster.nameserver, group=group, mode=mode, batch_size=32) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listener)
             async with aio.Producer(cluster.nameserver) as producer:

@@ -15,7 +15,7 @@ from minimq.connection.connection import Connection
 from minimq.consuming.consumer_options import OffsetResetRule
 from minimq.consuming.pulls import open_pulls
 from minimq.consuming.range_reader import RangeReader
-from minimq_common.errors import MiniMQError, OffsetOutOfRange
+from minimq_common.errors import MinimqError, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
@@ -97,8 +97,8 @@ def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_
             first, end = world.bounds()
             assert 10 < first < end == 80
             [described] = [item for item in world.admin.describe_group("g").queues if item.queue == QUEUE]
-            assert described.popped is not None
-            popped = described.popped
+            assert described.work_queue is not None
+            popped = described.work_queue
             assert (popped.missed, popped.in_flight, popped.settled_ahead) == (first - 1, 0, 0)
             assert described.lag == counted("lag_messages", group="g", topic="t") == end - first
             assert counted("missed_messages_total") == 0
@@ -113,7 +113,11 @@ def test_messages_that_nobody_has_settled_are_told_of_when_they_are_deleted(tmp_
             ]
             assert json.loads(told)["fields"] == {"group": "g", "queue": "0 of topic t", "count": first - 1}
             [described] = [item for item in world.admin.describe_group("g").queues if item.queue == QUEUE]
-            assert (described.popped.missed, described.popped.settled_ahead) == (0, 4) if described.popped else None
+            assert (
+                (described.work_queue.missed, described.work_queue.settled_ahead) == (0, 4)
+                if described.work_queue
+                else None
+            )
             assert described.lag == counted("lag_messages", group="g", topic="t") == end - first - 4
             assert popper.settle([taken[0]]) == []  # which is deleted
 
@@ -264,7 +268,7 @@ def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_ag
     connection = Connection([by_age.nameserver])
     frames: queues.SimpleQueue[broker_pb2.PullFrame] = queues.SimpleQueue()
 
-    def receive(frame: broker_pb2.PullFrame | None, error: MiniMQError | None) -> None:
+    def receive(frame: broker_pb2.PullFrame | None, error: MinimqError | None) -> None:
         assert frame is not None, error
         frames.put(frame)
 

@@ -121,7 +121,7 @@ def test_a_search_goes_on_when_its_broker_is_killed_and_comes_back(lone: LocalCl
 
 
 @pytest.mark.fault
-def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
+def test_a_broker_that_stays_offline_is_told(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver, timeout_s=4) as hasty:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic(TOPIC, queues=1)
@@ -132,7 +132,7 @@ def test_a_broker_that_stays_away_is_told(tmp_path: Path) -> None:
         found = hasty.find_messages(TOPIC, key="k")
         assert {message.queue.broker_name for message in found.messages} == {there.name}
         assert len(found.messages) == sum(receipt.queue.broker_name == there.name for receipt in receipts)
-        told = {each.queue.broker_name for each in found.unread} | {each.broker_name for each in found.away}
+        told = {each.queue.broker_name for each in found.unread} | {each.broker_name for each in found.offline}
         assert told == {gone.name}
 
 

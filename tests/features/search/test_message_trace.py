@@ -87,10 +87,10 @@ def test_a_slave_of_another_topic_does_not_matter_once_the_message_is_found(monk
     found = {"bills": FoundMessages((), from_slaves=("broker-b",)), "orders": FoundMessages((message,))}
     monkeypatch.setattr(Tracer, "_all_topics", lambda _: list(found))
     monkeypatch.setattr(Tracer, "_groups_at", lambda *_: ())
-    monkeypatch.setattr(MessageSearch, "run", lambda _search, topic, _away: found[topic])
+    monkeypatch.setattr(MessageSearch, "run", lambda _search, topic, _offline: found[topic])
     client: Any = SimpleNamespace(connection=SimpleNamespace(brokers=None, health=None), routes=None)
     masters: Any = SimpleNamespace(
-        calls=client, route=lambda topic: SimpleNamespace(read_queues=lambda: topic, away=())
+        calls=client, route=lambda topic: SimpleNamespace(read_queues=lambda: topic, offline=())
     )
     traced = Tracer(masters, bounds_of({}, 1.0)).trace_id(WANTED, None)
     assert (traced.message, traced.is_complete) == (message, True)

@@ -10,13 +10,13 @@ import pytest
 
 from minimq.admin.admin import Admin
 from minimq.consuming.pull_consumer import PullConsumer
-from minimq.features.half_messages.resolutions import UNKNOWN
+from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_producer import TransactionalProducer
 from minimq.features.listeners.listener import ConsumeResult
 from minimq.features.listeners.push_consumer import PushConsumer
 from minimq.features.search.message_trace import GroupTrace, MessageTrace, TraceState
 from minimq.features.search.search_bounds import MessageAddress
-from minimq.features.work_queues.simple_consumer import SimpleConsumer
+from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
@@ -75,7 +75,7 @@ def test_a_group_that_takes_messages_one_by_one_is_traced_through_all_states(
     def traced() -> GroupTrace:
         return state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
 
-    with SimpleConsumer(cluster.nameserver, group=group, start="earliest", invisible_s=600) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, start="earliest", invisible_s=600) as consumer:
         consumer.subscribe(one_queue)
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         out = traced()
@@ -100,7 +100,7 @@ def test_a_dead_letter_is_traced_until_it_is_resent(
     cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, group: str, minimq: Minimq
 ) -> None:
     receipt = producer.send(Message(one_queue, b"x", keys=("k",)))
-    with SimpleConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
         consumer.subscribe(one_queue)
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         consumer.reject(message, "no address")
@@ -160,7 +160,9 @@ def test_a_half_message_is_traced_until_it_is_committed(
     cluster: LocalCluster, admin: Admin, topic: str, new_name: Callable[[], str], minimq: Minimq
 ) -> None:
     group = new_name()
-    with TransactionalProducer(cluster.nameserver, group=group, check=lambda _: UNKNOWN) as producer:
+    with TransactionalProducer(
+        cluster.nameserver, group=group, check=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
         with producer.transaction() as tx:
             tx.send(Message(topic, b"x", keys=("k",)))
             [half] = halves(cluster, group)

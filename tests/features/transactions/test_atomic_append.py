@@ -21,7 +21,7 @@ from minimq_common.errors import (
     Fenced,
     GroupConflict,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     StaleSequence,
     TopicNotFound,
 )
@@ -146,7 +146,7 @@ def test_a_refused_settle_leaves_no_trace_for_others_of_the_same_commit(stores: 
     bad = store.submit_atomic([("a", 0, numbered_batch(2, 0))], settles=settle_job(store, taken.epoch, (1, 2), (3, 5)))
     last = store.submit_atomic([("a", 0, numbered_batch(3, 0))], settles=settle_job(store, taken.epoch, (1, 4)))
     assert good.result(PATIENCE_S).error is None
-    with pytest.raises(MiniMQError):
+    with pytest.raises(MinimqError):
         bad.result(PATIENCE_S)
     assert last.result(PATIENCE_S).error is None
     assert store.bodies("a", 0) == [b"1/0", b"3/0"]

@@ -26,7 +26,7 @@ from minimq import (
     ReceivedMessage,
     SendInterceptor,
     SendReceipt,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
     by_hash,
 )
@@ -34,7 +34,7 @@ from minimq.errors import (
     Fenced,
     InvalidArgument,
     MessageTooLarge,
-    MiniMQError,
+    MinimqError,
     SendFailed,
     StaleSequence,
     TopicNotFound,
@@ -241,11 +241,11 @@ def test_what_no_transaction_can_consume_from_is_named(pair: LocalCluster, produ
         with PullConsumer(pair.nameserver, group=group, auto_commit=False) as plain:
             async with (
                 aio.Producer(pair.nameserver) as awaiting,
-                aio.SimpleConsumer(pair.nameserver, group="w") as other,
+                aio.WorkQueueConsumer(pair.nameserver, group="w") as other,
             ):
                 with pytest.raises(InvalidArgument, match=r"takes a minimq\.aio\.PullConsumer"):
                     awaiting.transaction(plain)
-                with pytest.raises(InvalidArgument, match=r"takes a minimq\.SimpleConsumer"):
+                with pytest.raises(InvalidArgument, match=r"takes a minimq\.WorkQueueConsumer"):
                     producer.transaction(other)
 
     asyncio.run(mixed())
@@ -288,7 +288,7 @@ def test_interceptors_see_each_message_and_its_outcome(pair: LocalCluster, topic
     seen: list[tuple[bytes, bool]] = []
 
     class Watch(SendInterceptor):
-        def after_send(self, message: Message, receipt: SendReceipt | None, error: MiniMQError | None) -> None:
+        def after_send(self, message: Message, receipt: SendReceipt | None, error: MinimqError | None) -> None:
             seen.append((message.body, receipt is not None and error is None))
 
     with Producer(pair.nameserver, interceptors=[Watch()]) as producer:
@@ -308,16 +308,16 @@ def fill(producer: Producer, topic: str, count: int) -> list[bytes]:
     return sorted(b"%d" % number for number in range(count))
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_each_message_leads_to_one_though_some_blocks_raise(
-    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str, balance: str
+    pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str, mode: str
 ) -> None:
     source, target = topics
     expected = fill(producer, source, 400)
     consumer: Any = (
         PullConsumer(pair.nameserver, group=group, auto_commit=False)
-        if balance == "queues"
-        else SimpleConsumer(pair.nameserver, group=group)
+        if mode == "queues"
+        else WorkQueueConsumer(pair.nameserver, group=group)
     )
     with consumer:
         consumer.subscribe(source)
@@ -344,10 +344,10 @@ def test_each_message_leads_to_one_though_some_blocks_raise(
 
 RELAY = """
 import sys
-from minimq import Message, Producer, PullConsumer, SimpleConsumer
+from minimq import Message, Producer, PullConsumer, WorkQueueConsumer
 from minimq.errors import Fenced
 nameserver, group, source, target, balance, name = sys.argv[1:]
-kind, options = (PullConsumer, {"auto_commit": False}) if balance == "queues" else (SimpleConsumer, {})
+kind, options = (PullConsumer, {"auto_commit": False}) if balance == "queues" else (WorkQueueConsumer, {})
 with kind(nameserver, group=group, **options) as consumer, Producer(nameserver) as producer:
     consumer.subscribe(source)
     while True:
@@ -360,12 +360,12 @@ with kind(nameserver, group=group, **options) as consumer, Producer(nameserver) 
 """
 
 
-@pytest.mark.parametrize("balance", ["queues", "messages"])
+@pytest.mark.parametrize("mode", ["queues", "work_queue"])
 def test_a_second_process_of_the_group_beside_the_first_repeats_and_loses_nothing(
-    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], group: str, balance: str
+    pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], group: str, mode: str
 ) -> None:
     source, target = topics
-    arguments = [sys.executable, "-c", RELAY, pair.nameserver, group, source, target, balance]
+    arguments = [sys.executable, "-c", RELAY, pair.nameserver, group, source, target, mode]
     expected: list[bytes] = []
 
     def relays_after_more() -> set[str]:
@@ -440,8 +440,8 @@ def test_messages_that_another_consumer_has_settled_fence_the_late_one(
     source, target = topics
     producer.send(Message(source, b"1"))
     with (
-        SimpleConsumer(pair.nameserver, group=group, invisible_s=1.0) as late,
-        SimpleConsumer(pair.nameserver, group=group) as quick,
+        WorkQueueConsumer(pair.nameserver, group=group, invisible_s=1.0) as late,
+        WorkQueueConsumer(pair.nameserver, group=group) as quick,
     ):
         late.subscribe(source)
         quick.subscribe(source)
@@ -477,7 +477,7 @@ def test_asyncio_has_the_same(pair: LocalCluster, topics: tuple[str, str], group
             await producer.send_many([Message(source, b"%d" % number) for number in range(100)])
             async with aio.PullConsumer(pair.nameserver, group=group, auto_commit=False) as pull:
                 await pump(producer, pull)
-            async with aio.SimpleConsumer(pair.nameserver, group=f"{group}-popped") as popped:
+            async with aio.WorkQueueConsumer(pair.nameserver, group=f"{group}-popped") as popped:
                 await pump(producer, popped)
 
             async def one(number: int) -> None:

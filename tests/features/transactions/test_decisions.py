@@ -314,7 +314,7 @@ class World:
         self.attempts[-1 - index % len(self.attempts)] = None
 
     def change(self, name: str) -> None:
-        """Let a broker appear, go away or come back; one that knows of an earlier transaction is always there."""
+        """Let a broker appear, go offline or come back; one that knows of an earlier transaction is always there."""
         broker = self.brokers.setdefault(name, Broker(up=False))
         broker.up = not broker.up
         if not any(self.brokers[there].latest for there in self.there):

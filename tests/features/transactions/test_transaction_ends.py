@@ -241,26 +241,26 @@ def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, na
 
 
 @pytest.mark.fault
-def test_a_broker_that_is_away_is_named_and_nothing_is_decided_without_it(pair: LocalCluster, name: str) -> None:
+def test_a_broker_that_is_offline_is_named_and_nothing_is_decided_without_it(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
-    away = pair.brokers[1]
+    offline = pair.brokers[1]
     with RecordsSender(pair.nameserver) as sender, TransactionCommitter(pair.nameserver, patience_s=1.0) as ends:
         parts = stage(sender, topic, transaction, b"1")
-        away.kill()
+        offline.kill()
         with pytest.raises(Unavailable, match=r"not ended within 1 s .*broker broker-b: .*not known whether it is dec"):
             ends.commit(transaction, [topic], parts)
         assert bodies_in(pair, topic) == []
-        away.start()
+        offline.start()
         ends.commit(transaction, [topic], parts)
         assert bodies_in(pair, topic) == in_each(b"1")
 
         later = Transaction(name, 1)
         here = sender.send(topic, MessageQueue(topic, "broker-a", 0), records(b"2"), transaction=later)
         parts = parts_of([here])
-        away.kill()  # it has nothing of this one, but an earlier attempt may have
+        offline.kill()  # it has nothing of this one, but an earlier attempt may have
         with pytest.raises(Unavailable, match="broker broker-b: no name server knows a master of it"):
             ends.commit(later, [topic], parts)
-        away.start()
+        offline.start()
         ends.commit(later, [topic], parts)
     assert bodies_in(pair, topic)[:2] == [("broker-a", 0, b"1"), ("broker-a", 0, b"2")]
 

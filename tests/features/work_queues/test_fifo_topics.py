@@ -21,12 +21,12 @@ from minimq import (
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
     by_hash,
 )
 from minimq.errors import HandleExpired, InvalidArgument, TopicExists, TopicNotFound, Unavailable
-from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from support.command import Minimq
 from support.waiting import wait_until
 
@@ -85,7 +85,7 @@ class Seen:
         )
 
 
-def in_order(found: list[PoppedMessage]) -> dict[str | None, list[int]]:
+def in_order(found: list[WorkQueueMessage]) -> dict[str | None, list[int]]:
     bodies: dict[str | None, list[int]] = defaultdict(list)
     for message in found:
         bodies[message.message_group].append(int(message.body))
@@ -119,8 +119,8 @@ def test_what_lacks_a_message_group_or_has_one_too_many_is_refused(
 def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster, topic: str) -> None:
     send(cluster, topic, groups=1, count=10)
     with (
-        SimpleConsumer(cluster.nameserver, group=topic) as consumer,
-        SimpleConsumer(cluster.nameserver, group=topic) as other,
+        WorkQueueConsumer(cluster.nameserver, group=topic) as consumer,
+        WorkQueueConsumer(cluster.nameserver, group=topic) as other,
     ):
         consumer.subscribe(topic)
         other.subscribe(topic)
@@ -135,7 +135,7 @@ def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster,
         with Producer(cluster.nameserver) as producer:
             for number in range(20):
                 producer.send(Message(topic, b"0", message_group=f"other{number}"))
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while len(found) < 20:
             more = other.receive(32, timeout=20)
             other.ack(more)
@@ -147,11 +147,11 @@ def test_a_message_that_is_released_stops_its_group_alone(cluster: LocalCluster,
 
 def test_messages_come_back_in_order_and_uncounted_behind_a_failed_one(cluster: LocalCluster, topic: str) -> None:
     send(cluster, topic, groups=1, count=6)
-    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=topic) as consumer:
         consumer.subscribe(topic)
         messages = consumer.receive(6, timeout=20)
         consumer.release(messages[0])
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while len(found) < 6:
             more = consumer.receive(6, timeout=20)
             consumer.ack(more)
@@ -162,7 +162,7 @@ def test_messages_come_back_in_order_and_uncounted_behind_a_failed_one(cluster: 
 def test_nothing_is_taken_ahead_of_a_message_that_may_fail(cluster: LocalCluster, topic: str) -> None:
     send(cluster, topic, groups=1, count=200)
     found: list[int] = []
-    with SimpleConsumer(cluster.nameserver, group=topic) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=topic) as consumer:
         consumer.subscribe(topic)
         while len(found) < 204:
             for message in consumer.receive(1, timeout=20):
@@ -193,7 +193,7 @@ def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
                 PushConsumer(
                     cluster.nameserver,
                     group=topic,
-                    balance="messages",
+                    mode="work_queue",
                     batch_size=batch_size,
                     retry_delays_s=(0.05,),
                     max_tries=max_tries,
@@ -227,7 +227,7 @@ def test_coroutines_get_a_group_in_order(cluster: LocalCluster, topic: str) -> N
                 done.set()
             return ConsumeResult.SUCCESS
 
-        async with aio.PushConsumer(cluster.nameserver, group=topic, balance="messages", threads=50) as consumer:
+        async with aio.PushConsumer(cluster.nameserver, group=topic, mode="work_queue", threads=50) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
             await done.wait()
@@ -259,9 +259,9 @@ def test_commands_know_fifo_topics_and_message_groups(
     assert "FIFO" in run("topic", "describe", name)
     lines = b'{"account": "a"}\n{"account": "b"}\n{}\n'
     run("produce", name, "--message-group", "g", "--message-group-field", "account", stdin=lines)
-    with SimpleConsumer(cluster.nameserver, group=name) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=name) as consumer:
         consumer.subscribe(name)
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while len(found) < 3:
             found += consumer.receive(8, timeout=20)
         assert {message.message_group for message in found} == {"g", "a", "b"}
@@ -273,7 +273,7 @@ def test_commands_know_fifo_topics_and_message_groups(
     run("produce", copied, "--message-group", "other", "--format", "json", stdin=whole.encode())
     assert groups_of(run("peek", copied, "--output", "json")) == groups_of(whole)
     run("dlq", "resend", name, "--all")
-    with SimpleConsumer(cluster.nameserver, group=name) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=name) as consumer:
         consumer.subscribe(name)
         [again] = consumer.receive(8, timeout=20)
         assert (again.message_group, again.body) == ("a", b'{"account": "a"}')
@@ -286,13 +286,13 @@ def test_a_listener_is_not_called_with_the_rest_of_what_went_to_others(cluster: 
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
         calls.append((int(messages[0].body), messages[0].reconsume_times))
         if len(calls) == 1:
-            assert isinstance(messages[0], PoppedMessage)
+            assert isinstance(messages[0], WorkQueueMessage)
             other.release(messages[0].handle)  # so all of them go to whoever is first
         return ConsumeResult.SUCCESS
 
     with (
-        SimpleConsumer(cluster.nameserver, group=topic) as other,
-        PushConsumer(cluster.nameserver, group=topic, balance="messages") as consumer,
+        WorkQueueConsumer(cluster.nameserver, group=topic) as other,
+        PushConsumer(cluster.nameserver, group=topic, mode="work_queue") as consumer,
     ):
         consumer.subscribe(topic)
         consumer.start(listen)
@@ -304,7 +304,7 @@ def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: Lo
     send(cluster, topic, groups=1, count=3)
     with (
         Admin(cluster.nameserver) as admin,
-        SimpleConsumer(cluster.nameserver, group=topic, max_tries=2, prefetch_messages=0) as consumer,
+        WorkQueueConsumer(cluster.nameserver, group=topic, max_tries=2, prefetch_messages=0) as consumer,
     ):
         consumer.subscribe(topic)
         consumer.reject(consumer.receive(1, timeout=20))  # so there is a topic for dead letters
@@ -312,7 +312,7 @@ def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: Lo
         first, _ = consumer.receive(2, timeout=20)
         consumer.release(first)  # and with it the second one
         consumer.release(consumer.receive(2, timeout=20)[0])  # this was its last try
-    with SimpleConsumer(cluster.nameserver, group=topic, max_tries=2, request_timeout_s=2.0) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=topic, max_tries=2, request_timeout_s=2.0) as consumer:
         consumer.subscribe(topic)
 
         def is_told() -> bool:

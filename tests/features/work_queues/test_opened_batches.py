@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq.consuming.received import EncodedBatch
-from minimq.features.work_queues.popped import OpenedBatches, gaps
+from minimq.features.work_queues.work_queue_message import OpenedBatches, gaps
 from minimq_common.batch.builder import encode
 from minimq_common.errors import Unavailable
 from minimq_common.model import MessageQueue

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq_common.errors import GroupConflict, InvalidArgument, MiniMQError, TopicNotFound
+from minimq_common.errors import GroupConflict, InvalidArgument, MinimqError, TopicNotFound
 from minimq_proto.v1 import broker_pb2
 from support.chance import SEED
 from support.raw_popper import Popped, RawPopper, popped
@@ -314,7 +314,7 @@ def test_many_workers_share_few_queues(single: LocalCluster, new_name: Callable[
     with Admin(single.nameserver) as admin:
         admin.create_topic(name, queues=2)
     found: list[bytes] = []
-    failures: list[MiniMQError] = []
+    failures: list[MinimqError] = []
 
     def work(number: int) -> None:
         try:
@@ -324,7 +324,7 @@ def test_many_workers_share_few_queues(single: LocalCluster, new_name: Callable[
                     assert popper.settle(messages) == []
                     if len(found) >= count:
                         return
-        except MiniMQError as error:
+        except MinimqError as error:
             failures.append(error)
 
     threads = [threading.Thread(target=work, args=(number,), daemon=True) for number in range(workers)]

@@ -18,13 +18,13 @@ from minimq import (
     Producer,
     PushConsumer,
     ReceivedMessage,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.errors import InvalidArgument
 from minimq.features.work_queues.pop_stream import PopStream
-from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 
@@ -41,23 +41,23 @@ def filled(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) -> 
     return name
 
 
-def simple(cluster: LocalCluster, topic: str, **options: float) -> SimpleConsumer:
-    consumer = SimpleConsumer(cluster.nameserver, group=topic, **options)  # type: ignore[arg-type]
+def simple(cluster: LocalCluster, topic: str, **options: float) -> WorkQueueConsumer:
+    consumer = WorkQueueConsumer(cluster.nameserver, group=topic, **options)  # type: ignore[arg-type]
     consumer.subscribe(topic)
     return consumer
 
 
-def receive_until_prefetched(consumer: SimpleConsumer) -> list[PoppedMessage]:
+def receive_until_prefetched(consumer: WorkQueueConsumer) -> list[WorkQueueMessage]:
     """Receive one by one until more messages are here than that; return those that were received."""
-    found: list[PoppedMessage] = []
+    found: list[WorkQueueMessage] = []
     while not len(consumer._reader._prefetch._messages):
         found += consumer.receive(1, timeout=60)
     assert len(found) < COUNT / 2
     return found
 
 
-def receive_all(consumer: SimpleConsumer, count: int) -> list[PoppedMessage]:
-    found: list[PoppedMessage] = []
+def receive_all(consumer: WorkQueueConsumer, count: int) -> list[WorkQueueMessage]:
+    found: list[WorkQueueMessage] = []
     while len(found) < count:
         found += consumer.receive(100, timeout=60)
     return found
@@ -125,7 +125,7 @@ def test_close_returns_untried_what_is_being_prefetched(
     cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, delayed = delay_prefetching(monkeypatch, 0.3)
-    found: list[PoppedMessage] = []
+    found: list[WorkQueueMessage] = []
     with simple(cluster, filled) as first:
         while not delayed:
             found += first.receive(1, timeout=0)
@@ -137,7 +137,7 @@ def test_close_returns_untried_what_is_being_prefetched(
 def test_no_more_is_taken_ahead_than_was_received_lately_so_that_others_get_their_share(
     cluster: LocalCluster, filled: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, found, asked = PopStream.take, list[PoppedMessage](), list[tuple[int, int]]()
+    real, found, asked = PopStream.take, list[WorkQueueMessage](), list[tuple[int, int]]()
 
     async def take(stream: PopStream, wanted: broker_pb2.PopTake) -> broker_pb2.PoppedMessages:
         if wanted.ahead:
@@ -164,7 +164,7 @@ def test_a_listener_that_is_slow_all_at_once_holds_up_one_message(cluster: Local
         return ConsumeResult.SUCCESS
 
     with (
-        PushConsumer(cluster.nameserver, group=filled, balance="messages", threads=1, invisible_s=3600) as consumer,
+        PushConsumer(cluster.nameserver, group=filled, mode="work_queue", threads=1, invisible_s=3600) as consumer,
         simple(cluster, filled) as other,
     ):
         consumer.subscribe(filled)
@@ -229,7 +229,7 @@ def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: Lo
     with simple(cluster, filled) as consumer:
         [released] = receive_until_prefetched(consumer)[-1:]
         consumer.release(released)
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while not any(message.tries > 1 for message in found):
             found = consumer.receive(1, timeout=60)
             consumer.ack_async(found)
@@ -256,10 +256,10 @@ def test_a_task_that_receives_from_memory_lets_others_run(cluster: LocalCluster,
                 turns += 1
                 await asyncio.sleep(0)
 
-        async with aio.SimpleConsumer(cluster.nameserver, group=filled) as consumer:
+        async with aio.WorkQueueConsumer(cluster.nameserver, group=filled) as consumer:
             consumer.subscribe(filled)
             counting = asyncio.create_task(count())
-            found: list[PoppedMessage] = []
+            found: list[WorkQueueMessage] = []
             while len(found) < COUNT:
                 before, received = turns, await consumer.receive(1)
                 assert turns > before

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.prefetch import Pace, Prefetched
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 
 
-def messages(*numbers: int) -> list[PoppedMessage]:
+def messages(*numbers: int) -> list[WorkQueueMessage]:
     batch: Any = None
-    return [PoppedMessage(batch, number, b"", None, 1, 1, "g") for number in numbers]
+    return [WorkQueueMessage(batch, number, b"", None, 1, 1, "g") for number in numbers]
 
 
 def taken(store: Prefetched, most: int, now: float) -> list[int]:
-    into: list[PoppedMessage] = []
+    into: list[WorkQueueMessage] = []
     assert store.take(most, now, into) == bool(into)
     return [message.index for message in into]
 

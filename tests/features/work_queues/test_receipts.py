@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from minimq.consuming.received import ReceivedBatch
-from minimq.features.work_queues.popped import PoppedMessage, ReceiptHandle, receipts_of
+from minimq.features.work_queues.work_queue_message import ReceiptHandle, WorkQueueMessage, receipts_of
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
@@ -19,8 +19,8 @@ def test_neighbors_have_one_receipt() -> None:
         def __init__(self, base_offset: int) -> None:
             self.queue, self.base_offset = QUEUE, base_offset
 
-    def message(batch: ReceivedBatch, index: int, epoch: int = 1, group: str = "g") -> PoppedMessage:
-        return PoppedMessage(batch, index, b"", None, 1, epoch, group)
+    def message(batch: ReceivedBatch, index: int, epoch: int = 1, group: str = "g") -> WorkQueueMessage:
+        return WorkQueueMessage(batch, index, b"", None, 1, epoch, group)
 
     one: Any = Batch(10)
     two: Any = Batch(50)

@@ -13,8 +13,8 @@ import pytest
 
 from minimq.connection.connection import Connection
 from minimq.features.work_queues.pop_stream import Answered, SettleKey
-from minimq.features.work_queues.popped import ReceiptHandle, Span
 from minimq.features.work_queues.settler import DONE, Settlement, Settler
+from minimq.features.work_queues.work_queue_message import ReceiptHandle, Span
 from minimq_common.errors import Closed, HandleExpired
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2

@@ -10,8 +10,8 @@ import pytest
 
 from minimq.errors import GroupConflict
 from minimq.features.work_queues import takes_in_turn
-from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.takes_in_turn import PopPlace, TakeRequest, TakeResult, TakesInTurn
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from support.on_loop import on_loop
 
 PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]
@@ -19,12 +19,12 @@ PLACES = [PopPlace("t", name, f"{name}:1") for name in "abcd"]
 
 @on_loop
 async def test_messages_go_to_others_when_another_broker_refuses_at_the_same_moment() -> None:
-    returned: list[PoppedMessage] = []
+    returned: list[WorkQueueMessage] = []
 
     async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         if place.broker_name == "d":
             raise GroupConflict("members divide the queues there")
-        return TakeResult([cast(PoppedMessage, place)], 1)
+        return TakeResult([cast(WorkQueueMessage, place)], 1)
 
     client: Any = SimpleNamespace(connection=SimpleNamespace(routes=None))
     takes = TakesInTurn(client, take, returned.extend, asyncio.create_task)
@@ -42,7 +42,7 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
     async def take(place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
         if place.broker_name == "d":  # has all messages, and too much to do
             await asyncio.sleep(2.5 * takes_in_turn.QUICK_S)
-            return TakeResult([cast(PoppedMessage, place)], 1)
+            return TakeResult([cast(WorkQueueMessage, place)], 1)
         return TakeResult([])
 
     async def find(*_: object) -> tuple[list[PopPlace], None]:
@@ -52,7 +52,7 @@ async def test_a_broker_that_is_slow_each_time_is_waited_for_longer(monkeypatch:
     takes = TakesInTurn(client, take, lambda _: None, asyncio.create_task)
     monkeypatch.setattr(takes, "find", find)
     loop = asyncio.get_running_loop()
-    found = list[PoppedMessage]()
+    found = list[WorkQueueMessage]()
     for _ in range(30):  # a machine that stands still makes any broker slow
         found += (await takes.first(["t"], TakeRequest(1, 1_000), loop.time() + takes_in_turn.QUICK_S / 2))[0].messages
         if len(found) == 3:

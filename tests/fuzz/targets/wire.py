@@ -18,9 +18,9 @@ from fuzz.messages import MessageMaker, Pool
 from fuzz.target import Target
 from minimq.admin.descriptions import replication_from_wire, report_from_wire
 from minimq.admin.group_descriptions import group_from_wire
-from minimq.connection.away import ConflictReport, away_everywhere, merge, view_from_wire
+from minimq.connection.offline_brokers import ConflictReport, merge, offline_everywhere, view_from_wire
 from minimq.features.transactions.decisions import Decision
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import from_wire, route_from_wire
@@ -76,7 +76,7 @@ def _control(messages: list[Any]) -> None:
             record = table.found(report, now) if table.record(report.key) is None else table.hear(report, now)
             if record is not None:
                 table.adopt(record, now)
-        except MiniMQError:
+        except MinimqError:
             continue
         for record in table.elections(now + 10):
             table.adopt(record, now + 10)
@@ -93,7 +93,7 @@ def _register(message: Any) -> None:
 def _see(message: Any) -> None:
     view = view_from_wire(message)
     merge([view, view])
-    away_everywhere([view])
+    offline_everywhere([view])
     for conflict in message.conflicts:
         from_wire(ConflictReport, conflict, nameserver="127.0.0.1:1")
 
@@ -135,7 +135,7 @@ _Call.__abstractmethods__ = frozenset()  # what is not asked for need not be the
 
 def _fail(call: _Call) -> None:
     error = rpc.from_rpc_error(call, "broker 127.0.0.1:1")
-    assert isinstance(error, MiniMQError)
+    assert isinstance(error, MinimqError)
     _ = str(error), error.retry_after_s, rpc.to_failure(error)
 
 

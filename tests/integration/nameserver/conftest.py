@@ -36,16 +36,16 @@ def start_nameserver(loop: LoopThread, cleanup: contextlib.ExitStack) -> StartNa
         grace_s: float = 0,
         expire_after_s: float = 120,
         *,
-        remember_away_s: float = 86_400,
-        remember_away_brokers: int = 100,
+        remember_offline_s: float = 86_400,
+        remember_offline_brokers: int = 100,
     ) -> NameServer:
         options = NameServerOptions(
             listen=listen,
             start_grace_s=grace_s,
             expire_after_s=expire_after_s,
             scan_every_s=0.02,
-            remember_away_s=remember_away_s,
-            remember_away_brokers=remember_away_brokers,
+            remember_offline_s=remember_offline_s,
+            remember_offline_brokers=remember_offline_brokers,
         )
         return cleanup.enter_context(loop.serving(NameServer(options)))
 

@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import pytest
 
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, SystemBusy
 from minimq_common.wire import rpc
 from minimq_common.wire.protocol_bounds import MAX_WATCHED
 from minimq_nameserver import server as server_module
@@ -38,7 +38,7 @@ def channel(nameserver: NameServer) -> Iterator[grpc.Channel]:
         yield channel
 
 
-def failure_of(call: Any) -> MiniMQError:
+def failure_of(call: Any) -> MinimqError:
     with pytest.raises(grpc.RpcError) as raised:
         call()
     return rpc.from_rpc_error(raised.value, "name server")

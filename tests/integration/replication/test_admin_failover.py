@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from minimq import (
-    COMMIT,
-    UNKNOWN,
     Admin,
     LocalCluster,
     Message,
@@ -18,6 +16,7 @@ from minimq import (
     Permission,
     Producer,
     TransactionalProducer,
+    TransactionResolution,
 )
 from minimq.admin.operation import Operation, operations_of
 from minimq.errors import GroupNotFound
@@ -91,7 +90,9 @@ def leave_something(cluster: LocalCluster) -> tuple[int, str]:
     with (
         Admin(cluster.nameserver) as admin,
         Producer(cluster.nameserver) as producer,
-        TransactionalProducer(cluster.nameserver, group="sellers", check=lambda _: UNKNOWN) as sellers,
+        TransactionalProducer(
+            cluster.nameserver, group="sellers", check=lambda _: TransactionResolution.UNKNOWN
+        ) as sellers,
     ):
         admin.reset_offsets("g", "t")
         admin.reset_offsets("ends", "t")
@@ -127,7 +128,7 @@ def repeatable_calls(number: int, handle: str) -> dict[str, Callable[[Admin], ob
         "offsets_at": lambda admin: admin.offsets_at(QUEUES, "-1h"),
         "set_broker_permission": lambda admin: admin.set_broker_permission("broker-a", Permission.READ_WRITE),
         "list_transactions": lambda admin: admin.list_transactions("sellers"),
-        "end_transaction": lambda admin: admin.end_transaction("sellers", number, COMMIT),
+        "end_transaction": lambda admin: admin.end_transaction("sellers", number, TransactionResolution.COMMIT),
         "delayed_totals": lambda admin: admin.delayed_totals(["t"]),
         "delayed_messages": lambda admin: list(admin.delayed_messages("t")),
         "recall": lambda admin: admin.recall(handle),

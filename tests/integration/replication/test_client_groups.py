@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import LocalCluster, MessageQueue, MiniMQError, PullConsumer, PushConsumer, ReceivedMessage
+from minimq import LocalCluster, MessageQueue, MinimqError, PullConsumer, PushConsumer, ReceivedMessage
 from support.client_replicas import bring_back, ends, leave_slaves_alone, members_at, send
 from support.listening import Answer, Listener
 from support.members import Log
@@ -23,7 +23,7 @@ class Members:
     def __init__(self, nameserver: str, request_timeout_s: float) -> None:
         self._request_timeout_s = request_timeout_s
         self.log = Log()
-        self.errors: list[MiniMQError] = []
+        self.errors: list[MinimqError] = []
         self._allowed = 0
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._run, args=(nameserver,)) for _ in range(2)]
@@ -63,7 +63,7 @@ class Members:
                         self.log.add(message.queue, message.queue_offset)
                     if messages:
                         consumer.commit()
-        except MiniMQError as error:
+        except MinimqError as error:
             self.errors.append(error)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
 from minimq.local.server_process import BrokerProcess
-from minimq_common.errors import MiniMQError, NotEnoughReplicas, NotMaster
+from minimq_common.errors import MinimqError, NotEnoughReplicas, NotMaster
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.command import Minimq
@@ -34,7 +34,7 @@ class Sending:
 
     def __init__(self) -> None:
         self.acknowledged: list[bytes] = []
-        self.failures: list[MiniMQError] = []
+        self.failures: list[MinimqError] = []
         self.ended = False
 
     def run(self, nameserver: str) -> None:
@@ -45,7 +45,7 @@ class Sending:
                 try:
                     producer.send(Message("t", body))
                     self.acknowledged.append(body)
-                except MiniMQError as error:
+                except MinimqError as error:
                     self.failures.append(error)
                 number += 1
 

@@ -45,7 +45,7 @@ def test_topics_and_what_is_done_with_them_reach_the_slave(tmp_path: Path) -> No
     check_same(cluster)
 
 
-def test_a_slave_that_was_away_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_slave_that_was_offline_goes_on_where_it_was(tmp_path: Path) -> None:
     with replicas(tmp_path) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers
         producer.send(Message("t", b"before"))

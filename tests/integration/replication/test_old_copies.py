@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Message, Producer
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.reading import read_all
 from support.replicas import LEASE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
@@ -34,7 +34,7 @@ def test_replicas_that_get_the_directory_of_each_other_do_not_start(tmp_path: Pa
         swap(master.data_dir, slave.data_dir)
         for broker, other in ((master, slave), (slave, master)):
             owner = f"is the data directory of broker-a (cluster default, id {other.broker_id})"
-            with pytest.raises(MiniMQError, match=re.escape(owner)):
+            with pytest.raises(MinimqError, match=re.escape(owner)):
                 broker.start()
         swap(master.data_dir, slave.data_dir)
         for broker in (slave, master):

@@ -15,7 +15,7 @@ from minimq import LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
 from minimq_broker.__main__ import main
 from minimq_broker.log.data_dir import Owner
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.command import environment
 from support.reading import read_all
 from support.relay import Relay
@@ -42,7 +42,7 @@ def test_a_slave_that_cannot_be_opened_names_the_command_that_repairs_it(tmp_pat
         wait_caught_up(cluster)
         slave.stop()
         damage(slave)
-        with pytest.raises(MiniMQError, match=r"minimq-broker rebuild --from MASTER_HOST:PORT .*"):
+        with pytest.raises(MinimqError, match=r"minimq-broker rebuild --from MASTER_HOST:PORT .*"):
             slave.start()
         producer.send(Message("t", b"after"))
         owner = (slave.data_dir / "owner").read_text()

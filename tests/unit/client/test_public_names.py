@@ -105,7 +105,7 @@ OF_A_CONSUMER = {
     "group",
     "missed_messages",
     "filtered_messages",
-    "state_saved",
+    "mark_state_saved",
     "subscribe",
 }
 SENDING = {"close", "flush", "recall", "send", "send_arrow", "send_async", "send_many", "send_one_way", "statistics"}
@@ -189,7 +189,7 @@ def test_a_class_of_ones_own_has_the_methods_of_the_asynchronous_admin() -> None
 
 def test_all_errors_are_public() -> None:
     def is_error(value: object) -> bool:
-        return isinstance(value, type) and issubclass(value, common_errors.MiniMQError)
+        return isinstance(value, type) and issubclass(value, common_errors.MinimqError)
 
     assert minimq.errors.__all__ == sorted(name for name, value in vars(common_errors).items() if is_error(value))
     assert all(getattr(minimq.errors, name) is getattr(common_errors, name) for name in minimq.errors.__all__)

@@ -16,11 +16,11 @@ from minimq import Message, MessageQueue, SendReceipt, SendStatus
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners import redelivery
-from minimq.features.work_queues.popped import OpenedBatch, PoppedMessage
+from minimq.features.work_queues.work_queue_message import OpenedBatch, WorkQueueMessage
 from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors
 from minimq_common.batch.builder import encode
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.compacted_batches import BASE, STORED_MS, compacted_of
 
 QUEUE = MessageQueue("t", "broker-a", 3)
@@ -49,7 +49,7 @@ def opened(messages: Sequence[Message], base_offset: int = 100) -> ReceivedBatch
     return ReceivedBatch(QUEUE, EncodedBatch(base_offset, BORN_MS, 1, len(messages), data, due_ms=5))
 
 
-def popped(messages: Sequence[Message]) -> list[PoppedMessage]:
+def popped(messages: Sequence[Message]) -> list[WorkQueueMessage]:
     return OpenedBatch(opened(messages), 1).messages(100, 100 + len(messages), 2, 9, "g")
 
 
@@ -169,7 +169,7 @@ def test_queues_and_receipts_are_values(copied: Callable[[Any], Any]) -> None:
 
 @copied
 @pytest.mark.parametrize("cls", errors.BY_CODE.values(), ids=errors.BY_CODE)
-def test_an_error_is_a_value(cls: type[MiniMQError], copied: Callable[[Any], Any]) -> None:
+def test_an_error_is_a_value(cls: type[MinimqError], copied: Callable[[Any], Any]) -> None:
     error = cls("why", retry_after_s=2.0) if cls is not errors.SendFailed else errors.SendFailed("why", ("first",))
     if isinstance(error, errors.DamagedMessages):
         error.at(QUEUE, 5, 9)

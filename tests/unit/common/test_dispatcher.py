@@ -21,7 +21,7 @@ from minimq_common.errors import (
     InternalError,
     InvalidArgument,
     MessageTooLarge,
-    MiniMQError,
+    MinimqError,
     SystemBusy,
     TopicNotFound,
 )
@@ -40,7 +40,7 @@ RAISED: dict[str, Exception] = {
     "known": TopicNotFound("no such topic"),
     "library": ZeroDivisionError("of a library"),
 }
-EXPECTED: dict[str, tuple[type[MiniMQError], str]] = {
+EXPECTED: dict[str, tuple[type[MinimqError], str]] = {
     "unforeseen": (InternalError, "failed on the server: KeyError: 'k'"),
     "known": (TopicNotFound, "no such topic"),
     "library": (CorruptEntry, "translated"),
@@ -105,7 +105,7 @@ def serving(dispatcher: Dispatcher) -> Iterator[grpc.Channel]:
 
 @pytest.fixture(scope="module")
 def channel() -> Iterator[grpc.Channel]:
-    def translate(error: Exception) -> MiniMQError | None:
+    def translate(error: Exception) -> MinimqError | None:
         return CorruptEntry("translated") if isinstance(error, ZeroDivisionError) else None
 
     with serving(Dispatcher(translate=translate)) as channel:
@@ -136,7 +136,7 @@ def pop(group: str) -> bytes:
     return broker_pb2.PopRequest(group=group).SerializeToString()
 
 
-def failure(call: Any) -> MiniMQError:
+def failure(call: Any) -> MinimqError:
     with pytest.raises(grpc.RpcError) as raised:
         next(call)
     return rpc.from_rpc_error(raised.value, "server")

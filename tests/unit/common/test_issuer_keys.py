@@ -15,7 +15,7 @@ import pytest
 from cryptography.exceptions import UnsupportedAlgorithm
 
 from minimq.local.certificate_signer import Signer
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy, Unavailable
 from minimq_common.security import issuer_keys, key_fetch
 from minimq_common.security.certificates import Trust, server_context
 from minimq_common.security.issuer_keys import FetchedKeys, FileKeys
@@ -50,7 +50,7 @@ def outcome(find: Callable[[], TokenKey | None]) -> str:
     """Return the id of a key, or why there is none."""
     try:
         found = find()
-    except MiniMQError as error:
+    except MinimqError as error:
         return type(error).__name__
     return "none" if found is None else found.id
 

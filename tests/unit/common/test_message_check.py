@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.header import MAX_METADATA
 from minimq_common.batch.single import check_message
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.model import Message
 from support.cases import for_each
 
@@ -41,7 +41,7 @@ def size_in_a_batch(message: Message) -> int:
 def outcome(call: Any) -> object:
     try:
         return call()
-    except MiniMQError as error:
+    except MinimqError as error:
         return type(error)
 
 

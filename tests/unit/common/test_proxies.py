@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 
 from minimq_common import errors
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.wire.proxies import proxy_error
 from support.cases import for_each
 
@@ -26,7 +26,7 @@ STATUS = "Received http2 header with status: "
     ],
 )
 def test_the_error_names_the_proxy_and_its_answer(
-    code: grpc.StatusCode, details: str, cls: type[MiniMQError], text: str
+    code: grpc.StatusCode, details: str, cls: type[MinimqError], text: str
 ) -> None:
     error = proxy_error(code, details, "broker b")
     assert type(error) is cls

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from minimq_common.errors import AccessDenied, InvalidArgument, MiniMQError, NotAuthenticated, SystemBusy, Unavailable
+from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security import access_control
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import AccessDocument, User
@@ -270,7 +270,7 @@ async def test_a_request_is_read_once_its_token_is_known_and_a_token_is_never_th
     await server.start()
     async with rpc.open_aio_channel(address) as channel:
 
-        async def call(request: bytes, token: str, method: str = "Broker/DeleteTopic") -> MiniMQError | None:
+        async def call(request: bytes, token: str, method: str = "Broker/DeleteTopic") -> MinimqError | None:
             made: Any = channel.unary_unary(f"/minimq.v1.{method}", bytes, bytes)
             try:
                 await made(request, metadata=shown(token))

@@ -32,12 +32,12 @@ def test_more_queues_than_a_topic_can_have_are_refused(read: int, write: int) ->
 def test_no_time_of_a_broker_that_went_spoils_a_route() -> None:
     broker = nameserver_pb2.BrokerData(cluster="default", broker_name="broker-a")
     message = nameserver_pb2.TopicRoute(
-        topic="t", away=[nameserver_pb2.AwayBroker(broker=broker, since_ms=(1 << 63) - 1)]
+        topic="t", offline=[nameserver_pb2.OfflineBroker(broker=broker, since_ms=(1 << 63) - 1)]
     )
 
-    [away] = route_from_wire(message).away
+    [offline] = route_from_wire(message).offline
 
-    assert away.since.year == 9999
+    assert offline.since.year == 9999
 
 
 def broker(name: str = "broker-a", address: str = "h:1", replicas: int = 1) -> nameserver_pb2.BrokerData:
@@ -54,7 +54,7 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
     [
         ("queues has 1001 items", {"queues": [queues(f"b-{number}") for number in range(1001)]}),
         ("brokers has 1001 items", {"brokers": [broker(f"b-{number}") for number in range(1001)]}),
-        ("away has 1001 items", {"away": [nameserver_pb2.AwayBroker(broker=broker())] * 1001}),
+        ("offline has 1001 items", {"offline": [nameserver_pb2.OfflineBroker(broker=broker())] * 1001}),
         ("132096 queues", {"queues": [queues(f"b-{number}", MAX_QUEUES) for number in range(129)]}),
         ("names a broker twice", {"queues": [queues(), queues()]}),
         ("broker name", {"queues": [queues("")]}),

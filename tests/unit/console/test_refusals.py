@@ -11,7 +11,7 @@ from minimq_common.errors import (
     AccessConflict,
     GroupConflict,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     NotInSync,
     TopicExists,
     TopicNotFound,
@@ -38,7 +38,7 @@ HOST = "127.0.0.1:8088"
         (NotInSync, 502),
     ],
 )
-def test_a_conflict_with_what_is_there_is_told_from_other_refusals(kind: type[MiniMQError], status: int) -> None:
+def test_a_conflict_with_what_is_there_is_told_from_other_refusals(kind: type[MinimqError], status: int) -> None:
     assert failure_of(kind("no")).status == status
 
 

@@ -26,7 +26,7 @@ def test_brokers_whose_names_differ_in_case_have_figures_of_their_own() -> None:
             "messages": 12,
             "brokers": [{"broker": name, **settings} for name in stored],
             "queues": [{"broker": name, "messages": count, **place} for name, count in stored.items()],
-            "away": [],
+            "offline": [],
         },
         "chart": Chart("Messages stored", "messages/s", ()),
         "wanted": {"is_newest": True, "offset": None},

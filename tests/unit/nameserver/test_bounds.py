@@ -11,7 +11,7 @@ import pytest
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_common.model import Permission, QueueData
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
-from minimq_nameserver import away, route_table
+from minimq_nameserver import offline_brokers, route_table
 from minimq_nameserver.registrations import read_registration
 from minimq_nameserver.route_table import BrokerState, RouteTable
 from minimq_proto.v1 import nameserver_pb2
@@ -72,15 +72,15 @@ def test_all_brokers_together_carry_no_more_than_there_is_room_for(monkeypatch: 
 
 
 def test_brokers_that_went_are_forgotten_when_they_have_too_many_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(away, "MAX_AWAY_TOPICS", 10)
-    table = RouteTable(120, remember_away_s=100, remember_away=5)
+    monkeypatch.setattr(offline_brokers, "MAX_OFFLINE_TOPICS", 10)
+    table = RouteTable(120, remember_offline_s=100, remember_offline=5)
     for session, name in enumerate("abc"):
         table.register(session, state(name, many(4, name)), now=0)
     assert table.unregister(0, now=1).topics == set(many(4, "a"))
     table.unregister(1, now=2)
-    assert [each.broker.broker_name for each in table.away()] == ["a", "b"]
+    assert [each.broker.broker_name for each in table.offline()] == ["a", "b"]
     assert table.unregister(2, now=3).topics == {*many(4, "a"), *many(4, "c")}
-    assert [each.broker.broker_name for each in table.away()] == ["b", "c"]
+    assert [each.broker.broker_name for each in table.offline()] == ["b", "c"]
 
 
 def registration(topics: Sequence[str]) -> nameserver_pb2.RegisterRequest:

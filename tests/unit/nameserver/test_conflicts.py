@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_common.model import Permission
-from minimq_nameserver.away import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
+from minimq_nameserver.offline_brokers import CONFLICT_EXPIRY_S, MAX_CONFLICTS, ConflictLog
 from minimq_nameserver.route_table import BrokerState
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from minimq_common.errors import BrokerConflict, InvalidArgument, MiniMQError, TermEnding
+from minimq_common.errors import BrokerConflict, InvalidArgument, MinimqError, TermEnding
 from minimq_common.replicas.election import takeover_after
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending
 from minimq_nameserver.controller.table import ControllerTable
@@ -208,7 +208,7 @@ class World:
             return
         try:
             record = self.table.change_in_sync(master.known, wanted)
-        except MiniMQError:
+        except MinimqError:
             return
         self.decide(record)
         if self.random.random() < 0.9:
@@ -245,7 +245,7 @@ class World:
         before = self.table.record(KEY)
         try:
             record = self.table.promote(KEY, replica.replica_id, unclean=unclean, now=self.now)
-        except MiniMQError:
+        except MinimqError:
             return
         if record is not before and unclean:
             self.unclean.add(replica.replica_id)

@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minimq import MessageQueue, MiniMQError, errors
+from minimq import MessageQueue, MinimqError, errors
 from minimq.connection import at_master
 from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
-from minimq_common.model import AwayBroker, TopicId
+from minimq_common.model import OfflineBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
@@ -28,12 +28,12 @@ class World:
     """The answers that brokers would give, and the requests that they had."""
 
     ends: dict[MessageQueue, int] = field(default_factory=lambda: {T0: 10})
-    silent: dict[Carrier, MiniMQError] = field(default_factory=dict)
-    away: dict[Carrier, AwayBroker] = field(default_factory=dict)
-    failure: MiniMQError | None = None
+    silent: dict[Carrier, MinimqError] = field(default_factory=dict)
+    offline: dict[Carrier, OfflineBroker] = field(default_factory=dict)
+    failure: MinimqError | None = None
     asked: list[float] = field(default_factory=list)
     committed: list[Mapping[MessageQueue, int]] = field(default_factory=list)
-    commit_failures: dict[MessageQueue, MiniMQError] = field(default_factory=dict)
+    commit_failures: dict[MessageQueue, MinimqError] = field(default_factory=dict)
     now: float = 1000.0
     first: int = 0
 
@@ -49,9 +49,9 @@ class World:
             for queue, end in self.ends.items()
             if queue.topic in names and ("t", queue.broker_name) not in self.silent
         }
-        return Findings(queues, frozenset(), self.silent, self.away)
+        return Findings(queues, frozenset(), self.silent, self.offline)
 
-    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MiniMQError]:
+    def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MinimqError]:
         if " " in group:
             raise errors.InvalidArgument(f"group {group!r} is no name")
         self.committed.append(dict(offsets))
@@ -201,7 +201,7 @@ def test_a_silent_broker_is_waited_for(world: World) -> None:
         query.advance()
 
 
-def test_a_silent_broker_is_away_after_the_read_timeout(world: World, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_silent_broker_is_offline_after_the_read_timeout(world: World, caplog: pytest.LogCaptureFixture) -> None:
     world.silent = {("t", "b"): errors.DeadlineExceeded("has not answered in time")}
     reason = r"topic t: b: does not answer \(has not answered in time\)"
     began = world.now
@@ -246,7 +246,7 @@ def test_a_broker_that_hangs_while_what_is_available_is_read_is_left_to_the_next
     assert world.now - began < 20  # waited once
     assert query.done.end[QueueName("t", "b", 0)] == 5
     assert caplog.text.count("topic t: b: does not answer (has not answered in time)") == 1
-    world.ends, world.silent, world.away = {}, {}, {("t", "a"): broker_away(1)}
+    world.ends, world.silent, world.offline = {}, {}, {("t", "a"): broker_offline(1)}
     with pytest.raises(errors.Unavailable, match=r"no broker answers: .* \(waited 10 s, as readTimeout says\)"):
         query.advance()
 
@@ -257,11 +257,11 @@ def test_a_refusal_is_no_silence(world: World) -> None:
         Query(failOnDataLoss="false")
 
 
-def broker_away(queues: int) -> AwayBroker:
-    return AwayBroker("default", "b", {0: "b:1"}, datetime(2026, 1, 31, 8, tzinfo=UTC), stopped=False, queues=queues)
+def broker_offline(queues: int) -> OfflineBroker:
+    return OfflineBroker("default", "b", {0: "b:1"}, datetime(2026, 1, 31, 8, tzinfo=UTC), stopped=False, queues=queues)
 
 
-def test_a_stream_outlasts_servers_that_are_away_for_as_long_as_it_is_told(world: World) -> None:
+def test_a_stream_outlasts_servers_that_are_offline_for_as_long_as_it_is_told(world: World) -> None:
     query = Query(startingOffsets="earliest", readTimeout="30s")
     assert query.advance() == {0: (0, 10)}
     world.failure = errors.SystemBusy("the name server has just started")
@@ -278,35 +278,37 @@ def test_a_stream_outlasts_servers_that_are_away_for_as_long_as_it_is_told(world
         query.advance()
 
 
-def test_a_new_stream_waits_for_a_broker_that_is_away_or_warns(world: World, caplog: pytest.LogCaptureFixture) -> None:
-    world.away = {("t", "b"): broker_away(4)}
+def test_a_new_stream_waits_for_a_broker_that_is_offline_or_warns(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.offline = {("t", "b"): broker_offline(4)}
     began = world.now
-    with pytest.raises(errors.Unavailable, match=r"topic t: b: away since .* 4 queues not read; .* \(waited 20 s"):
+    with pytest.raises(errors.Unavailable, match=r"topic t: b: offline since .* 4 queues not read; .* \(waited 20 s"):
         Query(readTimeout="20s")
     assert world.now - began == pytest.approx(20)
     assert not caplog.records
     query = Query(startingOffsets="earliest", failOnDataLoss="false")
     assert query.advance() == {0: (0, 10)}
-    assert "topic t: b: away since 2026-01-31" in caplog.text
+    assert "topic t: b: offline since 2026-01-31" in caplog.text
 
 
 def test_a_running_stream_warns_once_of_a_broker_that_goes(world: World, caplog: pytest.LogCaptureFixture) -> None:
     query = Query(startingOffsets="earliest")
     assert query.advance() == {0: (0, 10)}
-    world.away = {("t", "b"): broker_away(1)}
+    world.offline = {("t", "b"): broker_offline(1)}
     for _ in range(3):
         assert query.advance() is None
     [record] = caplog.records
-    world.away = {("t", "b"): broker_away(2)}  # what is said of it changes, at midnight for one thing
+    world.offline = {("t", "b"): broker_offline(2)}  # what is said of it changes, at midnight for one thing
     assert query.advance() is None
     assert caplog.records == [record]
-    assert re.fullmatch(r"reading what is there: topic t: b: away since .*, 1 queue not read", record.getMessage())
+    assert re.fullmatch(r"reading what is there: topic t: b: offline since .*, 1 queue not read", record.getMessage())
 
 
 def test_a_stream_of_chosen_queues_takes_no_notice_of_other_brokers(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.away = {("t", "b"): broker_away(4)}
+    world.offline = {("t", "b"): broker_offline(4)}
     query = Query(topic="", assign='{"t": {"a": [0]}}', startingOffsets="earliest")
     assert query.advance() == {0: (0, 10)}
     assert not caplog.records
@@ -314,7 +316,7 @@ def test_a_stream_of_chosen_queues_takes_no_notice_of_other_brokers(
 
 def test_what_is_available_now_is_waited_for_and_the_rest_left_to_the_next_run(world: World) -> None:
     query = Query(startingOffsets="earliest", readTimeout="10s")
-    world.away = {("t", "b"): broker_away(4)}
+    world.offline = {("t", "b"): broker_offline(4)}
     began = world.now
     query.planner.freeze()
     assert world.now - began == pytest.approx(10)

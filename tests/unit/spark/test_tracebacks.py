@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pyspark.util import handle_worker_exception
 
-from minimq import MiniMQError, errors
+from minimq import MinimqError, errors
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import without_traceback
 
@@ -50,7 +50,7 @@ def read(error: Exception) -> Iterator[int]:
     "error", [MinimqSparkError("topic t is gone: create it"), errors.Unavailable("broker-a gives no answer")]
 )
 def test_an_error_that_says_what_to_do_is_shown_without_where_it_was_raised(
-    error: MinimqSparkError | MiniMQError, monkeypatch: pytest.MonkeyPatch
+    error: MinimqSparkError | MinimqError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(MinimqSparkError, match=f"^{error}$") as caught:
         plan(error)

@@ -17,7 +17,7 @@ from minimq_broker.features.staged.transactions import described
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.entry import staged_batch
 from minimq_broker.options import BrokerOptions
-from minimq_common.errors import CorruptEntry, InvalidArgument, MiniMQError, StoreError, TransactionExpired
+from minimq_common.errors import CorruptEntry, InvalidArgument, MinimqError, StoreError, TransactionExpired
 from minimq_common.names import check_producer_group, half_name
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.caller import current_caller
@@ -53,7 +53,7 @@ class _HalfChecks:
     count: int = 0
     last_at: float = 0.0
     #: Since when its producer has been disconnected; 0 while it is connected.
-    away_since: float = 0.0
+    offline_since: float = 0.0
 
 
 class HalfService(PeriodicTask):
@@ -80,8 +80,8 @@ class HalfService(PeriodicTask):
 
     # ---- ends -------------------------------------------------------------------------------------
 
-    def end(self, end: halves_pb2.EndHalf, done: Callable[[HalfOutcome | MiniMQError], None]) -> None:
-        """End a transaction. Calls `done` with the final outcome or an error. Raises `MiniMQError`."""
+    def end(self, end: halves_pb2.EndHalf, done: Callable[[HalfOutcome | MinimqError], None]) -> None:
+        """End a transaction. Calls `done` with the final outcome or an error. Raises `MinimqError`."""
         self._engine.writes.check(to_sender=True)  # commits only what could be published
         transaction = TransactionId(half_name(check_producer_group(end.producer_group)), end.number)
         wanted = _WANTED.get(end.outcome)
@@ -165,7 +165,7 @@ class HalfService(PeriodicTask):
         self._asked = {transaction: self._asked.get(transaction) or _HalfChecks() for transaction in halves}
         for transaction, asked in self._asked.items():
             is_there = (transaction.name[1:], halves[transaction].producer_id) in present
-            asked.away_since = 0.0 if is_there else asked.away_since or now
+            asked.offline_since = 0.0 if is_there else asked.offline_since or now
         await self._expire(halves)
         if due := self._due(halves, now):
             self._ask(due, await asyncio.to_thread(self._questions, halves, [*due]), now)
@@ -185,7 +185,9 @@ class HalfService(PeriodicTask):
             if half.stage.began_ms > began_before_ms or self._is_undecided(asked):
                 continue
             # After a fail-over, other members may reconnect before the producer, whose transaction may still run.
-            if now < max(asked.last_at + options.half_check_interval_s, asked.away_since + options.half_check_after_s):
+            if now < max(
+                asked.last_at + options.half_check_interval_s, asked.offline_since + options.half_check_after_s
+            ):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:
@@ -275,7 +277,7 @@ def _question(store: MessageStore, transaction: TransactionId, half: OpenHalf) -
     return check
 
 
-def _unknown(transaction: TransactionId) -> MiniMQError:
+def _unknown(transaction: TransactionId) -> MinimqError:
     return TransactionExpired(
         f"the broker knows no {described(transaction)}: it ended so long ago that its outcome is forgotten, or the "
         "number is of another broker, or wrong"

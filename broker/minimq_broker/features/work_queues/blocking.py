@@ -12,7 +12,7 @@ from minimq_broker.features.work_queues.poppers import Blocking
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.properties import MESSAGE_GROUP
 
 
@@ -23,6 +23,6 @@ def blocking(engine: Engine, key: PopKey, offset: int) -> Blocking:
         batches, _ = engine.store.search(QueueKey(key.topic_id, key.queue_id), offset, ReadLimits(1, 1))
         batch = RecordBatch(bytes(batches[0].data))
         name = batch.properties(0).get(MESSAGE_GROUP, "")
-    except (MiniMQError, lmdb.Error, struct.error, LookupError):  # reading the delivered messages reports the damage
+    except (MinimqError, lmdb.Error, struct.error, LookupError):  # reading the delivered messages reports the damage
         pass
     return Blocking(offset, name)

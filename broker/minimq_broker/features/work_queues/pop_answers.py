@@ -18,7 +18,7 @@ from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Run,
 from minimq_broker.log.clock import PopClock
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.state.state import QueueKey
-from minimq_common.errors import CorruptEntry, MiniMQError
+from minimq_common.errors import CorruptEntry, MinimqError
 from minimq_common.security.caller import ByteRate
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
@@ -137,7 +137,7 @@ class PopReader:
         queue = QueueKey(key.topic_id, key.queue_id)
         try:
             read, batches = self._read(queue, delivered, borrowed)
-        except MiniMQError as error:
+        except MinimqError as error:
             result.failure.CopyFrom(to_failure(error))
             return [result.SerializeToString()]
         counters, size = self._engine.counters, sum(len(batch.data) for batch in batches)
@@ -175,7 +175,7 @@ class PopReader:
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
         gone = list[tuple[int, int]]()  # deleted meanwhile: the next take skips and reports them
-        failure: MiniMQError | None = None
+        failure: MinimqError | None = None
         for run in delivered.runs:
             begin = at = run.first
             if batches and batches[-1].base_offset <= at < _end(batches[-1]):
@@ -183,7 +183,7 @@ class PopReader:
             while at < run.end and room > 0 and failure is None:
                 try:
                     found = self._found(queue, at, ReadLimits(run.end - at, room, borrowed=borrowed), delivered.have)
-                except MiniMQError as error:
+                except MinimqError as error:
                     stored_from = self._engine.store.bounds(queue)[0]
                     if at >= stored_from:
                         failure = error
@@ -222,12 +222,12 @@ class PopReader:
         return found
 
     def _set_aside(
-        self, queue: QueueKey, delivered: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MiniMQError
+        self, queue: QueueKey, delivered: DeliveredRuns, left: Sequence[tuple[int, int]], reason: MinimqError
     ) -> CorruptEntry:
         first, end = left[0]
         try:
             row = self._engine.store.log.row_at(queue, first)
-        except (MiniMQError, lmdb.Error, struct.error):
+        except (MinimqError, lmdb.Error, struct.error):
             row = None
         stop = end if row is None else min(end, row.last_offset + 1)
         if row is not None and row.base_offset > first:

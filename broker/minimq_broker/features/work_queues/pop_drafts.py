@@ -25,7 +25,7 @@ from minimq_broker.features.work_queues.pop_runs import (
 )
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.state import QueueEnd, QueueKey, State
-from minimq_common.errors import Fenced, GroupConflict, MiniMQError, TopicNotFound
+from minimq_common.errors import Fenced, GroupConflict, MinimqError, TopicNotFound
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
@@ -46,7 +46,7 @@ class PopStep:
     #: and the delivery are on disk together or not at all.
     stored: tuple[int, int] = (0, 0)
     #: Why it was refused. Does not affect other steps.
-    error: MiniMQError | None = field(default=None, init=False)
+    error: MinimqError | None = field(default=None, init=False)
     #: The delivered messages.
     runs: list[Run] = field(default_factory=list, init=False)
     #: Messages of a late settle that were already redelivered.
@@ -169,7 +169,7 @@ class PopDrafts:
         for step in job.steps:
             try:
                 self._decide(step, job, touched)
-            except MiniMQError as error:
+            except MinimqError as error:
                 step.error = error
         moved: dict[str, list[QueueMoved]] = {}
         for key, draft in touched.items():
@@ -191,7 +191,7 @@ class PopDrafts:
                     raise step.error
                 if step.expired:
                     raise _not_held(step)
-        except MiniMQError:
+        except MinimqError:
             for key in keys & self._drafts.keys():
                 self._drafts[key].undo(marks.get(key, 0))
                 if key not in marks:

@@ -27,7 +27,7 @@ from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.header import read_lane
-from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound
+from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound
 from minimq_common.model import Permission
 from minimq_common.security.caller import current_caller
 from minimq_proto.v1 import broker_pb2
@@ -184,7 +184,7 @@ class PopLine:
         take = next(iter(self._waiting), None)
         may_join = take is not None and not take.tags and take not in self._overdue and not self._topic.fifo
         if take is not None and may_join and queue_id < self._topic.queues:
-            with suppress(MiniMQError, lmdb.Error, struct.error):  # the take still waits, and is served later
+            with suppress(MinimqError, lmdb.Error, struct.error):  # the take still waits, and is served later
                 self._ask(take, queue_id, AS_WRITTEN)
 
     def returning(self) -> None:
@@ -211,7 +211,7 @@ class PopLine:
         self._ready.update(dict.fromkeys(range(topic.queues)))
         self._serve()
 
-    def end(self, error: MiniMQError | None) -> None:
+    def end(self, error: MinimqError | None) -> None:
         """Answer all takes with an error or without messages, also those that would wait again later."""
         self._is_over = True
         for take in [*self._waiting]:
@@ -241,7 +241,7 @@ class PopLine:
     def _ask(self, take: WaitingTake, queue_id: int, end: int | None = None) -> None:
         try:
             step = self._step(take, queue_id)
-        except (MiniMQError, lmdb.Error, struct.error) as error:
+        except (MinimqError, lmdb.Error, struct.error) as error:
             if end is not None:
                 raise
             self._leave(take)
@@ -253,7 +253,7 @@ class PopLine:
         job = PopJob(self._group, (step,), self._clock.now_ms(), done=partial(self.taken, take, step))
         try:
             self._engine.writes.submit(job)
-        except MiniMQError as error:
+        except MinimqError as error:
             self._asked[queue_id] -= take.most
             take.answers.fail(take.id, error)
 
@@ -306,7 +306,7 @@ class PopLine:
         return PopStep(take.id, key, wanted, stored)
 
     def _unwanted(self, queue: QueueKey, tags: frozenset[int], at: int) -> tuple[int, int]:
-        with suppress(MiniMQError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
+        with suppress(MinimqError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
             batches, behind = self._engine.store.search(queue, at, ReadLimits(1, 1, tags, _STEP_ROWS))
             return at, max(at, batches[0].base_offset if batches else behind)
         return 0, 0
@@ -404,7 +404,7 @@ class NextLanes:
         try:
             batches, _ = store.search(queue, at, ReadLimits(end - at, _LOOKUP_BYTES, max_rows=_LOOKUP_BATCHES))
             lanes = [(batch.base_offset, batch.base_offset + batch.count, read_lane(batch.data)) for batch in batches]
-        except (MiniMQError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
+        except (MinimqError, lmdb.Error, struct.error):  # reading the delivered messages reports the damage
             lanes = []
         for first, behind, lane in lanes or [(at, self._behind(queue, at, end), 0)]:
             if first > at:
@@ -420,7 +420,7 @@ class NextLanes:
     def _behind(self, queue: QueueKey, at: int, end: int) -> int:
         try:
             row = self._engine.store.log.row_at(queue, at)
-        except (MiniMQError, lmdb.Error, struct.error):
+        except (MinimqError, lmdb.Error, struct.error):
             row = None
         if row is None:
             return at + 1

@@ -86,7 +86,7 @@ class Poppers:
         known.streams += Counter()  # drops those at 0
         known.present = frozenset(known.streams)
 
-    def is_away(self, group: str, client_id: str) -> bool:
+    def is_offline(self, group: str, client_id: str) -> bool:
         """Return whether all streams of a consumer have ended, but it still counts."""
         known = self._groups.get(group)
         return known is not None and client_id in known.clients.keys() - known.streams.keys() - known.expected

@@ -26,7 +26,7 @@ from minimq_broker.groups.offsets import Beginning, GroupBeginnings
 from minimq_broker.log.clock import PopClock, now_ms
 from minimq_broker.log.lmdb_file import unreadable
 from minimq_broker.state.state import QueueKey
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
 from minimq_common.model import Permission
 from minimq_common.names import DEAD_LETTER_PREFIX, check_client_id, check_group
 from minimq_common.security.caller import ANY_CALLER, current_caller
@@ -188,7 +188,7 @@ class PopService:
         is_back = is_same and request.settles and self._poppers.has(group, client_id)  # in its grace period
         if is_back or (request.cancels and not (request.settles or request.takes)):
             self._clients.enter(popper)
-        elif request.takes and self._poppers.is_away(group, client_id):  # a new process replaces one that died
+        elif request.takes and self._poppers.is_offline(group, client_id):  # a new process replaces one that died
             self._free(group, Leave(client_id))
 
     def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
@@ -198,7 +198,7 @@ class PopService:
             stream.answers.fail(max(0, number), error)
 
     def _note(self, error: Exception, group: str) -> None:
-        if isinstance(error, MiniMQError):
+        if isinstance(error, MinimqError):
             self._engine.refusals.note(error)
         else:
             log.error("pop: failed group=%s", group, exc_info=error)
@@ -227,7 +227,7 @@ class PopService:
         job = PopJob(popper.group, steps, self.clock.now_ms(), done=done)
         try:
             self._engine.writes.submit(job)
-        except MiniMQError as error:
+        except MinimqError as error:
             job.error = error
             done(job)
 
@@ -270,7 +270,7 @@ class PopService:
                 step = line.take(waiting)
                 if step is not None:
                     asked.append((line, waiting, step))
-            except (MiniMQError, lmdb.Error, struct.error) as error:
+            except (MinimqError, lmdb.Error, struct.error) as error:
                 self._note(error, popper.group)
                 answers.fail(take.id, unreadable(error) or error)
         self._hand_in(popper, settles, asked, lines)
@@ -335,7 +335,7 @@ class PopService:
                     raise SystemBusy(text, limit="pop-spans")
                 steps.append(settle_step(state, group, settle, self.clock))
                 self._pending_spans += len(settle.spans) // 2
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._note(error, group)
                 stream.answers.fail(settle.id, error)
         return steps
@@ -383,7 +383,7 @@ class PopService:
 
         try:
             self._engine.writes.submit(PopJob(group, steps, self.clock.now_ms(), done=done))
-        except MiniMQError as error:  # the role ends; the deadline of the messages releases them
+        except MinimqError as error:  # the role ends; the deadline of the messages releases them
             self._returned(lines)
             log.info("pop: not freed before its deadline group=%s error=%s", group, error.message)
 
@@ -405,7 +405,7 @@ class PopService:
         for topic_id, group in every:
             try:
                 self._lines[topic_id][group].look_again()
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._drop_line(group, topic_id, error)
 
     def _arriving(self, job: AppendJob) -> None:
@@ -414,7 +414,7 @@ class PopService:
             for line in self._lines.get(topic.topic_id, {}).values():
                 line.join(job.queue_id)
 
-    def _drop_line(self, group: str, topic_id: int, error: MiniMQError | None) -> None:
+    def _drop_line(self, group: str, topic_id: int, error: MinimqError | None) -> None:
         lines = self._lines[topic_id]
         line = lines.pop(group)
         if not lines:

@@ -21,7 +21,7 @@ from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit
-from minimq_common.errors import DataDirectoryInUse, MiniMQError, StoreError, TopicNotFound
+from minimq_common.errors import DataDirectoryInUse, MinimqError, StoreError, TopicNotFound
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import expanded
@@ -107,11 +107,11 @@ class LocalOffsets:
         }
         return bool(ids) and not ids & {0, topic_id}
 
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         """Write offsets on a thread; see `OffsetStore.save`."""
         return await asyncio.to_thread(self._save, commits) if commits else {}
 
-    def _save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    def _save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         with self._lock:
             saved = self._saved | {
                 each.queue: SavedOffset(
@@ -222,10 +222,10 @@ class BroadcastReader:
             self._read.pop(queue, None)
         self._look()
 
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Do nothing: no other member waits for it."""
 
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MiniMQError) -> None:
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         """Report to the user that a topic was deleted; there are no leases."""
         self._fetcher.failed(error)
 
@@ -250,7 +250,7 @@ class BroadcastReader:
                 try:
                     await self._compare()
                     self._outage.worked("broadcasting: goes on")
-                except MiniMQError as error:
+                except MinimqError as error:
                     self._outage.failed("broadcasting: will try again reason=%s", error, cause=error)
                     self._look_at = min(self._look_at, now + max(PAUSE_S, error.retry_after_s))
                 except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
@@ -271,11 +271,11 @@ class BroadcastReader:
             self._new = frozenset(queue for queue in there if not self._offsets.knows(queue.topic))
         self._fetcher.expect(len(there))
         begun: list[Commit] = []
-        failure: MiniMQError | None = None
+        failure: MinimqError | None = None
         for queue in sorted(there - read.keys()):
             try:
                 begun.append(await self._first(queue))
-            except MiniMQError as error:  # must not delay the queues of other brokers
+            except MinimqError as error:  # must not delay the queues of other brokers
                 failure = error
         # `start` applies only once: save its result, so that "latest" is not evaluated again later.
         for unsaved in (await self._offsets.save(begun)).values() if begun else ():
@@ -300,7 +300,7 @@ class BroadcastReader:
             if place not in now:
                 try:
                     now[place] = (await self._starts.bounds(queue)).topic_id.number
-                except MiniMQError as error:
+                except MinimqError as error:
                     log.info("broadcasting: cannot check for a recreated topic queue=%s reason=%s", queue, error)
                     now[place] = read[queue]
         return {queue for queue, topic_id in read.items() if now[queue.topic, queue.broker_name] != topic_id}

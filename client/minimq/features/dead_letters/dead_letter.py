@@ -63,7 +63,7 @@ class DeadLetter:
 
     @property
     def of_work_queue(self) -> bool:
-        """True if it comes from a consumer that receives messages one by one, such as a `SimpleConsumer`."""
+        """True if it comes from a consumer that receives messages one by one, such as a `WorkQueueConsumer`."""
         return redelivery.WORK_QUEUE in self._raw
 
     @property

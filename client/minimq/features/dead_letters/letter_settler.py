@@ -27,7 +27,7 @@ from minimq.consuming.consumer_options import RETRY_DELAYS_S
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter, Wants
-from minimq.features.work_queues.popped import merged
+from minimq.features.work_queues.work_queue_message import merged
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
@@ -37,7 +37,7 @@ from minimq_common.errors import (
     Fenced,
     GroupConflict,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
@@ -106,7 +106,7 @@ class LetterReader:
         self._reader.close()
 
     def spans(self) -> list[Span]:
-        """Return the ranges of the stored dead letters, including settled ones. Raises `MiniMQError`.
+        """Return the ranges of the stored dead letters, including settled ones. Raises `MinimqError`.
 
         Brokers that do not answer are left out; see `check_complete`.
         """
@@ -130,7 +130,7 @@ class LetterReader:
             self._silent.setdefault(broker_name, error)
 
     def settled(self, broker_names: Iterable[str]) -> SettledLetters:
-        """Ask these brokers which dead letters are settled. Raises `MiniMQError`."""
+        """Ask these brokers which dead letters are settled. Raises `MinimqError`."""
         request, topic = broker_pb2.DescribeGroupRequest(group=self.group), dead_letter_topic(self.group)
         found: dict[MessageQueue, Sequence[int]] = {}
         for name in dict.fromkeys(broker_names):
@@ -176,7 +176,7 @@ class LetterReader:
         self._bounds.clear()
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Fetch the route of a topic; None if there is none. Raises `MiniMQError`."""
+        """Fetch the route of a topic; None if there is none. Raises `MinimqError`."""
         try:
             return self._masters.route(topic)
         except TopicNotFound:
@@ -226,7 +226,7 @@ class _Settles:
     def progress(self) -> broker_pb2.AtomicProgress:
         return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
 
-    def answered(self, error: MiniMQError | None) -> None:
+    def answered(self, error: MinimqError | None) -> None:
         self.in_doubt |= error is not None and is_in_doubt(error)
 
     def may_pass(self) -> bool:
@@ -273,7 +273,7 @@ class LetterSettler:
                     self._run(spans, wants)
                 self._tell_passed()
                 self._reader.check_complete()
-            except MiniMQError as error:
+            except MinimqError as error:
                 raise error.with_message(
                     f"{self._count} dead letters of group {self._group} were {self._outcome}, others may be left: "
                     f"{error.message}"

@@ -13,8 +13,8 @@ from minimq.admin import values
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
 from minimq.admin.texts import listing, missing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
-from minimq.connection.away import by_broker, say_away
 from minimq.connection.client_log import client_logger
+from minimq.connection.offline_brokers import by_broker, say_offline
 from minimq.features.dead_letters.dead_letter import Chosen, Wants, choice_of
 from minimq_common.errors import (
     AccessDenied,
@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # other operations do not load sending and receiving
     from minimq.admin.admin import Admin
     from minimq.features.dead_letters.dead_letter import DeadLetter
     from minimq.features.dead_letters.letter_settler import Outcome
-    from minimq_common.model import AwayBroker
+    from minimq_common.model import OfflineBroker
 
 log = client_logger(__name__)
 
-#: Seconds to wait without progress for servers that are away or busy.
+#: Seconds to wait without progress for servers that are offline or busy.
 _PATIENCE_S = 30.0
 
 
@@ -56,8 +56,8 @@ class DeadLetterCount:
 
 #: Called with the error of each damaged batch.
 OnDamage = Callable[[DamagedMessages], None]
-#: Called with each broker that is away and has dead letters.
-OnAway = Callable[["AwayBroker"], object]
+#: Called with each broker that is offline and has dead letters.
+OnAway = Callable[["OfflineBroker"], object]
 #: Views find what both callbacks got in `given.collected`.
 COLLECTED = Param(is_collected=True)
 _ANY_GROUP = Param(complete="groups", metavar="GROUP", is_argument=True)
@@ -134,9 +134,9 @@ class _OpenLetters:
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
-        self.away = admin._away_with_letters(given.group)
+        self.offline = admin._offline_with_letters(given.group)
         #: Notes about dead letters that could not be examined.
-        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.away, {}, f"not {done}"), *silent]
+        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.offline, {}, f"not {done}"), *silent]
 
     @property
     def is_none(self) -> bool:
@@ -152,7 +152,7 @@ class _OpenLetters:
             sentences=sentences,
             warnings=self.missing,
             is_harmless=is_harmless,
-            seen=self.away,
+            seen=self.offline,
             is_complete=not self.missing,
         )
 
@@ -203,12 +203,12 @@ def _plan_drop(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _report_away(away: Sequence[AwayBroker], on_away: OnAway | None, what: str) -> None:
-    if on_away is not None:
-        for each in away:
-            on_away(each)
-    elif away:
-        raise Unavailable(f"{what}: {say_away(away)}")
+def _report_offline(offline: Sequence[OfflineBroker], on_offline: OnAway | None, what: str) -> None:
+    if on_offline is not None:
+        for each in offline:
+            on_offline(each)
+    elif offline:
+        raise Unavailable(f"{what}: {say_offline(offline)}")
 
 
 def check_known(admin: Admin, group: str) -> None:
@@ -228,25 +228,25 @@ def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[s
 
 
 def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
-    rows, (damages, away) = [row_of(each) for each in counts], _collected(given)
+    rows, (damages, offline) = [row_of(each) for each in counts], _collected(given)
     if given.group is not None and not rows:
         check_known(admin, given.group)
-    notes = [*damage_notes(damages, "not counted"), *missing(away, {}, "not counted")]
+    notes = [*damage_notes(damages, "not counted"), *missing(offline, {}, "not counted")]
     return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not damages)
 
 
-def _collected(given: Given) -> tuple[list[DamagedMessages], tuple[AwayBroker, ...]]:
+def _collected(given: Given) -> tuple[list[DamagedMessages], tuple[OfflineBroker, ...]]:
     damages = [each for each in given.collected if isinstance(each, DamagedMessages)]
     return damages, by_broker(each for each in given.collected if not isinstance(each, DamagedMessages))
 
 
 def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
     def view(_admin: Admin, given: Given, count: int, _plan: Plan) -> View:
-        damages, away = _collected(given)
+        damages, offline = _collected(given)
         return View(
             json={"group": given.group, done: count},
             lines=[f"{count_of(count, 'dead letter')} {done}"],
-            notes=[*damage_notes(damages, f"not {done}"), *missing(away, {}, f"not {done}")],
+            notes=[*damage_notes(damages, f"not {done}"), *missing(offline, {}, f"not {done}")],
             is_complete=not given.collected,
         )
 
@@ -258,7 +258,12 @@ class LetterOperations(Operations):
 
     @iterating
     def dead_letters(
-        self, group: str, *, on_damage: OnDamage | None = None, on_away: OnAway | None = None, **chosen: Unpack[Chosen]
+        self,
+        group: str,
+        *,
+        on_damage: OnDamage | None = None,
+        on_offline: OnAway | None = None,
+        **chosen: Unpack[Chosen],
     ) -> Iterator[DeadLetter]:
         """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
 
@@ -266,17 +271,17 @@ class LetterOperations(Operations):
             group: its name.
             on_damage: called with the error of each damaged batch, which is then skipped; its `queue`, `offset` and
                 `next_offset` locate the batch. By default the error is raised.
-            on_away: called with each broker that is away and has dead letters of the group, after those of the other
-                brokers. By default an error is raised then.
+            on_offline: called with each broker that is offline and has dead letters of the group, after those of the
+                other brokers. By default an error is raised then.
             **chosen: which of them; see `Chosen`.
 
         Raises:
-            TopicUnavailable: all brokers that have them are away.
-            Unavailable: some are away, and `on_away` is not given; the text names them.
+            TopicUnavailable: all brokers that have them are offline.
+            Unavailable: some are offline, and `on_offline` is not given; the text names them.
             DamagedMessages: a batch is damaged, and `on_damage` is not given.
         """
         yield from self._open_letters(check_group(group), choice_of(chosen), None, on_damage)
-        _report_away(self._away_with_letters(group), on_away, f"dead letters of group {group} are missing")
+        _report_offline(self._offline_with_letters(group), on_offline, f"dead letters of group {group} are missing")
 
     def _open_letters(
         self, group: str, wants: Wants, progress: values.OnProgress | None, on_damage: OnDamage | None
@@ -294,7 +299,7 @@ class LetterOperations(Operations):
         *,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
-        on_away: Annotated[OnAway | None, COLLECTED] = None,
+        on_offline: Annotated[OnAway | None, COLLECTED] = None,
     ) -> list[DeadLetterCount]:
         """Count open dead letters of a group, or of all, by topic and reason.
 
@@ -304,20 +309,20 @@ class LetterOperations(Operations):
             group: its name; of all groups if it is left out.
             progress: called with the number of examined dead letters of a group, and their total number.
             on_damage: see `dead_letters`.
-            on_away: see `dead_letters`; the dead letters of these brokers are not counted.
+            on_offline: see `dead_letters`; the dead letters of these brokers are not counted.
         """
         counts: list[DeadLetterCount] = []
         for name in self._groups_with_dead_letters() if group is None else [check_group(group)]:
             try:
                 counts += self._counts(name, progress, on_damage)
-            except TopicUnavailable:  # all of its brokers are away, see below
-                if group is not None and on_away is None:
+            except TopicUnavailable:  # all of its brokers are offline, see below
+                if group is not None and on_offline is None:
                     raise
             except TransportError as error:
                 if group is not None:
                     raise
                 log.warning("dead letters: not counted group=%s error=%s", name, error.message)
-        _report_away(self._away_with_letters(group), on_away, "not all dead letters can be counted")
+        _report_offline(self._offline_with_letters(group), on_offline, "not all dead letters can be counted")
         return counts
 
     def _counts(
@@ -337,14 +342,14 @@ class LetterOperations(Operations):
             for (topic, reason), times in ordered
         ]
 
-    def _away_with_letters(self, group: str | None) -> tuple[AwayBroker, ...]:
-        """Return the brokers that are away and have dead letters of the group, or of any group.
+    def _offline_with_letters(self, group: str | None) -> tuple[OfflineBroker, ...]:
+        """Return the offline brokers and have dead letters of the group, or of any group.
 
         Call it after the others have answered: a broker that leaves before that is among these, or fails to answer.
         """
-        away = self._masters.away_lookup()
+        offline = self._masters.offline_lookup()
         names = self._groups_with_dead_letters() if group is None else [group]
-        return by_broker(each for name in names for each in away(dead_letter_topic(name)))
+        return by_broker(each for name in names for each in offline(dead_letter_topic(name)))
 
     def _groups_with_dead_letters(self) -> list[str]:
         calls = self._masters.calls
@@ -375,7 +380,7 @@ class LetterOperations(Operations):
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
-        on_away: Annotated[OnAway | None, COLLECTED] = None,
+        on_offline: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Resend open dead letters of a group, as they were first sent.
@@ -394,7 +399,7 @@ class LetterOperations(Operations):
             dry_run: only count them.
             progress: called with the number of examined dead letters, and their total number.
             on_damage: see `dead_letters`.
-            on_away: see `dead_letters`.
+            on_offline: see `dead_letters`.
             **chosen: which of them, all unless given; see `Chosen`.
 
         Returns:
@@ -403,11 +408,13 @@ class LetterOperations(Operations):
         Raises:
             OffsetOutOfRange: with `only_group`, some cannot be delivered again; all others were resent. The text names
                 the first of them.
-            MiniMQError: the text has the number of resent ones, and names brokers that are away. Repeat the call for
+            MinimqError: the text has the number of resent ones, and names brokers that are offline. Repeat the call for
                 the others.
         """
         target = _target(check_group(group), to, only_group=only_group)
-        return self._settle(group, choice_of(chosen), "resent", target, progress, on_damage, on_away, dry_run=dry_run)
+        return self._settle(
+            group, choice_of(chosen), "resent", target, progress, on_damage, on_offline, dry_run=dry_run
+        )
 
     @Operation(
         "dlq drop",
@@ -437,7 +444,7 @@ class LetterOperations(Operations):
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
-        on_away: Annotated[OnAway | None, COLLECTED] = None,
+        on_offline: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
         """Drop dead letters of a group: they are no longer shown or resent.
@@ -450,7 +457,7 @@ class LetterOperations(Operations):
             dry_run: only count them.
             progress: see `resend_dead_letters`.
             on_damage: see `dead_letters`.
-            on_away: see `dead_letters`.
+            on_offline: see `dead_letters`.
             **chosen: which of them; see `Chosen`.
 
         Returns:
@@ -458,7 +465,7 @@ class LetterOperations(Operations):
         """
         _check_some(chosen, everything=everything)
         return self._settle(
-            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, on_away, dry_run=dry_run
+            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, on_offline, dry_run=dry_run
         )
 
     def _settle(
@@ -469,7 +476,7 @@ class LetterOperations(Operations):
         to: str | None,
         progress: values.OnProgress | None,
         on_damage: OnDamage | None,
-        on_away: OnAway | None,
+        on_offline: OnAway | None,
         *,
         dry_run: bool,
     ) -> int:
@@ -479,5 +486,5 @@ class LetterOperations(Operations):
         count = settler.run(wants, dry_run=dry_run)
         done = f"would be {outcome}" if dry_run else f"were {outcome}"
         what = f"{count} dead letters of group {group} {done}, others may be left"
-        _report_away(self._away_with_letters(group), on_away, what)
+        _report_offline(self._offline_with_letters(group), on_offline, what)
         return count

@@ -15,10 +15,10 @@ from minimq.admin.masters import raise_failures
 from minimq.admin.operation import Form, Given, Operation, Operations, Param, iterating, method, right
 from minimq.admin.texts import duration_of, instant_of, missing, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
-from minimq.connection.away import by_broker
+from minimq.connection.offline_brokers import by_broker
 from minimq.features.delayed.recall_handle import RecallHandle
-from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MiniMQError, TopicNotFound
-from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MinimqError, TopicNotFound
+from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need
@@ -60,8 +60,8 @@ class DelayedTotals:
     messages: int
     batches: int
     next_due_at: datetime | None
-    #: Brokers that carry the topic and are away; their messages are not counted.
-    away: tuple[AwayBroker, ...] = ()
+    #: Brokers that carry the topic and are offline; their messages are not counted.
+    offline: tuple[OfflineBroker, ...] = ()
 
 
 def _view_list(
@@ -70,7 +70,7 @@ def _view_list(
     if given.topic is None:
         rows = [row_of(each) for each in found]
         totals = [each for each in found if isinstance(each, DelayedTotals)]
-        notes = missing(by_broker(away for each in totals for away in each.away), {}, "not counted")
+        notes = missing(by_broker(offline for each in totals for offline in each.offline), {}, "not counted")
         return View(json=rows, lines=[Rows(_TOTALS, [row for row in rows if row["messages"]])], notes=notes)
     keep = ("due_at", "stored_at", "queue", "messages", "bytes", "recall_handle")
     rows, now = [row_of(each, keep=keep) for each in found[: given.limit]], datetime.now(UTC)
@@ -126,7 +126,7 @@ class DelayedOperations(Operations):
         due_from: Annotated[Time | None, _FROM] = None,
         due_before: Annotated[Time | None, _BEFORE] = None,
         limit: Annotated[int, Param(low=1, high=10_000, metavar="COUNT")] = 100,
-        on_away: Annotated[Callable[[AwayBroker], object] | None, Param(is_collected=True)] = None,
+        on_offline: Annotated[Callable[[OfflineBroker], object] | None, Param(is_collected=True)] = None,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
         """List the delayed messages of a topic, or count those of each topic.
 
@@ -138,17 +138,17 @@ class DelayedOperations(Operations):
             due_from: only messages due at or after this time, such as 2026-12-24T18:00Z.
             due_before: only messages due before that time.
             limit: maximum number of lines: those that are due first.
-            on_away: called with each broker that carries `topic` and is away.
+            on_offline: called with each broker that carries `topic` and is offline.
         """
         if topic is not None:
-            if on_away is not None:
-                for each in self._masters.away(topic=topic):
-                    on_away(each)
+            if on_offline is not None:
+                for each in self._masters.offline(topic=topic):
+                    on_offline(each)
             found = self.delayed_messages(topic, due_from=due_from, due_before=due_before)
             return [*islice(found, limit + 1)]
         if due_from or due_before:
             raise InvalidArgument("--from and --before need --topic")
-        return [each for each in self.delayed_totals() if each.messages or each.away]
+        return [each for each in self.delayed_totals() if each.messages or each.offline]
 
     @iterating
     def delayed_messages(
@@ -177,7 +177,8 @@ class DelayedOperations(Operations):
     def delayed_totals(self, topics: Sequence[str] = ()) -> list[DelayedTotals]:
         """Return the number of delayed messages of each topic, sorted by topic; of all topics if none is named.
 
-        It calls all brokers in parallel. Brokers that are away are listed in `away`. Raises as `delayed_messages`.
+        It calls all brokers in parallel. Brokers that are offline are listed in `offline`. Raises as
+        `delayed_messages`.
         """
         calls = self._masters.calls
         given = sorted(set(topics)) or calls.wait(lambda: calls.nameservers.topic_names(calls.timeout_s))
@@ -188,18 +189,18 @@ class DelayedOperations(Operations):
             lambda stub: stub.ListDelayed,
             lambda name: delay_pb2.ListDelayedRequest(topic=name, max_batches=1),
         )
-        away, found = self._masters.away_lookup(), []
+        offline, found = self._masters.offline_lookup(), []
         for name, (pages, failures) in asked.items():
             failed = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
             raise_failures(f"the delayed messages of topic {name} are not known", failed, masters, "try again")
-            gone = tuple(broker for broker in away(name) if broker.broker_name not in pages)
+            gone = tuple(broker for broker in offline(name) if broker.broker_name not in pages)
             if topics and not (pages or gone):
                 self._masters.route(name)  # raises the proper error if the topic does not exist
             found.append(self._totals(name, pages, gone))
         return found
 
     def _totals(
-        self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse], away: tuple[AwayBroker, ...]
+        self, topic: str, pages: Mapping[str, delay_pb2.ListDelayedResponse], offline: tuple[OfflineBroker, ...]
     ) -> DelayedTotals:
         dues = []
         for broker, page in pages.items():
@@ -214,7 +215,7 @@ class DelayedOperations(Operations):
             sum(page.waiting_messages for page in pages.values()),
             sum(page.waiting_batches for page in pages.values()),
             moment(min(dues)) if dues else None,
-            away,
+            offline,
         )
 
     @Operation(
@@ -279,7 +280,7 @@ def _pages(
     while True:
         try:
             page = masters.call(broker, lambda stub: stub.ListDelayed, request)
-        except MiniMQError as error:
+        except MinimqError as error:
             what = f"the delayed messages of topic {request.topic} are not known"
             raise error.with_message(f"{what}: broker {broker}: {error.message}") from None
         yield page

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from minimq.connection.at_master import at_master
 from minimq.connection.client import ClusterClient
 from minimq.features.delayed.recall_handle import RecallHandle
-from minimq_common.errors import InvalidArgument, MiniMQError, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 from minimq_proto.v1 import delay_pb2
 
 
@@ -67,7 +67,7 @@ class _MessageMaster(NamedTuple):
         address = route.master_of(broker)
         if address is not None:
             return address
-        if broker in route.brokers or any(away.broker_name == broker for away in route.away):
+        if broker in route.brokers or any(offline.broker_name == broker for offline in route.offline):
             raise Unavailable(
                 f"broker {broker}, which has the message, has no master now: start it, or wait for another"
             )
@@ -76,5 +76,5 @@ class _MessageMaster(NamedTuple):
             "in the cluster to which it was sent"
         )
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         pass

@@ -10,7 +10,7 @@ from typing import Self
 from minimq.arguments import check_iterable
 from minimq.connection.loop_calls import await_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
-from minimq.features.half_messages.transactional_producer import CheckedFace, TransactionalFace
+from minimq.features.half_messages.transactional_producer import BaseCheckedTransaction, BaseTransactionalProducer
 from minimq.sending.selectors import Selector
 from minimq_common.model import Message, MessageQueue
 
@@ -18,7 +18,7 @@ from minimq_common.model import Message, MessageQueue
 AsyncTransactionCheck = Callable[[Message], "TransactionResolution | Awaitable[TransactionResolution]"]
 
 
-class TransactionalProducer(TransactionalFace[AsyncTransactionCheck]):
+class TransactionalProducer(BaseTransactionalProducer[AsyncTransactionCheck]):
     """Sends messages that consumers get if something else commits; see `minimq.TransactionalProducer`.
 
         async with TransactionalProducer("127.0.0.1:9876", group="shop", check=check) as producer:
@@ -52,7 +52,7 @@ class TransactionalProducer(TransactionalFace[AsyncTransactionCheck]):
             await asyncio.to_thread(self._core.release)
 
 
-class CheckedTransaction(CheckedFace):
+class CheckedTransaction(BaseCheckedTransaction):
     """A transaction of a `TransactionalProducer`; ends with its `async with` block."""
 
     async def __aenter__(self) -> Self:

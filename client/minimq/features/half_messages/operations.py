@@ -13,9 +13,9 @@ from minimq.admin.masters import raise_failures
 from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
 from minimq.admin.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
-from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
-from minimq_common.errors import InvalidArgument, MiniMQError, TransactionEnded, TransactionExpired
-from minimq_common.model import AwayBroker
+from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
+from minimq_common.errors import InvalidArgument, MinimqError, TransactionEnded, TransactionExpired
+from minimq_common.model import OfflineBroker
 from minimq_common.names import check_producer_group
 from minimq_common.wire.convert import from_wire
 from minimq_common.words import count_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Maximum number of transactions listed.
 _MOST = 10_000
 #: Called with the name of a broker that did not answer, and the error.
-OnFailure = Callable[[str, MiniMQError], None]
+OnFailure = Callable[[str, MinimqError], None]
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
 
 
@@ -61,8 +61,8 @@ class ListedTransactions:
     transactions: Sequence[ListedTransaction]
     #: How many there are in all; not more than 10,000 are listed.
     count: int
-    #: Brokers that are away; their transactions are missing.
-    away: tuple[AwayBroker, ...] = ()
+    #: Brokers that are offline; their transactions are missing.
+    offline: tuple[OfflineBroker, ...] = ()
 
 
 _OPEN = Table(
@@ -86,12 +86,12 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
     shown = [{**row, "number": str(row["number"]), "age": duration_of(row["age_s"])} for row in rows]
     is_cut = found.count > len(rows)
     notes = [f"only the oldest {len(rows):,} are shown: see --limit and --group"] if is_cut else []
-    notes += left_out(found.away, "its transactions are not listed")
+    notes += left_out(found.offline, "its transactions are not listed")
     return View(json=rows, lines=[Rows(_OPEN, shown)], notes=notes)
 
 
 def _plan_end(admin: Admin, given: Given) -> Plan:
-    group, number, is_commit = given.group, given.number, given.resolution is COMMIT
+    group, number, is_commit = given.group, given.number, given.resolution is TransactionResolution.COMMIT
     broker, answer = admin._find_transaction(group, number)
     if not answer.halves:
         _resolution_of(group, number, given.resolution, answer.outcome)
@@ -115,11 +115,11 @@ def _plan_end(admin: Admin, given: Given) -> Plan:
 
 def _view_end(_admin: Admin, given: Given, resolution: TransactionResolution, _plan: Plan | None) -> View:
     row = {"group": given.group, "number": given.number, "resolution": resolution.value}
-    return View(json=row, lines=["committed" if resolution is COMMIT else "rolled back"])
+    return View(json=row, lines=["committed" if resolution is TransactionResolution.COMMIT else "rolled back"])
 
 
 def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operation:
-    label = "Commit" if resolution is COMMIT else "Roll back"
+    label = "Commit" if resolution is TransactionResolution.COMMIT else "Roll back"
     return Operation(
         f"transaction {verb}",
         example=f"transaction {verb} shop 4611686018427387904",
@@ -172,10 +172,10 @@ class TransactionOperations(Operations):
         found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
         found = sorted((each for each in found if each.is_undecided or not undecided), key=lambda each: -each.age_s)
         count = len(found) if undecided else sum(answer.count for answer in answers.values())
-        return ListedTransactions(tuple(found[:most]), count, self._masters.away())
+        return ListedTransactions(tuple(found[:most]), count, self._masters.offline())
 
-    @_ending("commit", COMMIT, "Commit a transaction by hand: its messages are delivered.")
-    @_ending("rollback", ROLLBACK, "Roll a transaction back by hand: its messages are dropped.")
+    @_ending("commit", TransactionResolution.COMMIT, "Commit a transaction by hand: its messages are delivered.")
+    @_ending("rollback", TransactionResolution.ROLLBACK, "Roll a transaction back by hand: its messages are dropped.")
     def end_transaction(
         self,
         group: Annotated[str, values.ProducerGroup],
@@ -192,9 +192,9 @@ class TransactionOperations(Operations):
         Raises:
             TransactionEnded: it has ended otherwise before.
             TransactionExpired: no broker knows it.
-            Unavailable: a broker is away, and no other knows it.
+            Unavailable: a broker is offline, and no other knows it.
         """
-        if resolution not in OUTCOMES or resolution is UNKNOWN:
+        if resolution not in OUTCOMES or resolution is TransactionResolution.UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
         broker, _ = self._find_transaction(group, number)
         end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
@@ -208,7 +208,7 @@ class TransactionOperations(Operations):
             if answer.halves or answer.outcome:
                 return broker, answer
         what = f"no broker that answers knows transaction {number} of producer group {group!r}"
-        self._masters.refuse_if_away(what, "give a number that `minimq transaction list` shows")
+        self._masters.refuse_if_offline(what, "give a number that `minimq transaction list` shows")
         raise TransactionExpired(
             f"no broker knows transaction {number} of producer group {group!r}: it ended so long ago that its outcome "
             "is forgotten, or it never began: see `minimq transaction list`"
@@ -251,7 +251,7 @@ def _resolution_of(
     if stands is None:
         raise TransactionExpired(f"{named} has expired: nobody has decided on it in time, or a part of it was lost")
     if stands is not wanted:
-        done = "committed" if stands is COMMIT else "rolled back"
+        done = "committed" if stands is TransactionResolution.COMMIT else "rolled back"
         raise TransactionEnded(f"{named} was {done} before: that outcome stands")
     return stands
 
@@ -262,7 +262,7 @@ def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
     if half.batch:
         from minimq_common.batch.records import RecordBatch
 
-        with suppress(MiniMQError):  # producers may send malformed batches
+        with suppress(MinimqError):  # producers may send malformed batches
             records = RecordBatch(half.batch)
             records.check_values()
             records.check_texts()

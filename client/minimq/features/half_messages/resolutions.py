@@ -16,7 +16,8 @@ class TransactionResolution(Enum):
     UNKNOWN = "unknown"
 
 
-COMMIT, ROLLBACK, UNKNOWN = TransactionResolution
-
 #: Wire values.
-OUTCOMES = {COMMIT: halves_pb2.HALF_OUTCOME_COMMITTED, ROLLBACK: halves_pb2.HALF_OUTCOME_ROLLED_BACK}
+OUTCOMES = {
+    TransactionResolution.COMMIT: halves_pb2.HALF_OUTCOME_COMMITTED,
+    TransactionResolution.ROLLBACK: halves_pb2.HALF_OUTCOME_ROLLED_BACK,
+}

@@ -22,7 +22,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
-from minimq.features.half_messages.resolutions import COMMIT, OUTCOMES, ROLLBACK, UNKNOWN, TransactionResolution
+from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
 from minimq.features.requests.attend_streams import AttendStreams
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
@@ -37,7 +37,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     Closed,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     QueueNotFound,
     SendFailed,
     TopicNotFound,
@@ -114,7 +114,7 @@ class CheckBack:
                         streams.attend(RegisteredMaster(nameservers, broker.broker_name))
                 except Closed:
                     return
-                except MiniMQError as error:
+                except MinimqError as error:
                     log.debug("client: the brokers to attend are not known error=%s", error.message)
                 await asyncio.sleep(_LOOK_S)
 
@@ -126,7 +126,7 @@ class CheckBack:
         try:
             check_bounds(check)
             message = first_message(check.topic, check.batch)
-        except (DecodeError, MiniMQError) as error:  # any client with write access may have sent it
+        except (DecodeError, MinimqError) as error:  # any client with write access may have sent it
             text = "producer: the half message of a check cannot be read number=%d broker=%s error=%s"
             log.warning(text, number, broker_name, error)
             return
@@ -147,14 +147,14 @@ class CheckBack:
             text = "producer: a check returned %r: it must return COMMIT, ROLLBACK or UNKNOWN number=%d"
             log.error(text, answer, number)
             return
-        if answer is UNKNOWN:
+        if answer is TransactionResolution.UNKNOWN:
             return
         wanted = OUTCOMES[answer]
         try:
             stands = await self._end(
                 topic, broker_name, halves_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
             )
-        except MiniMQError as error:
+        except MinimqError as error:
             text = "producer: the answer of a check was not accepted number=%d answer=%s error=%s"
             log.info(text, number, answer.value, error.message)
             return
@@ -178,7 +178,7 @@ class CheckCalls:
         """Return the result of the check for a message. Raises what it raises."""
         if self._is_coroutine:
             if self.loop is None or self.loop.is_closed():
-                return UNKNOWN
+                return TransactionResolution.UNKNOWN
             return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._check(message), self.loop))
         loop = asyncio.get_running_loop()
 
@@ -225,7 +225,7 @@ class HalfTransaction:
     has_ended: bool = False
     must_roll_back: bool = False
     #: The error that causes the rollback, if any.
-    failure: MiniMQError | None = None
+    failure: MinimqError | None = None
 
     def check_open(self) -> None:
         """Raise an error if no further message can be sent."""
@@ -244,7 +244,7 @@ class HalfTransaction:
             not_stored=self.messages,
         )
 
-    def fail(self, error: MiniMQError | None = None) -> None:
+    def fail(self, error: MinimqError | None = None) -> None:
         """Make the transaction roll back at its end."""
         if not self.must_roll_back:
             self.must_roll_back, self.failure = True, error
@@ -328,7 +328,7 @@ class TransactionalCore:
         try:
             await self._stage_all(transaction, placed.parts)
         except BaseException as error:  # after Ctrl-C it is unknown what is stored
-            transaction.fail(error if isinstance(error, MiniMQError) else None)
+            transaction.fail(error if isinstance(error, MinimqError) else None)
             interceptors.not_sent((item.message for item in items), error)
             raise
         finally:
@@ -367,13 +367,15 @@ class TransactionalCore:
         end = halves_pb2.EndHalf(
             producer_group=self.group,
             number=transaction.number,
-            outcome=OUTCOMES[ROLLBACK if transaction.must_roll_back else COMMIT],
+            outcome=OUTCOMES[
+                TransactionResolution.ROLLBACK if transaction.must_roll_back else TransactionResolution.COMMIT
+            ],
             batches=max(transaction.batches, 1),
         )
         try:
             self.client.check_open()
             transaction.check_ended(await self._end(at.topic, at.broker_name, end))
-        except MiniMQError as error:
+        except MinimqError as error:
             if transaction.must_roll_back:
                 text = "producer: %s is not rolled back yet, its check decides error=%s"
                 log.warning(text, transaction, error.message)
@@ -412,7 +414,7 @@ class TransactionalCore:
         def attempt(address: str, limit_s: float) -> LoopStep[broker_pb2.AppendResult]:
             return LoopStep(self.client, partial(stage, address, limit_s))
 
-        def again(_: str, error: MiniMQError) -> bool:
+        def again(_: str, error: MinimqError) -> bool:
             return error.retriable or (isinstance(error, QueueNotFound) and part.may_move)
 
         await self._answer(queue.topic, queue.broker_name, attempt, again)
@@ -431,7 +433,7 @@ class TransactionalCore:
         topic: str,
         broker_name: str,
         attempt: Callable[[str, float], Awaitable[T]],
-        again: Callable[[str, MiniMQError], bool] | None = None,
+        again: Callable[[str, MinimqError], bool] | None = None,
     ) -> T:
         return await at_master(
             RoutedMaster(self.client, topic, broker_name),

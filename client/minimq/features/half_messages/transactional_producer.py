@@ -23,7 +23,7 @@ TransactionCheck = Callable[[Message], TransactionResolution]
 Check = TypeVar("Check", bound=Callable[[Message], object])
 
 
-class TransactionalFace(Generic[Check]):
+class BaseTransactionalProducer(Generic[Check]):
     """The part of the transactional producer that `minimq` and `minimq.aio` share."""
 
     #: Whether the check may be a coroutine function.
@@ -50,7 +50,7 @@ class TransactionalFace(Generic[Check]):
         return self._core.group
 
 
-class TransactionalProducer(TransactionalFace[TransactionCheck]):
+class TransactionalProducer(BaseTransactionalProducer[TransactionCheck]):
     """Sends messages that consumers get if, and only if, something outside of minimq commits, such as a database.
 
         producer = TransactionalProducer("127.0.0.1:9876", group="shop", check=check)
@@ -104,7 +104,7 @@ class TransactionalProducer(TransactionalFace[TransactionCheck]):
         self._finalizer.close(self._core.release)
 
 
-class CheckedFace:
+class BaseCheckedTransaction:
     """The part of a transaction of a `TransactionalProducer` that `minimq` and `minimq.aio` share."""
 
     def __init__(self, core: TransactionalCore, transaction: HalfTransaction) -> None:
@@ -121,7 +121,7 @@ class CheckedFace:
         self._transaction.fail()
 
 
-class CheckedTransaction(CheckedFace):
+class CheckedTransaction(BaseCheckedTransaction):
     """A transaction of a `TransactionalProducer`; ends with its `with` block."""
 
     def __enter__(self) -> Self:
@@ -141,7 +141,7 @@ class CheckedTransaction(CheckedFace):
         Raises:
             InvalidArgument: the message is invalid, or its topic or queue is not at the broker of the transaction.
             SendFailed: an earlier message was not stored: the transaction is rolled back.
-            MiniMQError: as `Producer.send`; the transaction is rolled back.
+            MinimqError: as `Producer.send`; the transaction is rolled back.
         """
         run_steps(lambda: self._core.send(self._transaction, (message,), queue, selector))
 

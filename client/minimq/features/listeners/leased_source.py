@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.consuming.assignment import AWAY_TIMEOUT_S
+from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import Consumer, Found
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
@@ -26,7 +26,7 @@ from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, re
 from minimq.features.listeners.source import Source
 from minimq.rebalance import AllocationStrategy
 from minimq.sending.callback_thread import CallbackThread
-from minimq_common.errors import MiniMQError, TopicNotFound, TopicUnavailable
+from minimq_common.errors import MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import retry_topic
 
@@ -88,7 +88,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         await self._join()
         if isinstance(self._member, BroadcastReader) and not self._group_start.is_decided:
-            await self._member.wait_begun(AWAY_TIMEOUT_S)
+            await self._member.wait_begun(OFFLINE_TIMEOUT_S)
         await self._group_start.wait()
 
     # ---- queues ---------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._is_over = True  # a callback hangs: begin no other
         try:
             await self._commit()
-        except MiniMQError as error:
+        except MinimqError as error:
             log.warning("consumer: last commit failed group=%s error=%s", self.group, error)
         if self._member is not None:
             await self._member.leave()

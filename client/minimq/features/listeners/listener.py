@@ -19,7 +19,7 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.redelivery import origin_of
 from minimq.features.requests.replier import Replier
 from minimq.features.requests.reply import Reply
-from minimq_common.errors import InvalidArgument, MalformedBody, MiniMQError
+from minimq_common.errors import InvalidArgument, MalformedBody, MinimqError
 from minimq_common.model import MessageQueue
 
 log = client_logger(__name__)
@@ -262,7 +262,7 @@ class ListenerAdapter:
             replies = (answer,) if isinstance(answer, Reply) else answer
             try:
                 self._reply(messages, replies, set(found.again))
-            except MiniMQError as error:
+            except MinimqError as error:
                 mistake, found = error.message, _invalid(len(messages))
         if mistake:
             self._log_mistake(answer, mistake)

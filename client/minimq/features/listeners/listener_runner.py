@@ -24,7 +24,7 @@ from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThre
 from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import D, Source
 from minimq.features.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
-from minimq_common.errors import Closed, InternalError, InvalidArgument, MiniMQError, SystemBusy
+from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
 from minimq_common.outage_log import OutageLog
 from minimq_common.words import count_of
 
@@ -50,8 +50,8 @@ class ListenerRunner(Generic[D]):
         self.replier = Replier(source.client, MOST_BODY_BYTES)
         self._closing, self._is_closed = Closing(), False
         #: Why reading has stopped for good, and why the latest attempt to take messages failed.
-        self._broken: MiniMQError | None = None
-        self._refusal: MiniMQError | None = None
+        self._broken: MinimqError | None = None
+        self._refusal: MinimqError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, Verdict | None]] = deque()
         self._takes, self._woken = 0, -1
@@ -80,7 +80,7 @@ class ListenerRunner(Generic[D]):
         return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
 
     @property
-    def error(self) -> MiniMQError | None:
+    def error(self) -> MinimqError | None:
         """See `PushConsumer.error`."""
         return self._broken or self._refusal
 
@@ -260,7 +260,7 @@ class ListenerRunner(Generic[D]):
                 self._outage.worked("consumer: goes on group=%s", self._source.group)
             except Closed:
                 return
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._refusal = error
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
                 self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
@@ -324,7 +324,7 @@ class ListenerRunner(Generic[D]):
 
     # ---- close -------------------------------------------------------------------------------------
 
-    async def _give_up(self, error: MiniMQError) -> None:
+    async def _give_up(self, error: MinimqError) -> None:
         log.critical("consumer: reading has stopped, leaving the group=%s", self._source.group, exc_info=error)
         self._broken = error
         await self._stop_taking(_QUIET_CLOSE_S)

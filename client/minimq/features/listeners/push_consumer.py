@@ -11,7 +11,7 @@ from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
-from minimq.consuming.consumer import ConsumerFace
+from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
@@ -19,24 +19,24 @@ from minimq.consuming.start_position import Start
 from minimq.features.listeners.leased_source import LeasedSource
 from minimq.features.listeners.listener import AsyncListener, Listener, ListenerAdapter, ListenerCalls
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.popped_source import PoppedSource
+from minimq.features.listeners.work_queue_source import WorkQueueSource
 from minimq.options import with_changes
 from minimq.rebalance import AllocationStrategy
-from minimq_common.errors import InvalidArgument, MiniMQError
+from minimq_common.errors import InvalidArgument, MinimqError
 
 log = client_logger(__name__)
 
 #: What the members of a group share: whole queues, or single messages.
-Balance = Literal["queues", "messages"]
+Mode = Literal["queues", "work_queue"]
 
 #: Default of `batch_size`: in a work queue, no message should wait for others in its call.
-_BATCH_SIZE: dict[Balance, int] = {"queues": 32, "messages": 1}
+_BATCH_SIZE: dict[Mode, int] = {"queues": 32, "work_queue": 1}
 
 
-class PushFace(ConsumerFace):
+class BasePushConsumer(BaseConsumer):
     """The part of a push consumer that is the same for threads and asyncio: all but start and close."""
 
-    _reader: LeasedSource | PoppedSource
+    _reader: LeasedSource | WorkQueueSource
     _runner: ListenerRunner[Any]
 
     def __init__(  # noqa: PLR0913 - by name
@@ -48,7 +48,7 @@ class PushFace(ConsumerFace):
         start: Start = "earliest",
         threads: int = 8,
         batch_size: int | None = None,
-        balance: Balance = "queues",
+        mode: Mode = "queues",
         orderly: bool = False,
         client_id: str | None = None,
         options: ConsumerOptions | None = None,
@@ -57,26 +57,24 @@ class PushFace(ConsumerFace):
     ) -> None:
         check_text("group", group)  # a push consumer always has one
         chosen = with_changes(options or ConsumerOptions(), changes, type(self))
-        if balance not in get_args(Balance):
-            raise InvalidArgument(f"balance is {balance!r}: it must be one of {', '.join(get_args(Balance))}")
+        if mode not in get_args(Mode):
+            raise InvalidArgument(f"mode is {mode!r}: it must be one of {', '.join(get_args(Mode))}")
         check_count("threads", threads)
-        most = _BATCH_SIZE[balance] if batch_size is None else batch_size
+        most = _BATCH_SIZE[mode] if batch_size is None else batch_size
         check_count("batch_size", most)
         check_switch("orderly", orderly)
         calls = ListenerCalls(threads, most, orderly)
         self._in_order = orderly
-        if balance == "queues":
+        if mode == "queues":
             self._reader = LeasedSource(
                 nameserver, group, client_id=client_id, allocation=allocation, start=start, calls=calls, options=chosen
             )
         else:
             if orderly:
-                raise InvalidArgument(
-                    "messages that are delivered one by one have no order: leave out orderly or balance"
-                )
+                raise InvalidArgument("messages that are delivered one by one have no order: leave out orderly or mode")
             if allocation != "averagely":
-                raise InvalidArgument("there are no queues to divide with balance='messages': leave out allocation")
-            self._reader = PoppedSource(
+                raise InvalidArgument("there are no queues to divide with mode='work_queue': leave out allocation")
+            self._reader = WorkQueueSource(
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )
         self._runner = ListenerRunner(self._reader, threads, chosen)
@@ -89,7 +87,7 @@ class PushFace(ConsumerFace):
         return self._runner.is_ready
 
     @property
-    def error(self) -> MiniMQError | None:
+    def error(self) -> MinimqError | None:
         """The error of its latest attempt to read, such as `GroupConflict`; None if that worked. It keeps trying.
 
         After an `InternalError` it does not: it has stopped reading, and has left its group.
@@ -111,7 +109,7 @@ class PushFace(ConsumerFace):
         return ListenerAdapter(listener, self.group, replier, self._interceptors, in_order=in_order, awaited=awaited)
 
 
-class PushConsumer(PushFace):
+class PushConsumer(BasePushConsumer):
     """Calls a listener with the messages of its assigned queues.
 
     The listener returns `ConsumeResult.SUCCESS`, `RETRY_LATER` to retry the messages, or `RetryLater(indexes=[3, 5])`
@@ -129,7 +127,7 @@ class PushConsumer(PushFace):
     A call that lasts longer than `consume_timeout_s` is logged. Its thread is unavailable until the listener returns; a
     concurrent consumer retries the messages meanwhile, and ignores the late result of the listener.
 
-    With `balance="messages"` the group is a work queue, as with `SimpleConsumer`: there may be more consumers than
+    With `mode="work_queue"` the group is a work queue, as with `WorkQueueConsumer`: there may be more consumers than
     queues, a long call delays no other message, and there is no order except within each message group of a FIFO topic.
     A message stays invisible to others while its call runs, however long that is. It is acknowledged when the listener
     succeeds, and waits at its broker for a retry otherwise. The messages of a consumer that dies are redelivered to
@@ -141,8 +139,8 @@ class PushConsumer(PushFace):
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
         threads: maximum number of concurrent calls of the listener.
-        batch_size: maximum number of messages in one call; by default 32, and 1 with `balance="messages"`.
-        balance: "queues" divides queues among the members of the group, "messages" delivers messages one by one.
+        batch_size: maximum number of messages in one call; by default 32, and 1 with `mode="work_queue"`.
+        mode: "queues" divides queues among the members of the group, "work_queue" delivers messages one by one.
         orderly: preserve the order of each queue.
         client_id: unique name in the group; generated by default.
         options: consumer options; single options may be given by name instead.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.work_queues.popped import PoppedMessage
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.names import DEAD_LETTER_PREFIX, dead_letter_topic
@@ -135,7 +135,7 @@ def copy_of(message: ReceivedMessage, topic: str) -> Message:
 def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
     """Return the copy of a message for the dead letters of the group. A copy of a dead letter has the same origin."""
     why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
-    if isinstance(message, PoppedMessage):
+    if isinstance(message, WorkQueueMessage):
         why[WORK_QUEUE] = "1"
     if message.topic.startswith(DEAD_LETTER_PREFIX) and RETRY_TOPIC in message.properties:
         kept = {name: value for name, value in message.properties.items() if name not in OF_DEAD_LETTERS}

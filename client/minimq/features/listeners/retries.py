@@ -20,7 +20,7 @@ from minimq.features.listeners.redelivery import TRIES_USED_UP, copy_of, dead_le
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
-from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
 from minimq_common.outage_log import OutageLog
@@ -129,7 +129,7 @@ class RetrySender:
         if self._producer is not None:
             try:
                 self._producer.close(0.0)
-            except MiniMQError as error:
+            except MinimqError as error:
                 log.warning("consumer: copies may have been sent twice group=%s error=%s", self._group, error)
         self._thread.close(0.0)
 
@@ -154,7 +154,7 @@ class RetrySender:
                 self._send_to(topic, level or 0, failed, indices, sent)
                 if all(sent[index] for index in indices):
                     outage.worked("consumer: sends again group=%s topic=%s", self._group, topic)
-            except MiniMQError as error:
+            except MinimqError as error:
                 message = "consumer: cannot send, will try again group=%s topic=%s error=%s"
                 outage.failed(message, self._group, topic, error, cause=error, level=logging.ERROR)
 
@@ -193,10 +193,10 @@ class RetrySender:
             failed.reason,
         )
 
-    def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MiniMQError | None]:
+    def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
         if self._producer is None:
             self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
-        under_way: list[Future[SendReceipt] | MiniMQError] = []
+        under_way: list[Future[SendReceipt] | MinimqError] = []
         for item in failed:
             if item.level is None:
                 copy = dead_letter_of(item.message, self._group, item.reason, item.attempts)
@@ -204,7 +204,7 @@ class RetrySender:
                 copy = copy_of(item.message, self._retry_topic)
             try:
                 under_way.append(self._producer.send_async(copy, queue=queue))
-            except MiniMQError as error:
+            except MinimqError as error:
                 under_way.append(error)
         return [_outcome(item) for item in under_way]
 
@@ -230,10 +230,10 @@ class RetrySender:
             raise
 
 
-def _outcome(item: Future[SendReceipt] | MiniMQError) -> MiniMQError | None:
-    if isinstance(item, MiniMQError):
+def _outcome(item: Future[SendReceipt] | MinimqError) -> MinimqError | None:
+    if isinstance(item, MinimqError):
         return item
     error = item.exception()
-    if error is None or isinstance(error, MiniMQError):
+    if error is None or isinstance(error, MinimqError):
         return error
     raise error

@@ -15,7 +15,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
-from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.model import TopicRoute
 from minimq_common.outage_log import OutageLog
 from minimq_proto.v1 import attend_pb2
@@ -47,7 +47,7 @@ class Attendance:
         self.broker_name = master.broker_name
         self.address = ""
         self.is_open = False
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         self.events = 0
         self._outage = OutageLog(log)
         self._ended: asyncio.Future[None] | None = None
@@ -63,7 +63,7 @@ class Attendance:
         """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""
         return await self.master.find(limit_s)
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         """See `Master.failed`."""
         text = "client: does not attend broker=%s address=%s error=%s"
         self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
@@ -77,7 +77,7 @@ class Attendance:
         stream = self._streams.open(address, self._on_event, ended)
         try:
             await ended
-        except MiniMQError as error:
+        except MinimqError as error:
             if self.events == events:
                 raise
             self.failed(address, error)  # not raised, as the stream has worked: the backoff starts over
@@ -169,7 +169,7 @@ class AttendStreams:
     ) -> Stream[attend_pb2.AttendRequest, attend_pb2.AttendEvent]:
         """Open a stream, and identify the client. Raises `Closed`."""
 
-        def end(error: MiniMQError | None) -> None:
+        def end(error: MinimqError | None) -> None:
             if not ended.done():
                 ended.set_exception(error or Unavailable(f"{address} ended the stream"))
 

@@ -20,7 +20,7 @@ from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.features.requests.reply import Reply, encoded_reply
-from minimq_common.errors import Closed, InvalidArgument, MiniMQError
+from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO, ReplyTo, reply_to
 from minimq_common.wire.protocol_bounds import MAX_INBOXES, MAX_REPLIES
@@ -166,7 +166,7 @@ class Replier:
         self._waiters.append(done)
         self._notify_if_done()
 
-    def failed(self, broker_name: str, error: MiniMQError) -> None:
+    def failed(self, broker_name: str, error: MinimqError) -> None:
         """Log that replies cannot be sent to a broker."""
         text = "client: replies cannot be sent, will try again broker=%s error=%s"
         self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
@@ -239,7 +239,7 @@ class _ReplyQueue:
         left_s = max(reply.until for reply in replies) - time.monotonic()
         try:
             response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.warning("client: replies were not delivered broker=%s error=%s", self._broker_name, error)
             # A permanent error may concern only this topic, such as its deletion: send replies of other topics again.
             others = [] if error.retriable else [reply for reply in replies if reply.topic != master.topic]
@@ -249,7 +249,7 @@ class _ReplyQueue:
         else:
             self._answered(parts, response)
 
-    def _failed(self, _: str, error: MiniMQError) -> bool:
+    def _failed(self, _: str, error: MinimqError) -> bool:
         self._replier.failed(self._broker_name, error)
         return error.retriable
 

@@ -26,7 +26,7 @@ from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import Outcome, UserCall
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MiniMQError, RequestFailed
+from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, MinimqError, RequestFailed
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_common.wire.bound_check import check_bounds
@@ -67,12 +67,12 @@ class OpenRequest:
         home = self._home
         return home.address if home is not None and home.events == self._events else ""
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> UserCall | None:
+    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> UserCall | None:
         """Process the receipt of the message, and wait on for the reply; or fail the request."""
         self._receipt = receipt
         return self.end(None, error) if error is not None else None
 
-    def end(self, reply: Reply | None, error: MiniMQError | None) -> UserCall | None:
+    def end(self, reply: Reply | None, error: MinimqError | None) -> UserCall | None:
         """Deliver the reply or the error to the requester, unless the request has ended."""
         return self._outcome.complete(reply, error) if self._open.pop(self.id, None) is not None else None
 
@@ -280,7 +280,7 @@ class Requester:
         try:
             batch = attend_pb2.ReplyBatch.FromString(event.replies)
             check_bounds(batch)
-        except (DecodeError, MiniMQError) as error:  # anyone who has received a request may have sent it
+        except (DecodeError, MinimqError) as error:  # anyone who has received a request may have sent it
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)
             return
         for made in batch.replies:  # only the first one to each request counts

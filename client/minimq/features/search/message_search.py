@@ -18,8 +18,8 @@ from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessa
 from minimq.features.search.search_bounds import SearchBounds
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MiniMQError, NoPermission
-from minimq_common.model import AwayBroker, MessageQueue
+from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MinimqError, NoPermission
+from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.words import quoted
 from minimq_proto.v1 import find_pb2
 
@@ -120,8 +120,8 @@ class FoundMessages:
     #: In the order of their store times.
     messages: tuple[ReceivedMessage, ...]
     unread: tuple[UnreadOffsets, ...] = ()
-    #: Brokers that are away; their queues were not searched.
-    away: tuple[AwayBroker, ...] = ()
+    #: Brokers that are offline; their queues were not searched.
+    offline: tuple[OfflineBroker, ...] = ()
     #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
     #: The number of offsets that were searched.
@@ -132,7 +132,7 @@ class FoundMessages:
     @property
     def is_complete(self) -> bool:
         """True if nothing that is stored was left out."""
-        return not (self.unread or self.away or self.from_slaves or self.is_cut)
+        return not (self.unread or self.offline or self.from_slaves or self.is_cut)
 
 
 @dataclass(slots=True)
@@ -172,8 +172,8 @@ class MessageSearch:
         self._searched = 0
         self._known = 0
 
-    def run(self, queues: Iterable[MessageQueue], away: tuple[AwayBroker, ...]) -> FoundMessages:
-        """Search the queues of a topic, at all brokers at once. Raises `MiniMQError` if that is refused."""
+    def run(self, queues: Iterable[MessageQueue], offline: tuple[OfflineBroker, ...]) -> FoundMessages:
+        """Search the queues of a topic, at all brokers at once. Raises `MinimqError` if that is refused."""
         brokers: dict[str, _BrokerSearch] = {}
         for queue in queues:
             brokers.setdefault(queue.broker_name, _BrokerSearch()).ways.append(_QueueSearch(queue))
@@ -186,7 +186,7 @@ class MessageSearch:
         return FoundMessages(
             tuple(self._messages[:most]),
             tuple(self._unread),
-            away,
+            offline,
             tuple(sorted(self._from_slaves)),
             self._searched,
             is_cut=self._is_full and not self._criterion.is_one,
@@ -203,19 +203,19 @@ class MessageSearch:
         now = time.monotonic()
         asked = [(each, way) for each in brokers if each.ask_at <= now for way in each.ways[:_QUEUES_AT_ONCE]]
         for (broker, way), answer in zip(asked, self._client.wait(lambda: self._ask(asked)), strict=True):
-            if not isinstance(answer, MiniMQError):
+            if not isinstance(answer, MinimqError):
                 broker.silent_since = None
                 self._take(broker, way, answer)
             elif way in broker.ways:
                 self._failed(broker, way, answer)
 
-    async def _ask(self, asked: list[tuple[_BrokerSearch, _QueueSearch]]) -> list[find_pb2.FindResponse | MiniMQError]:
-        async def ask(way: _QueueSearch) -> find_pb2.FindResponse | MiniMQError:
+    async def _ask(self, asked: list[tuple[_BrokerSearch, _QueueSearch]]) -> list[find_pb2.FindResponse | MinimqError]:
+        async def ask(way: _QueueSearch) -> find_pb2.FindResponse | MinimqError:
             try:
                 return await self._places.call(
                     way.queue, lambda stub: stub.Find, self._request(way), self._bounds.patience_s
                 )
-            except MiniMQError as error:
+            except MinimqError as error:
                 return error
 
         return await asyncio.gather(*(ask(way) for _, way in asked))
@@ -233,7 +233,7 @@ class MessageSearch:
         request.MergeFrom(self._criterion.request)
         return request
 
-    def _failed(self, broker: _BrokerSearch, way: _QueueSearch, error: MiniMQError) -> None:
+    def _failed(self, broker: _BrokerSearch, way: _QueueSearch, error: MinimqError) -> None:
         if isinstance(error, AccessDenied | InvalidArgument | NoPermission):
             raise error
         now = time.monotonic()
@@ -242,7 +242,7 @@ class MessageSearch:
         if error.retriable and now - broker.silent_since < self._bounds.patience_s:
             broker.ask_at = now + max(error.retry_after_s, PAUSE_S)
             if error.refresh_route:
-                with suppress(MiniMQError):
+                with suppress(MinimqError):
                     self._client.routes.refresh(way.queue.topic)
             return
         for each in [way] if error.answered else list(broker.ways):

@@ -25,7 +25,7 @@ from minimq.features.search.message_search import (
 from minimq.features.search.search_bounds import MessageAddress, SearchBounds
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
-from minimq_common.model import AwayBroker
+from minimq_common.model import OfflineBroker
 from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
 from minimq_common.words import count_of
@@ -105,8 +105,8 @@ class MessageTrace:
     #: Why open transactions of a broker were not examined, by broker name.
     unread_halves: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[UnreadOffsets, ...] = ()
-    #: Brokers that are away, and may store it.
-    away: tuple[AwayBroker, ...] = ()
+    #: Brokers that are offline, and may store it.
+    offline: tuple[OfflineBroker, ...] = ()
     #: Brokers whose slave answered, which may lack the latest messages.
     from_slaves: tuple[str, ...] = ()
 
@@ -123,7 +123,7 @@ class MessageTrace:
     @property
     def is_complete(self) -> bool:
         """True if nothing that is stored was left out."""
-        return not (self.unread_halves or self.unread or self.away or self.from_slaves)
+        return not (self.unread_halves or self.unread or self.offline or self.from_slaves)
 
 
 _STATES = {
@@ -146,18 +146,18 @@ class Tracer:
         self._progress = progress
         self._unread: list[UnreadOffsets] = []
         self._unread_halves: dict[str, str] = {}
-        self._away: dict[str, AwayBroker] = {}
+        self._offline: dict[str, OfflineBroker] = {}
         self._from_slaves: set[str] = set()
 
     def trace_id(self, message_id: str, topic: str | None) -> MessageTrace:
-        """Find a message by its id, in `topic` or in all readable topics, and trace it. Raises `MiniMQError`."""
+        """Find a message by its id, in `topic` or in all readable topics, and trace it. Raises `MinimqError`."""
         criterion, message_id = by_id(message_id), message_id.lower()
         topics = [topic] if topic is not None else self._topics()
         for name in topics:
             found = self._search(name, criterion, self._bounds, is_needed=topic is not None)
             if found.messages:
                 self._unread.clear()  # found: gaps in other places do not matter
-                self._away.clear()
+                self._offline.clear()
                 self._from_slaves.clear()
                 return self.trace(found.messages[0])
         due = self._delayed(topics, criterion, recalled=False, is_needed=topic is not None)
@@ -166,7 +166,7 @@ class Tracer:
         return self._with_gaps(MessageTrace(message_id, due=due, recalled=recalled, half=half))
 
     def trace(self, message: ReceivedMessage) -> MessageTrace:
-        """Trace a message that is stored in its queue. Raises `MiniMQError`."""
+        """Trace a message that is stored in its queue. Raises `MinimqError`."""
         address = MessageAddress(message.queue, message.queue_offset)
         groups = {each.group: each for each in self._groups_at(address)}
         for name in self._all_topics():
@@ -180,12 +180,12 @@ class Tracer:
         return self._with_gaps(MessageTrace(message.message_id, message, ordered))
 
     def _with_gaps(self, trace: MessageTrace) -> MessageTrace:
-        away = tuple(self._away[name] for name in sorted(self._away))
+        offline = tuple(self._offline[name] for name in sorted(self._offline))
         return replace(
             trace,
             unread_halves={} if trace.is_known else self._unread_halves,
             unread=tuple(self._unread),
-            away=away,
+            offline=offline,
             from_slaves=tuple(sorted(self._from_slaves)),
         )
 
@@ -200,7 +200,9 @@ class Tracer:
     ) -> FoundMessages:
         try:
             route = self._masters.route(topic)
-            found = MessageSearch(self._client, criterion, bounds, self._progress).run(route.read_queues(), route.away)
+            found = MessageSearch(self._client, criterion, bounds, self._progress).run(
+                route.read_queues(), route.offline
+            )
         except (AccessDenied, TopicNotFound):
             if is_needed:
                 raise
@@ -208,9 +210,9 @@ class Tracer:
         except TopicUnavailable as error:
             if is_needed:
                 raise
-            found = FoundMessages((), away=error.away)
+            found = FoundMessages((), offline=error.offline)
         self._unread += found.unread
-        self._away.update((each.broker_name, each) for each in found.away)
+        self._offline.update((each.broker_name, each) for each in found.offline)
         self._from_slaves.update(found.from_slaves)
         return found
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from minimq.connection.at_master import with_retries
-from minimq.connection.away import describe_away
 from minimq.connection.cluster import Cluster
+from minimq.connection.offline_brokers import describe_offline
 from minimq.consuming.queue_finder import Findings, FoundQueue, QueueFinder
 from minimq.consuming.range_reader import RangeOptions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
@@ -76,9 +76,9 @@ def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | N
     for (_, broker), error in findings.failures.items():
         if wanted is None or broker in wanted:
             raise error.with_message(f"topic {topic} cannot be read as a whole: {broker}: {error.message}")
-    away = [broker for broker in findings.away.values() if wanted is None or broker.broker_name in wanted]
-    if away:
-        raise Unavailable(f"topic {topic} cannot be read as a whole: {describe_away(away, 'not read')[0]}")
+    offline = [broker for broker in findings.offline.values() if wanted is None or broker.broker_name in wanted]
+    if offline:
+        raise Unavailable(f"topic {topic} cannot be read as a whole: {describe_offline(offline, 'not read')[0]}")
     found = {queue: about for queue, about in findings.queues.items() if about.is_shown}
     if not found:
         raise TopicNotFound(f"topic {topic} does not exist: see `minimq topic list`")

@@ -17,7 +17,7 @@ from minimq.features.tables.sections import fixed_section, variable_sections
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 
 #: Most rows in one batch.
 MOST_ROWS: Final = 1 << 16
@@ -148,7 +148,7 @@ def _limit(
     longest = pc.max(characters)
     try:
         check_metadata(longest.as_py(), column)
-    except MiniMQError as error:
+    except MinimqError as error:
         text = shown(text_of(characters.index(longest).as_py()))
         raise refused(name, f"is {text} in a row and cannot be written: {error.message}") from None
 

@@ -38,13 +38,13 @@ class TransactionInput(Consumed, Protocol[M]):
 
 
 class TransactionalConsumer(Protocol[M]):
-    """A consumer whose messages a transaction can consume: a `PullConsumer` or a `SimpleConsumer`."""
+    """A consumer whose messages a transaction can consume: a `PullConsumer` or a `WorkQueueConsumer`."""
 
     def transaction_input(self) -> TransactionInput[M]:
         """Return the source of one transaction. Raises `InvalidArgument` if the consumer cannot be one."""
 
 
-class TransactionFace(Generic[M]):
+class BaseTransaction(Generic[M]):
     """The part of a producer's transaction that `minimq` and `minimq.aio` share. Not thread-safe."""
 
     #: Whether its consumer is one of `minimq.aio`.
@@ -63,7 +63,7 @@ class TransactionFace(Generic[M]):
         make = getattr(consumer, "transaction_input", None)
         name = type(consumer).__name__
         if make is None:
-            raise InvalidArgument(f"a transaction consumes from a PullConsumer or a SimpleConsumer, not from {name}")
+            raise InvalidArgument(f"a transaction consumes from a PullConsumer or a WorkQueueConsumer, not from {name}")
         if self._awaits != hasattr(type(consumer), "__aenter__"):
             given, wanted = ("minimq", "minimq.aio") if self._awaits else ("minimq.aio", "minimq")
             raise InvalidArgument(f"the consumer is a {given}.{name}: this producer takes a {wanted}.{name}")
@@ -156,7 +156,7 @@ class TransactionFace(Generic[M]):
             raise InvalidArgument("the transaction has ended: begin another one")
 
 
-class ProducerTransaction(TransactionFace[M]):
+class ProducerTransaction(BaseTransaction[M]):
     """Messages that consumers see all together, or none of them; see `Producer.transaction`. Not thread-safe.
 
     The end of its block commits it. If the block raises, it is rolled back: nothing was sent before the commit.
@@ -179,7 +179,7 @@ class ProducerTransaction(TransactionFace[M]):
             Messages of one broker, of one queue with a `PullConsumer`; an empty list if none arrived in time.
 
         Raises:
-            MiniMQError: as `PullConsumer.poll` or `SimpleConsumer.receive`.
+            MinimqError: as `PullConsumer.poll` or `WorkQueueConsumer.receive`.
         """
         source = self._begin_receiving()
         return source.took(source.receive(timeout, max_messages))

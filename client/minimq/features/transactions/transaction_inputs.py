@@ -13,9 +13,9 @@ from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.queue_decisions import Commit
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.work_queues.popped import PoppedMessage, merged, receipts_of
 from minimq.features.work_queues.settler import RETURNED, Settlement, Settler
-from minimq_common.errors import Fenced, MiniMQError
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage, merged, receipts_of
+from minimq_common.errors import Fenced, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -72,7 +72,7 @@ class PullInput:
         request = commit_request(self._group, self._client_id, [commit])
         return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
 
-    def answered(self, error: MiniMQError | None) -> None:
+    def answered(self, error: MinimqError | None) -> None:
         """Record the outcome of one attempt to end the transaction."""
         reader = self._current()
         if reader is not None and self._commit is not None:
@@ -89,7 +89,7 @@ class PullInput:
         offset = self._begin
         was_sought = self._commit is not None and self._commit.sought
         if not rolled_back and not was_sought:
-            with suppress(MiniMQError):  # a wrong offset does no harm: the broker refuses messages consumed before
+            with suppress(MinimqError):  # a wrong offset does no harm: the broker refuses messages consumed before
                 offset = max(offset, await self._starts.committed(self._group, self.queue) or 0)
         if self._current() is not None:
             self._fetcher.go_back(self.queue, offset)
@@ -100,7 +100,7 @@ class PullInput:
         return reader if reader is self._reader and reader is not None and reader.moves == self._moves else None
 
 
-class PoppedInput:
+class WorkQueueInput:
     """The messages of one `receive` in a transaction; see `TransactionInput`."""
 
     def __init__(
@@ -109,7 +109,7 @@ class PoppedInput:
         group: str,
         settler: Settler,
         receive: Callable[[float, int], Any],
-        let_go: Callable[[list[PoppedMessage]], None],
+        let_go: Callable[[list[WorkQueueMessage]], None],
     ) -> None:
         self.client = client
         self._group = group
@@ -117,9 +117,9 @@ class PoppedInput:
         self._let_go = let_go
         self.receive = receive
         self.queue: MessageQueue | None = None
-        self._messages: list[PoppedMessage] = []
+        self._messages: list[WorkQueueMessage] = []
 
-    def took(self, messages: Sequence[PoppedMessage]) -> list[PoppedMessage]:
+    def took(self, messages: Sequence[WorkQueueMessage]) -> list[WorkQueueMessage]:
         """Record received messages of one broker as the input and return them; return the rest to their brokers."""
         if messages:
             self.queue = messages[0].queue
@@ -137,7 +137,7 @@ class PoppedInput:
             settles.append(broker_pb2.PopSettle(topic=queue.topic, queue_id=queue.queue_id, epoch=epoch, spans=flat))
         return broker_pb2.AtomicProgress(group=self._group, settles=settles)
 
-    def answered(self, error: MiniMQError | None) -> None:
+    def answered(self, error: MinimqError | None) -> None:
         """Record that the messages are settled, unless there is an error."""
         if error is None:
             self._settler.in_hand.settled(receipts_of(self._messages, self._group))
@@ -152,5 +152,5 @@ class PoppedInput:
         If the transaction is stored after all, it has settled them, and nothing changes.
         """
         how = Settlement(broker_pb2.POP_OUTCOME_FREE) if rolled_back else RETURNED
-        with suppress(MiniMQError):  # otherwise redelivered after their invisible duration
+        with suppress(MinimqError):  # otherwise redelivered after their invisible duration
             await self._settler.settle(self._messages, how)

@@ -23,7 +23,7 @@ from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import (
     DeadlineExceeded,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     SendFailed,
     TopicNotFound,
     TransactionExpired,
@@ -159,7 +159,7 @@ class _Attempt:
         self._masters = masters
         self._made: Calls | None = None
         #: Why a broker gave no answer, by broker name; "" stands for the name servers.
-        self._reasons: dict[str, MiniMQError] = {}
+        self._reasons: dict[str, MinimqError] = {}
         #: Bytes that a broker still had to publish, as it last reported.
         self._left: dict[str, int] = {}
 
@@ -167,8 +167,8 @@ class _Attempt:
         """Make the next calls; return whether there was progress."""
         try:
             addresses = self._look()
-        except MiniMQError as error:
-            if not error.retriable and not isinstance(error, TopicNotFound):  # all brokers of a topic may be away
+        except MinimqError as error:
+            if not error.retriable and not isinstance(error, TopicNotFound):  # all brokers of a topic may be offline
                 raise
             self._reasons[""] = error
             return False
@@ -179,7 +179,7 @@ class _Attempt:
             return self._commit(calls.broker_names, calls.decision, addresses)
         return self._describe(calls.broker_names, addresses) and calls != before  # the same answers are no progress
 
-    def timeout_error(self, patience_s: float) -> MiniMQError:
+    def timeout_error(self, patience_s: float) -> MinimqError:
         """Return the error of a commit without progress."""
         protocol, waited = self.protocol, f"within {patience_s:g} s"
         reasons = {
@@ -222,7 +222,7 @@ class _Attempt:
             for name in names
         }
         answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
-        failures: dict[str, MiniMQError] = {}
+        failures: dict[str, MinimqError] = {}
         client = self._masters.calls
         for timeout_s, group in (
             (client.timeout_s, needed),
@@ -275,7 +275,7 @@ class _Attempt:
                 self._reasons[name] = Unavailable("no name server knows a master of it")
         return reached
 
-    def _wait_for(self, name: str, error: MiniMQError) -> None:
+    def _wait_for(self, name: str, error: MinimqError) -> None:
         if not error.retriable:
             raise error.with_message(f"transaction {self.protocol.transaction}: broker {name}: {error.message}")
         self._reasons[name] = error

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.features.work_queues.popped import OpenedBatches, Span, merged
-from minimq_common.errors import Closed, MiniMQError, Unavailable
+from minimq.features.work_queues.work_queue_message import OpenedBatches, Span, merged
+from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.wire.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
@@ -30,7 +30,7 @@ class SettleKey(NamedTuple):
 
 
 #: Called with the spans whose handles have expired, or an error.
-Answered = Callable[[Sequence[Span], MiniMQError | None], object]
+Answered = Callable[[Sequence[Span], MinimqError | None], object]
 
 
 class _Waiter(NamedTuple):
@@ -68,7 +68,7 @@ class PopStream:
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
         #: Why it has ended.
-        self.error: MiniMQError | None = None
+        self.error: MinimqError | None = None
         self.opened = OpenedBatches()
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
@@ -201,7 +201,7 @@ class PopStream:
             self._flush()
         self._answered.set()
 
-    def _taken(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+    def _taken(self, result: broker_pb2.PopResult, failure: MinimqError | None) -> None:
         topic, answer = self._takes.pop(result.id)
         if answer.done():  # the take was cancelled
             self.give_back(topic, result.popped)
@@ -210,7 +210,7 @@ class PopStream:
         else:
             answer.set_result(result.popped)
 
-    def _settled(self, result: broker_pb2.PopResult, failure: MiniMQError | None) -> None:
+    def _settled(self, result: broker_pb2.PopResult, failure: MinimqError | None) -> None:
         key, waiters = self._settling.pop(result.id)
         if failure is not None and len(waiters) > 1:
             half = len(waiters) // 2
@@ -223,7 +223,7 @@ class PopStream:
         for waiter in waiters:
             waiter.answered(_common(waiter.spans, expired) if expired else (), failure)
 
-    def _ended(self, error: MiniMQError | None) -> None:
+    def _ended(self, error: MinimqError | None) -> None:
         self.error = error or Unavailable(f"broker {self.address} ended the connection")
         self._over.set()
         self._answered.set()
@@ -242,7 +242,7 @@ class PopStream:
         self._on_end(self)
 
 
-def _ignore(expired: Sequence[Span], error: MiniMQError | None) -> None:
+def _ignore(expired: Sequence[Span], error: MinimqError | None) -> None:
     """Ignore the outcome: messages that could not be returned are redelivered after their invisible duration."""
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
-from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.takes_in_turn import TakeResult
-from minimq_common.errors import MiniMQError
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq_common.errors import MinimqError
 
 #: Prefetch what the application receives in this time: long enough for few requests, and others get the rest.
 _AHEAD_S = 0.1
@@ -25,7 +25,7 @@ _AHEAD_S = 0.1
 class _PrefetchedTake(NamedTuple):
     """Messages of one queue, which may be received until a time of the monotonic clock."""
 
-    messages: Iterator[PoppedMessage]
+    messages: Iterator[WorkQueueMessage]
     until: float
 
 
@@ -38,11 +38,11 @@ class Prefetched:
     def __len__(self) -> int:
         return sum(length_hint(part.messages) for part in [*self._parts])  # a copy: other threads may change it
 
-    def add(self, messages: Sequence[PoppedMessage], until: float) -> None:
+    def add(self, messages: Sequence[WorkQueueMessage], until: float) -> None:
         """Add messages of one queue, which may be received before `until`."""
         self._parts.append(_PrefetchedTake(iter(messages), until))
 
-    def take(self, most: int, now: float, into: list[PoppedMessage]) -> bool:
+    def take(self, most: int, now: float, into: list[WorkQueueMessage]) -> bool:
         """Move messages of one queue into an empty list; return whether there were any.
 
         The move is atomic: Ctrl-C can neither lose nor duplicate a message.
@@ -58,9 +58,9 @@ class Prefetched:
                 parts.remove(part)
         return False
 
-    def late(self, now: float) -> list[PoppedMessage]:
+    def late(self, now: float) -> list[WorkQueueMessage]:
         """Remove and return the messages whose time is over."""
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         for part in [*self._parts]:
             if part.until > now:
                 break
@@ -108,7 +108,7 @@ class Prefetch:
         connection: Connection,
         limit: int,
         take: Callable[[int], Awaitable[TakeResult]],
-        give_back: Callable[[Sequence[PoppedMessage]], None],
+        give_back: Callable[[Sequence[WorkQueueMessage]], None],
     ) -> None:
         self._connection = connection
         self._limit = self._fitting = limit
@@ -123,7 +123,7 @@ class Prefetch:
         self._is_closed = False
         self._running: asyncio.Task[None] | None = None
 
-    def receive(self, most: int, into: list[PoppedMessage]) -> bool:
+    def receive(self, most: int, into: list[WorkQueueMessage]) -> bool:
         """Move prefetched messages of one queue into an empty list; return whether there were any. On any thread."""
         now = time.monotonic()
         if self._messages.take(most, now, into):
@@ -156,7 +156,7 @@ class Prefetch:
         taken, until = TakeResult([]), time.monotonic() + PREFETCH_HOLD_S
         try:
             taken = await self._take(count)
-        except MiniMQError as error:  # a `receive` that takes for itself raises it
+        except MinimqError as error:  # a `receive` that takes for itself raises it
             log.debug("consumer: took nothing ahead reason=%s", error)
         except Exception:
             log.exception("consumer: took nothing ahead")
@@ -175,7 +175,7 @@ class Prefetch:
     def _drop_late(self) -> None:
         self._give_back(self._messages.late(time.monotonic()))
 
-    async def wait(self, most: int, until: float, into: list[PoppedMessage]) -> bool:
+    async def wait(self, most: int, until: float, into: list[WorkQueueMessage]) -> bool:
         """Do as `receive`, but wait for a prefetch in progress."""
         loop = asyncio.get_running_loop()
         while not self.receive(most, into):
@@ -188,7 +188,7 @@ class Prefetch:
                 await asyncio.wait([self._running], timeout=left_s)
         return True
 
-    async def close(self, timeout_s: float) -> list[PoppedMessage]:
+    async def close(self, timeout_s: float) -> list[WorkQueueMessage]:
         """Stop prefetching; return the messages that were not received."""
         self._is_closed = True
         if self._running is not None:

@@ -19,7 +19,15 @@ from minimq.connection.loop_thread import CLOSED, true_time
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.broker_sessions import new_run
 from minimq.features.work_queues.pop_stream import PopStream, SettleKey
-from minimq.features.work_queues.popped import ReceiptHandle, Receipts, Receivables, Span, merged, receipts_of, united
+from minimq.features.work_queues.work_queue_message import (
+    ReceiptHandle,
+    Receipts,
+    Receivables,
+    Span,
+    merged,
+    receipts_of,
+    united,
+)
 from minimq.sending.callback_thread import CallbackThread
 from minimq_common.errors import (
     Closed,
@@ -27,7 +35,7 @@ from minimq_common.errors import (
     Fenced,
     HandleExpired,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     Unavailable,
 )
 from minimq_common.model import MessageQueue
@@ -56,7 +64,7 @@ class Settlement(NamedTuple):
     duration_ms: int = 0
 
 
-#: See `SimpleConsumer.ack`.
+#: See `WorkQueueConsumer.ack`.
 DONE = Settlement(broker_pb2.POP_OUTCOME_DONE)
 #: Not processed: others get the messages at once, and no try is counted.
 RETURNED = Settlement(broker_pb2.POP_OUTCOME_RETURN)
@@ -271,7 +279,7 @@ class Settler:
         try:
             stream = await self.stream_of(queue, left_s)
             expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), until - true_time())
-        except MiniMQError as failure:
+        except MinimqError as failure:
             error = failure
         except TimeoutError:
             error = DeadlineExceeded(f"broker {queue.broker_name} gave no answer within {left_s:.1f} s")
@@ -299,7 +307,7 @@ class Settler:
     def send_acks(self) -> None:
         """Send waiting acknowledgements."""
         self._sends += 1  # first: an acknowledgement added from here on wakes the loop again
-        # Separately per broker, so that a broker that is away delays only acknowledgements of its own messages.
+        # Separately per broker, so that a broker that is offline delays only acknowledgements of its own messages.
         by_broker: dict[frozenset[str], list[_Ack]] = {}
         for _ in range(len(self._acks)):
             ack = self._acks.popleft()
@@ -311,7 +319,7 @@ class Settler:
         self._schedule_acks()
 
     def _acknowledged(self, acks: Sequence[_Ack], error: BaseException | None) -> None:
-        if len(acks) > 1 and isinstance(error, MiniMQError) and error.answered:
+        if len(acks) > 1 and isinstance(error, MinimqError) and error.answered:
             for receipts, acknowledged in acks:  # repeat one by one: the error may concern only some of them
                 self._begin(receipts, DONE, partial(resolve, acknowledged, None))
         else:
@@ -394,9 +402,9 @@ class Settler:
         now = asyncio.get_running_loop().time()
         if now >= stream.began_at + _LASTING_S:
             self._lost_at[stream.address] = now
-        away_s = now - self._lost_at.setdefault(stream.address, now)
-        if away_s < _COME_BACK_S:
-            asyncio.get_running_loop().call_later(max(PAUSE_S, away_s / 2), self._reconnect, stream)
+        offline_s = now - self._lost_at.setdefault(stream.address, now)
+        if offline_s < _COME_BACK_S:
+            asyncio.get_running_loop().call_later(max(PAUSE_S, offline_s / 2), self._reconnect, stream)
 
     def _reconnect(self, stream: PopStream) -> None:
         if self._streams.get(stream.address) is stream:  # neither replaced nor closed since
@@ -404,7 +412,7 @@ class Settler:
                 self.stream(stream.address)
 
     async def stream_of(self, queue: MessageQueue, timeout_s: float) -> PopStream:
-        """Return the stream to the master of a queue. Raises `MiniMQError`."""
+        """Return the stream to the master of a queue. Raises `MinimqError`."""
         routes, timeout_s = self._client.routes, min(timeout_s, self._client.timeout_s)
         route = routes.known(queue.topic) or await routes.find(queue.topic, timeout_s)
         address = route.master_of(queue.broker_name)

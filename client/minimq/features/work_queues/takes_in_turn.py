@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from minimq.connection.client import ClusterClient
-from minimq.features.work_queues.popped import PoppedMessage
-from minimq_common.errors import MiniMQError, TopicNotFound, Unavailable
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import Permission
 
 #: A slow broker is asked last for this long; also the maximum time to wait for one broker alone.
@@ -19,7 +19,7 @@ _SLOW_S = 2.0
 QUICK_S = 0.25
 #: Minimum timeout of a route lookup, even in a shorter `receive`: the first one opens connections.
 LOOK_UP_S = 2.0
-#: While a broker is away, maximum time of one wait at the other brokers.
+#: While a broker is offline, maximum time of one wait at the other brokers.
 _LOOK_S = 2.0
 
 
@@ -43,7 +43,7 @@ class TakeRequest(NamedTuple):
 class TakeResult:
     """The result of a take."""
 
-    messages: list[PoppedMessage]
+    messages: list[WorkQueueMessage]
     count: int = 0
     #: The broker has more messages that may be taken now.
     has_more: bool = False
@@ -56,7 +56,7 @@ class TakesInTurn:
         self,
         client: ClusterClient,
         take: Callable[[PopPlace, TakeRequest, float], Coroutine[Any, Any, TakeResult]],
-        give_back: Callable[[Sequence[PoppedMessage]], None],
+        give_back: Callable[[Sequence[WorkQueueMessage]], None],
         run: Callable[[Coroutine[Any, Any, TakeResult]], asyncio.Task[TakeResult]],
     ) -> None:
         self._client = client
@@ -96,14 +96,14 @@ class TakesInTurn:
         if took_s < QUICK_S:
             self._patience_s.pop(place.address, None)
 
-    def _refused(self, topic: str, error: MiniMQError) -> None:
+    def _refused(self, topic: str, error: MinimqError) -> None:
         self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
 
     def refused_s(self, topic: str) -> float:
         """Return for how many seconds a topic is still refused; at most 0 if it may be asked for."""
         return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
 
-    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MiniMQError | None]:
+    async def find(self, topics: Collection[str], until: float) -> tuple[list[PopPlace], MinimqError | None]:
         """Return the places of topics, and the error if some may be missing. Raises permanent errors."""
         found, failure = list[PopPlace](), None
         routes = self._client.connection.routes
@@ -113,7 +113,7 @@ class TakesInTurn:
                 left_s = min(max(until - asyncio.get_running_loop().time(), LOOK_UP_S), self._client.timeout_s)
                 try:
                     route = await routes.route(topic, left_s)
-                except MiniMQError as error:
+                except MinimqError as error:
                     if not error.retriable:
                         self._refused(topic, error)
                         raise
@@ -134,14 +134,14 @@ class TakesInTurn:
 
     async def first(
         self, topics: Collection[str], wanted: TakeRequest, until: float
-    ) -> tuple[TakeResult, MiniMQError | None]:
+    ) -> tuple[TakeResult, MinimqError | None]:
         """Return messages from the first broker that has some, and the error that may be why there are none."""
         places, failure = await self.find(topics, until)
         loop = asyncio.get_running_loop()
         if len(places) == 1:
             try:
                 return await self._take(places[0], wanted, until - loop.time()), None
-            except MiniMQError as error:
+            except MinimqError as error:
                 return TakeResult([]), self._tolerated(places[0], error)
         taken = TakeResult([])
         answered = False
@@ -153,7 +153,7 @@ class TakesInTurn:
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
                 self.answered(place, loop.time() - began)
-            except MiniMQError as error:
+            except MinimqError as error:
                 failure = self._tolerated(place, error)
             except TimeoutError:  # below, all brokers are asked at once
                 if place.address not in silent:
@@ -169,7 +169,7 @@ class TakesInTurn:
 
     async def _first_of_all(
         self, places: Sequence[PopPlace], wanted: TakeRequest, until: float
-    ) -> tuple[TakeResult, MiniMQError | None]:
+    ) -> tuple[TakeResult, MinimqError | None]:
         """Wait at all brokers at once, for the first messages; those of a second broker are returned to it.
 
         Once a broker has answered, it does not wait for hanging ones beyond `until`. Also ends when a broker has
@@ -179,7 +179,7 @@ class TakesInTurn:
         wait_s = max(0.0, until - loop.time())
         tasks = {self._run(self._take(place, wanted, wait_s)): place for place in places}
         found = TakeResult([])
-        failure: MiniMQError | None = None
+        failure: MinimqError | None = None
         answered = has_come = False
         pending: set[asyncio.Task[TakeResult]] = set(tasks)
         try:
@@ -190,7 +190,7 @@ class TakesInTurn:
                     break
                 for task in done:
                     error = task.exception()
-                    if isinstance(error, MiniMQError):
+                    if isinstance(error, MinimqError):
                         failure = self._tolerated(tasks[task], error)
                     elif not found.messages:
                         found, answered = task.result(), True
@@ -205,7 +205,7 @@ class TakesInTurn:
                     self._give_back(task.result().messages)
         return found, failure
 
-    def _tolerated(self, place: PopPlace, error: MiniMQError) -> MiniMQError:
+    def _tolerated(self, place: PopPlace, error: MinimqError) -> MinimqError:
         if error.refresh_route:
             self._client.connection.routes.refresh_soon(place.topic)
         if not (error.retriable or isinstance(error, TopicNotFound)):

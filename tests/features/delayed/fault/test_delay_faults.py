@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import Admin, LocalCluster, Message, MiniMQError, Producer
+from minimq import Admin, LocalCluster, Message, MinimqError, Producer
 from support.chance import SEED, rounds
 from support.delay_world import DelayWorld
 from support.reading import check_brokers, read_all
@@ -66,7 +66,7 @@ def test_each_message_is_recalled_or_comes_once_over_fail_overs(tmp_path: Path) 
         wait_caught_up(cluster)
 
 
-def test_what_was_due_while_the_broker_was_away_comes_when_it_is_back(tmp_path: Path) -> None:
+def test_what_was_due_while_the_broker_was_offline_comes_when_it_is_back(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:
@@ -115,5 +115,5 @@ def test_a_crowd_that_is_due_at_once_comes_once_when_the_broker_dies_in_the_midd
 def stored(admin: Admin) -> int:
     try:
         return admin.describe_topic("t").messages
-    except MiniMQError:  # the broker is away
+    except MinimqError:  # the broker is offline
         return 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from minimq import COMMIT, ROLLBACK, UNKNOWN, Admin, LocalCluster, Message, TransactionalProducer, TransactionResolution
+from minimq import Admin, LocalCluster, Message, TransactionalProducer, TransactionResolution
 from minimq.errors import TransactionEnded
 from minimq.local.server_process import BrokerProcess
 from support import half_seller
@@ -152,7 +152,9 @@ def attending(broker: BrokerProcess) -> float:
 
 def leave_open(cluster: LocalCluster, count: int) -> dict[int, bytes]:
     """Begin transactions whose producer vanishes; return their numbers, with their messages."""
-    with TransactionalProducer(cluster.nameserver, group=GROUP, check=lambda _: UNKNOWN) as producer:
+    with TransactionalProducer(
+        cluster.nameserver, group=GROUP, check=lambda _: TransactionResolution.UNKNOWN
+    ) as producer:
         left = {}
         for at in range(count):
             block = producer.transaction()
@@ -168,9 +170,9 @@ def outcomes(cluster: LocalCluster, numbers: dict[int, bytes]) -> dict[bytes, Tr
     with Admin(cluster.nameserver) as admin:
         for number, body in numbers.items():
             try:
-                found[body] = admin.end_transaction(GROUP, number, COMMIT)
+                found[body] = admin.end_transaction(GROUP, number, TransactionResolution.COMMIT)
             except TransactionEnded:
-                found[body] = admin.end_transaction(GROUP, number, ROLLBACK)
+                found[body] = admin.end_transaction(GROUP, number, TransactionResolution.ROLLBACK)
     return found
 
 
@@ -178,14 +180,17 @@ def outcomes(cluster: LocalCluster, numbers: dict[int, bytes]) -> dict[bytes, Tr
 @pytest.mark.parametrize("is_killed", [False, True], ids=["all run", "the master is killed"])
 def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) -> None:
     """One outcome everywhere, and forever."""
-    asked: dict[TransactionResolution, list[bytes]] = {COMMIT: [], ROLLBACK: []}
+    asked: dict[TransactionResolution, list[bytes]] = {
+        TransactionResolution.COMMIT: [],
+        TransactionResolution.ROLLBACK: [],
+    }
     options = {**SYNCHRONOUS, "metrics": "127.0.0.1:0", "log_format": "json"}
     lease_s = LEASE_S if is_killed else 15.0  # nobody shall lose it before the end
     with replicas(tmp_path / "cluster", lease_s=lease_s, **options) as cluster, Admin(cluster.nameserver) as admin:
         wait_in_sync(cluster, *cluster.brokers)
         one, other = (
             TransactionalProducer(cluster.nameserver, group=GROUP, check=answering(answer, asked[answer]))
-            for answer in (COMMIT, ROLLBACK)
+            for answer in (TransactionResolution.COMMIT, TransactionResolution.ROLLBACK)
         )
         with one, other:
             master = wait_for_master(cluster)
@@ -199,7 +204,7 @@ def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) ->
             wait_until(lambda: admin.list_transactions(GROUP).count == 0, PATIENCE_S)
         ended = outcomes(cluster, numbers)
         stored = sorted(message.body for message in read_all(cluster.nameserver, "t"))
-        assert stored == sorted(body for body, outcome in ended.items() if outcome is COMMIT)
+        assert stored == sorted(body for body, outcome in ended.items() if outcome is TransactionResolution.COMMIT)
         assert all(asked.values())  # both were, and both have had their way with some
         wait_in_sync(cluster, *cluster.brokers)
         fail_over(cluster)

@@ -16,7 +16,7 @@ import pytest
 
 import support
 from minimq import Admin, LocalCluster, Message, Producer, ReceivedMessage, Reply
-from minimq.errors import DeadlineExceeded, MiniMQError, SendFailed, TopicUnavailable, Unavailable
+from minimq.errors import DeadlineExceeded, MinimqError, SendFailed, TopicUnavailable, Unavailable
 from support.chance import SEED, rounds
 from support.process import process
 from support.replicas import find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
@@ -89,7 +89,7 @@ class Asking:
                 self.ends["answered"] += 1
             except (DeadlineExceeded, SendFailed, TopicUnavailable, Unavailable) as error:
                 self.ends[type(error).__name__] += 1
-            except MiniMQError as error:
+            except MinimqError as error:
                 self.wrong.append(error)
             self.longest_s = max(self.longest_s, time.monotonic() - began)
 
@@ -125,7 +125,7 @@ def test_a_requester_that_is_killed_is_forgotten_and_others_are_answered(produce
 
 
 @pytest.mark.parametrize("fault", ["kill", "pause", "restart"])
-def test_requests_are_answered_again_after_the_broker_was_away(tmp_path: Path, fault: str) -> None:
+def test_requests_are_answered_again_after_the_broker_was_offline(tmp_path: Path, fault: str) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path) as own:
         with Admin(own.nameserver) as admin:
             admin.create_topic("t")
@@ -151,7 +151,7 @@ def test_requests_are_answered_again_after_the_broker_was_away(tmp_path: Path, f
         assert not asking.wrong
 
 
-def test_requests_go_on_over_another_broker_while_that_of_the_inbox_is_away(tmp_path: Path) -> None:
+def test_requests_go_on_over_another_broker_while_that_of_the_inbox_is_offline(tmp_path: Path) -> None:
     with LocalCluster(brokers=2, data_dir=tmp_path) as own:
         with Admin(own.nameserver) as admin:
             admin.create_topic("t")

@@ -11,7 +11,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.admin.descriptions import BrokerReport
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
 from support.reading import check_brokers
 from support.waiting import wait_until
@@ -44,7 +44,7 @@ class Sender:
             while not self._stop.is_set():
                 try:
                     self.offsets.append(producer.send(Message("t", bytes(8000)), queue=self.queue).queue_offset)
-                except MiniMQError:
+                except MinimqError:
                     continue
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from minimq import Admin, LocalCluster
 from minimq.local.server_process import BrokerProcess
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
 from support.raw_transactions import RawTransactions, decision
 from support.reading import check_brokers, read_all
@@ -47,7 +47,7 @@ def kill_within_commit(broker: BrokerProcess, number: int, chance: random.Random
         broker.kill()
         try:
             answer()
-        except MiniMQError:
+        except MinimqError:
             return
 
 

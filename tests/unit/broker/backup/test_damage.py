@@ -30,7 +30,7 @@ from minimq_common.errors import (
     CorruptEntry,
     DataDirectoryInUse,
     DataDirectoryVersion,
-    MiniMQError,
+    MinimqError,
     StoreError,
 )
 from minimq_common.files.sealed_rows import seal
@@ -296,5 +296,5 @@ def test_inspecting_what_is_damaged_is_a_named_error(filled: Path) -> None:
     shown = command("inspect", filled)
     assert shown.exit_code == 1
     assert shown.stderr.startswith("error: ")
-    with contextlib.suppress(MiniMQError):
+    with contextlib.suppress(MinimqError):
         check_directory(filled)

@@ -10,7 +10,7 @@ import pytest
 
 from minimq_broker.calls import pieces as pieces_module
 from minimq_broker.calls.pieces import IncompleteRequests
-from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, MiniMQError, SystemBusy
+from minimq_common.errors import DeadlineExceeded, InvalidArgument, MessageTooLarge, MinimqError, SystemBusy
 from minimq_proto.v1.broker_pb2 import AppendRequest
 from support.cases import for_each
 from support.on_loop import on_loop
@@ -56,7 +56,7 @@ def test_pieces_make_the_request_and_each_is_acknowledged() -> None:
         (pieces(5000, 5000, encoded=b"\xff" * 10_000), InvalidArgument),
     ],
 )
-def test_a_wrong_piece_ends_the_stream(received: Sequence[object], error: type[MiniMQError]) -> None:
+def test_a_wrong_piece_ends_the_stream(received: Sequence[object], error: type[MinimqError]) -> None:
     incomplete = IncompleteRequests(11_000)
     with pytest.raises(error):
         asyncio.run(whole(incomplete, received, []))

@@ -20,7 +20,7 @@ from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_common.batch import header as batch
-from minimq_common.errors import CorruptEntry, MiniMQError, NotMaster, SystemBusy
+from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.stores import PATIENCE_S, QUIET, make_batch
@@ -131,7 +131,7 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
         held.set()
         go_on.wait(PATIENCE_S)
 
-    def refusal(*, to_sender: bool) -> MiniMQError | None:
+    def refusal(*, to_sender: bool) -> MinimqError | None:
         return NotMaster("another one leads")
 
     async def test(engine: Engine) -> None:

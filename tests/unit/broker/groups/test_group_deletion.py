@@ -31,12 +31,12 @@ AGREEMENT = GroupConfig((("t", ""),), "averagely")
 class Groups:
     """The deletion of the groups of a master, at a time that is set by hand."""
 
-    def __init__(self, engine: Engine, away_s: float = 0.0) -> None:
+    def __init__(self, engine: Engine, offline_s: float = 0.0) -> None:
         self.engine = engine
         self.later_ms = 0
         self.expiry = GroupExpiry(IDLE_MS)
         self.sessions = SessionService(engine, BrokerOptions(), "broker-a")
-        self.deletion = GroupDeletion(engine, self.sessions, self.expiry, away_s, lambda: now_ms() + self.later_ms)
+        self.deletion = GroupDeletion(engine, self.sessions, self.expiry, offline_s, lambda: now_ms() + self.later_ms)
 
     async def look(self, later_ms: int) -> set[str]:
         """Let it look after a while, and return the groups that are left."""
@@ -107,10 +107,10 @@ def test_a_group_whose_members_did_not_come_back_after_a_start_is_idle_from_then
     async def test(engine: Engine, queue: QueueKey) -> None:
         await commit(engine, "g", queue, 1)
         await engine.writes.record(lambda _: GroupAgreed("g", AGREEMENT))  # the broker ended while there were members
-        assert await Groups(engine, away_s=3600).look(IDLE_MS * 100) == {"g"}
+        assert await Groups(engine, offline_s=3600).look(IDLE_MS * 100) == {"g"}
         assert "g" in engine.state.agreements
         before = engine.state.used["g"]
-        groups = Groups(engine, away_s=0)
+        groups = Groups(engine, offline_s=0)
         assert await groups.look(IDLE_MS * 100) == {"g"}  # their time begins now
         assert "g" not in engine.state.agreements
         assert engine.state.used["g"] >= before

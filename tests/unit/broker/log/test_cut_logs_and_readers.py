@@ -12,7 +12,7 @@ from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.groups.offsets import OffsetService
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
-from minimq_common.errors import MiniMQError, NotMaster, OffsetOutOfRange
+from minimq_common.errors import MinimqError, NotMaster, OffsetOutOfRange
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import make_batch
@@ -23,7 +23,7 @@ async def lead(engine: Engine, term: int) -> None:
     engine.begin(term)
 
 
-async def append(engine: Engine, messages: int) -> MiniMQError | None:
+async def append(engine: Engine, messages: int) -> MinimqError | None:
     data = make_batch([b"x"] * messages)
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), done=answer.put_nowait))
@@ -82,7 +82,7 @@ def test_what_was_written_by_a_master_whose_time_is_over_is_not_acknowledged(tmp
         await lead(engine, 1)
         queue = await make_topic(engine, 1)
 
-        def refusal(*, to_sender: bool) -> MiniMQError | None:
+        def refusal(*, to_sender: bool) -> MinimqError | None:
             return NotMaster("the lease is over") if to_sender and engine.state.end(queue).offset > 1 else None
 
         engine.writes.refusal = refusal  # while it is accepted nothing speaks against it

@@ -24,7 +24,7 @@ from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.lmdb_file import DamagedFile
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CorruptEntry, MiniMQError, StoreError
+from minimq_common.errors import CorruptEntry, MinimqError, StoreError
 from minimq_common.replicas.election import found
 from minimq_nameserver.controller.decisions import DecisionFile
 from support.chance import SEED
@@ -399,12 +399,12 @@ def _outcome(path: Path) -> str:
 def _read_all(path: Path) -> int:
     try:
         findings = check_directory(path).findings
-    except MiniMQError:
+    except MinimqError:
         findings = ["named"]
     stores = Stores(path.parent)
     try:
         store = stores.open(path.name, segment_bytes=96 << 10)
-    except MiniMQError:
+    except MinimqError:
         return 1
     seen: list[list[str]] = []
     is_named = False
@@ -416,7 +416,7 @@ def _read_all(path: Path) -> int:
                 [stored] = store.read("t", queue, offset, 1)
                 seen[-1] += [body.split(b"-")[0].decode() for body in RecordBatch(stored.data).bodies()]
                 offset = stored.base_offset + stored.count
-            except MiniMQError:
+            except MinimqError:
                 is_named = True
                 offset += 1
     offsets = told_offsets(store)

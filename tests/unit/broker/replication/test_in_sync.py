@@ -120,7 +120,7 @@ def test_a_member_that_has_lost_what_is_confirmed_leaves_at_once() -> None:
     assert in_sync.wanted(0.0) == {0}
 
 
-def test_a_member_of_an_asynchronous_master_that_was_away_for_a_moment_has_its_time_to_catch_up() -> None:
+def test_a_member_of_an_asynchronous_master_that_was_offline_for_a_moment_has_its_time_to_catch_up() -> None:
     in_sync = leading(1, sync=False)
     in_sync.attach(1, 1000, 0.0)
     in_sync.told(1, 1000, 10.0)

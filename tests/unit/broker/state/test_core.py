@@ -140,8 +140,8 @@ def test_when_an_idle_group_expires() -> None:
     state.apply(OffsetsCommitted("g", ()), 1, 1_000)
     assert week.expires_ms(state, "g", has_members=False) == 1_000 + 7 * day_ms
     assert week.expires_ms(state, "g", has_members=True) is None
-    long_away = GroupExpiry(7 * day_ms, since_ms=30 * day_ms)  # nobody could use a group meanwhile
-    assert long_away.expires_ms(state, "g", has_members=False) == 30 * day_ms + long_away.notice_ms
+    long_offline = GroupExpiry(7 * day_ms, since_ms=30 * day_ms)  # nobody could use a group meanwhile
+    assert long_offline.expires_ms(state, "g", has_members=False) == 30 * day_ms + long_offline.notice_ms
     assert GroupExpiry().expires_ms(state, "g", has_members=False) is None
     state.apply(GroupAgreed("g", GroupConfig((), "averagely")), 2, 2_000)
     assert week.expires_ms(state, "g", has_members=False) is None  # it had members before this start

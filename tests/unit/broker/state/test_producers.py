@@ -18,7 +18,7 @@ from minimq_broker.state.producers import MAX_BATCHES, PendingBatches, Place, Pr
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.batch import header as batch
-from minimq_common.errors import MiniMQError, StaleSequence
+from minimq_common.errors import MinimqError, StaleSequence
 from support.stores import numbered_batch
 
 
@@ -321,7 +321,7 @@ class AppendMachine(RuleBasedStateMachine):
         for job in jobs:
             try:
                 group.add_batch(job)
-            except MiniMQError as error:
+            except MinimqError as error:
                 job.error = error
         assert all(job.status is AppendStatus.ALREADY_STORED for job in group.early)
         if fails:

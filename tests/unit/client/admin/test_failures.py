@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from minimq.admin.masters import merge_failures, raise_failures
-from minimq_common.errors import InvalidArgument, MiniMQError, NotDrained, SystemBusy, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, SystemBusy, Unavailable
 from support.cases import for_each
 
 BUSY = SystemBusy("the disk is slow", retry_after_s=0.5)
@@ -26,7 +26,7 @@ WRONG = InvalidArgument("1 to 1024")
         ),
     ],
 )
-def test_what_lasts_comes_first(failures: dict[str, MiniMQError], kind: type, text: str, retry_after_s: float) -> None:
+def test_what_lasts_comes_first(failures: dict[str, MinimqError], kind: type, text: str, retry_after_s: float) -> None:
     merged = merge_failures(failures)
     assert type(merged) is kind
     assert merged.message.startswith(text)
@@ -44,8 +44,8 @@ def test_what_lasts_comes_first(failures: dict[str, MiniMQError], kind: type, te
         ),
     ],
 )
-def test_one_text_says_which_brokers_failed_and_why(failures: dict[str, MiniMQError], text: str) -> None:
-    with pytest.raises(MiniMQError) as raised:
+def test_one_text_says_which_brokers_failed_and_why(failures: dict[str, MinimqError], text: str) -> None:
+    with pytest.raises(MinimqError) as raised:
         raise_failures("not done", failures, {"a": "h:1", "b": "h:2"}, "repeat")
     assert raised.value.message.startswith(text)
     assert raised.value.retry_after_s > 0

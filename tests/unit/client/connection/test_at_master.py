@@ -9,34 +9,34 @@ from collections.abc import Callable
 import pytest
 
 from minimq.connection.at_master import at_master
-from minimq_common.errors import DeadlineExceeded, Fenced, MiniMQError, NotMaster, StoreFull, TopicNotFound, Unavailable
+from minimq_common.errors import DeadlineExceeded, Fenced, MinimqError, NotMaster, StoreFull, TopicNotFound, Unavailable
 
 
 class Broker:
     """A broker that has another address for each try, and what its masters answer, one after the other."""
 
-    def __init__(self, *answers: MiniMQError | str | None) -> None:
+    def __init__(self, *answers: MinimqError | str | None) -> None:
         self.answers = [*answers]
         self.asked: list[str] = []
-        self.failures: list[tuple[str, type[MiniMQError]]] = []
+        self.failures: list[tuple[str, type[MinimqError]]] = []
 
     async def find(self, _: float) -> str:
         self.asked.append(f"host-{len(self.asked)}")
         return self.asked[-1]
 
-    def failed(self, address: str, error: MiniMQError) -> None:
+    def failed(self, address: str, error: MinimqError) -> None:
         self.failures.append((address, type(error)))
 
     async def attempt(self, _: str, limit_s: float) -> str:
         answer = self.answers.pop(0)
         if answer is None:
             await asyncio.wait_for(asyncio.Event().wait(), limit_s)
-        if isinstance(answer, MiniMQError):
+        if isinstance(answer, MinimqError):
             raise answer
         assert answer is not None
         return answer
 
-    def run(self, timeout_s: float = 5.0, again: Callable[[str, MiniMQError], bool] | None = None) -> str:
+    def run(self, timeout_s: float = 5.0, again: Callable[[str, MinimqError], bool] | None = None) -> str:
         return asyncio.run(at_master(self, self.attempt, timeout_s, again=again))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.connection.away import ClusterView, merge
+from minimq.connection.offline_brokers import ClusterView, merge
 from minimq_common.model import BrokerData
 
 

@@ -11,14 +11,14 @@ from minimq.admin.masters import raise_failures
 from minimq.connection.at_master import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch_pause_s, try_timeout_s
 from minimq_common import errors
-from minimq_common.errors import MiniMQError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.model import AwayBroker
+from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.model import OfflineBroker
 from support.cases import for_each
 
-AWAY = Unavailable("nothing listens there")
+OFFLINE = Unavailable("nothing listens there")
 
 
-def pauses(patience_s: float, error: MiniMQError) -> list[float]:
+def pauses(patience_s: float, error: MinimqError) -> list[float]:
     """Return the waits between tries that all fail at once."""
     now, found = 100.0, list[float]()
     schedule = RetrySchedule(patience_s, now)
@@ -29,8 +29,10 @@ def pauses(patience_s: float, error: MiniMQError) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("error", [AWAY, TopicUnavailable("no broker"), SystemBusy("just started", retry_after_s=0.0)])
-def test_the_last_try_is_at_the_end_of_the_time(error: MiniMQError) -> None:
+@pytest.mark.parametrize(
+    "error", [OFFLINE, TopicUnavailable("no broker"), SystemBusy("just started", retry_after_s=0.0)]
+)
+def test_the_last_try_is_at_the_end_of_the_time(error: MinimqError) -> None:
     found = pauses(2.0, error)
     assert sum(found) == pytest.approx(2.0)
     assert found[0] <= 0.1
@@ -42,7 +44,7 @@ def test_what_does_not_go_away_is_not_tried_again() -> None:
 
 
 def test_without_patience_there_is_one_try() -> None:
-    assert pauses(0.0, AWAY) == []
+    assert pauses(0.0, OFFLINE) == []
 
 
 def test_a_server_is_given_the_time_that_it_asks_for() -> None:
@@ -50,14 +52,14 @@ def test_a_server_is_given_the_time_that_it_asks_for() -> None:
 
 
 def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() -> None:
-    away = AwayBroker("c", "broker-a", {}, datetime(2026, 1, 1, tzinfo=UTC), stopped=True, queues=4)
+    offline = OfflineBroker("c", "broker-a", {}, datetime(2026, 1, 1, tzinfo=UTC), stopped=True, queues=4)
     schedule = RetrySchedule(0.0, 100.0, "readTimeout")
     with pytest.raises(TopicUnavailable) as caught:
-        schedule.pause_s(TopicUnavailable("all are away", retry_after_s=2.0, away=[away]), 100.0)
-    assert caught.value.message == "all are away (waited 0 s, as readTimeout says)"
-    assert (caught.value.away, caught.value.retry_after_s) == ((away,), 2.0)
-    assert after_waiting(AWAY, 1.5).message == "nothing listens there (waited 1.5 s)"
-    assert AWAY.message == "nothing listens there"
+        schedule.pause_s(TopicUnavailable("all are offline", retry_after_s=2.0, offline=[offline]), 100.0)
+    assert caught.value.message == "all are offline (waited 0 s, as readTimeout says)"
+    assert (caught.value.offline, caught.value.retry_after_s) == ((offline,), 2.0)
+    assert after_waiting(OFFLINE, 1.5).message == "nothing listens there (waited 1.5 s)"
+    assert OFFLINE.message == "nothing listens there"
     told = after_waiting(Unavailable("the broker has told (waited 3 s)"), 1.5)
     assert str(told) == told.message == "the broker has told (waited 3 s) (waited 1.5 s)", "its words are its own"
     assert told.with_message("else").message == "else"
@@ -65,7 +67,7 @@ def test_the_error_at_the_end_says_how_long_it_took_and_carries_what_it_did() ->
 
 def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took() -> None:
     def inner(_: float) -> None:
-        raise after_waiting(AWAY, 1.5)
+        raise after_waiting(OFFLINE, 1.5)
 
     with pytest.raises(Unavailable, match=r"^nothing listens there \(waited 0 s, as readTimeout says\)$") as caught:
         with_retries(inner, 0.0, option="readTimeout")
@@ -73,7 +75,7 @@ def test_the_error_of_a_wait_within_another_one_says_how_long_the_other_one_took
 
 
 def test_one_error_for_many_brokers_tells_only_the_longest_wait() -> None:
-    failures = {"a": after_waiting(AWAY, 1.5), "b": after_waiting(AWAY, 1.5)}
+    failures = {"a": after_waiting(OFFLINE, 1.5), "b": after_waiting(OFFLINE, 1.5)}
     with pytest.raises(Unavailable) as caught:
         raise_failures("topic t was not made", failures, {"a": "h:1", "b": "h:2", "c": "h:3"}, "try again")
     said = "topic t was not made on 2 of 3 brokers: a (h:1), b (h:2): nothing listens there; try again"
@@ -85,9 +87,9 @@ def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
     schedule = RetrySchedule(1.0, 100.0)
     schedule.pause_s(SystemBusy("just started"), 100.0)
     with pytest.raises(SystemBusy, match="just started"):
-        schedule.pause_s(AWAY, 101.0)
+        schedule.pause_s(OFFLINE, 101.0)
     with pytest.raises(Unavailable, match="nothing listens there"):
-        schedule.pause_s(AWAY, 102.0)
+        schedule.pause_s(OFFLINE, 102.0)
 
 
 @for_each(
@@ -114,7 +116,7 @@ def test_a_try_gets_its_share_of_the_time_left(left: float, tries: int, expected
 #: For each error: its marks (retriable, refresh_route, avoid_broker), and whether a free batch is tried again, and one
 #: that is bound to its queue.
 TABLE = {
-    "MiniMQError": ("- - -", "gives up", "gives up"),
+    "MinimqError": ("- - -", "gives up", "gives up"),
     "UsageError": ("- - -", "gives up", "gives up"),
     "InvalidArgument": ("- - -", "gives up", "gives up"),
     "MessageTooLarge": ("- - -", "gives up", "gives up"),
@@ -190,7 +192,7 @@ def test_whether_a_batch_is_tried_again_after_an_error(name: str, elsewhere: boo
 @for_each(("tries", "expected"), [(0, 0.1), (1, 0.0), (2, 0.1), (3, 0.3), (4, 1.0), (5, 1.0), (50, 1.0)])
 @for_each("bound", [False, True])
 def test_the_waits_of_a_batch_get_longer(tries: int, expected: float, bound: bool) -> None:
-    assert batch_pause_s(AWAY, tries, bound=bound, elsewhere=True) == expected
+    assert batch_pause_s(OFFLINE, tries, bound=bound, elsewhere=True) == expected
 
 
 @for_each(

@@ -11,7 +11,7 @@ from minimq.consuming.commits import Commits
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit, FetchOptions
 from minimq.consuming.queue_reader import QueueReader
-from minimq_common.errors import MiniMQError
+from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue
 
 QUEUE = MessageQueue("t", "broker-a", 0)
@@ -24,7 +24,7 @@ class Store:
     def __init__(self) -> None:
         self.calls: list[dict[MessageQueue, int]] = []
 
-    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MiniMQError]:
+    async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         if commits:
             self.calls.append({commit.queue: commit.offset for commit in commits})
         return {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minimq.consuming.assignment import AWAY_TIMEOUT_S, EVER_MS, InitialOffsets
+from minimq.consuming.assignment import EVER_MS, OFFLINE_TIMEOUT_S, InitialOffsets
 
 CARRIERS = {"t": {"broker-a", "broker-b"}}
 
@@ -28,13 +28,13 @@ def test_one_broker_on_which_the_group_has_begun_is_enough() -> None:
     assert begun.ago_ms("t", 100.0) == 20_000
 
 
-def test_a_broker_that_is_away_is_waited_for_and_then_nothing_is_passed_over() -> None:
+def test_a_broker_that_is_offline_is_waited_for_and_then_nothing_is_passed_over() -> None:
     begun = InitialOffsets()
     begun.reported("broker-a", {})
     assert begun.undecided(CARRIERS, 100.0) == {"t"}
-    assert begun.undecided(CARRIERS, 99.9 + AWAY_TIMEOUT_S) == {"t"}
-    assert begun.undecided(CARRIERS, 100.0 + AWAY_TIMEOUT_S) == set()
-    assert begun.ago_ms("t", 100.0 + AWAY_TIMEOUT_S) == EVER_MS
+    assert begun.undecided(CARRIERS, 99.9 + OFFLINE_TIMEOUT_S) == {"t"}
+    assert begun.undecided(CARRIERS, 100.0 + OFFLINE_TIMEOUT_S) == set()
+    assert begun.ago_ms("t", 100.0 + OFFLINE_TIMEOUT_S) == EVER_MS
     begun.began("t", 104.0)  # here; where else it has to begin it begins by then
     assert begun.ago_ms("t", 105.0) == 1000
 
@@ -43,10 +43,10 @@ def test_a_broker_that_comes_in_time_decides_with_the_others() -> None:
     begun = InitialOffsets()
     begun.reported("broker-a", {})
     begun.undecided(CARRIERS, 100.0)
-    begun.undecided(CARRIERS, 100.0 + AWAY_TIMEOUT_S)
+    begun.undecided(CARRIERS, 100.0 + OFFLINE_TIMEOUT_S)
     begun.reported("broker-b", {})
-    assert begun.undecided(CARRIERS, 101.0 + AWAY_TIMEOUT_S) == set()
-    assert begun.ago_ms("t", 101.0 + AWAY_TIMEOUT_S) is None
+    assert begun.undecided(CARRIERS, 101.0 + OFFLINE_TIMEOUT_S) == set()
+    assert begun.ago_ms("t", 101.0 + OFFLINE_TIMEOUT_S) is None
 
 
 def test_the_time_of_a_broker_is_as_it_said_or_earlier() -> None:

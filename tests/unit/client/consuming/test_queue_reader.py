@@ -17,7 +17,7 @@ from minimq.consuming.received import EncodedBatch, ReceivedMessage
 from minimq_common.errors import (
     CorruptBatch,
     Fenced,
-    MiniMQError,
+    MinimqError,
     OffsetOutOfRange,
     QueueNotFound,
     TopicNotFound,
@@ -76,7 +76,7 @@ def offsets(reader: QueueReader, max_messages: int = 100) -> list[int]:
     return [message.queue_offset for message in take(reader, max_messages, 0.0)]
 
 
-def refused(error: MiniMQError, **fields: int | bool) -> Frame:
+def refused(error: MinimqError, **fields: int | bool) -> Frame:
     return Frame(is_last=True, failure=error, **fields)  # type: ignore[arg-type]
 
 
@@ -276,7 +276,7 @@ def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
 
 
 @pytest.mark.parametrize(("committed", "tries", "goes_on"), [(10, 0, True), (11, 0, False), (10, 1, False)])
-def test_who_was_away_goes_on_unless_somebody_else_got_anywhere(committed: int, tries: int, goes_on: bool) -> None:
+def test_who_was_offline_goes_on_unless_somebody_else_got_anywhere(committed: int, tries: int, goes_on: bool) -> None:
     reader = reader_from(10, epoch=FIRST + 1)
     trust = Trust()
     reader.renewed(reader.lease._replace(trust=trust), 3.0)
@@ -431,7 +431,7 @@ def test_what_was_not_recorded_is_due_again_with_the_seek_before_it() -> None:
     commit = commit_of(reader, 5, automatic=False)
     assert commit.sought
     reader.seek(1, 0.0)  # meanwhile
-    reader.commit_answered(commit, 0.0, Unavailable("away"))
+    reader.commit_answered(commit, 0.0, Unavailable("offline"))
     assert commit_of(reader, 1, automatic=True).sought
     assert not commit_of(reader, 1, automatic=True).sought
 
@@ -452,7 +452,7 @@ def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
     reader = reader_from(epoch=FIRST)
     reader.frame_arrived(1, Frame([stored(0, 9)], max_offset=9), 0.0)
     offsets(reader, 5)
-    reader.commit_answered(commit_of(reader, 5), 0.0, Unavailable("away"))
+    reader.commit_answered(commit_of(reader, 5), 0.0, Unavailable("offline"))
     assert (reader.is_deleted, reader.is_uncommitted) == (False, True)
     reader.commit_answered(commit_of(reader, 5), 0.0, TopicNotFound("gone"))
     assert (reader.is_deleted, reader.is_uncommitted) == (True, False)

@@ -15,8 +15,8 @@ from minimq.consuming.consumer import check_subscriptions, new_client_id
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Ask, GiveBack, Saved
 from minimq.consuming.message_filter import MessageFilter
-from minimq.rebalance import allocation
-from minimq_common.errors import InvalidArgument, MiniMQError, SystemBusy, Unavailable
+from minimq.rebalance import allocation_strategy
+from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_client_id
 from minimq_common.wire.bound_check import check_bounds
@@ -32,7 +32,7 @@ def names(queues: object) -> list[tuple[str, int]]:
 
 def test_what_is_held_is_said_in_parts() -> None:
     expected = names(QUEUES)
-    joined, *more = broker_sessions.join(MEMBERSHIP, allocation("averagely"), ConsumerOptions(), QUEUES)
+    joined, *more = broker_sessions.join(MEMBERSHIP, allocation_strategy("averagely"), ConsumerOptions(), QUEUES)
     told = [joined.join.held, *(request.holding.queues for request in more)]
     assert [len(part) for part in told] == [1_000, 1_000, 500]
     assert [item for part in told for item in names(part)] == expected
@@ -116,7 +116,7 @@ def test_all_brokers_are_left_at_once() -> None:
 @pytest.mark.parametrize(
     ("error", "again_at"), [(Unavailable("gone"), 0.2), (SystemBusy("full", retry_after_s=0.9), 0.9)]
 )
-def test_a_broker_is_not_asked_for_a_session_sooner_than_it_wants(error: MiniMQError, again_at: float) -> None:
+def test_a_broker_is_not_asked_for_a_session_sooner_than_it_wants(error: MinimqError, again_at: float) -> None:
     asked_at: list[float] = []
     now = 0.0
 

@@ -22,7 +22,7 @@ from minimq.rebalance import (
     Sticky,
     allocate_everyone,
     allocate_group,
-    allocation,
+    allocation_strategy,
     name_of,
     uses_owners,
 )
@@ -245,14 +245,14 @@ def test_owners_count_only_where_a_strategy_looks_at_them() -> None:
 def test_a_name_and_arguments_make_a_strategy_which_tells_both(
     name: str, arguments: dict[str, object], kind: type[AllocationStrategy], told: str
 ) -> None:
-    strategy = allocation(name, **arguments)
+    strategy = allocation_strategy(name, **arguments)
     assert type(strategy) is kind
     assert strategy.name == told
 
 
 def test_an_unknown_strategy_lists_those_there_are() -> None:
     with pytest.raises(InvalidArgument, match=r"there are averagely, .*sticky"):
-        allocation("nicely")
+        allocation_strategy("nicely")
 
 
 @for_each(
@@ -274,4 +274,4 @@ def test_an_unknown_strategy_lists_those_there_are() -> None:
 )
 def test_arguments_that_do_not_fit_are_named(name: str, arguments: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        allocation(name, **arguments)
+        allocation_strategy(name, **arguments)

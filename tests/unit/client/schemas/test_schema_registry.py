@@ -28,7 +28,7 @@ from confluent_kafka.schema_registry.protobuf import ProtobufSerializer as Their
 from confluent_kafka.serialization import MessageField, SerializationContext
 
 from minimq import Message
-from minimq.errors import AccessDenied, InvalidArgument, MalformedBody, MiniMQError, NotAuthenticated, Unavailable
+from minimq.errors import AccessDenied, InvalidArgument, MalformedBody, MinimqError, NotAuthenticated, Unavailable
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.schemas import (
     AvroSerializer,
@@ -224,7 +224,7 @@ def test_credentials_are_sent(server: RegistryServer) -> None:
     ],
 )
 def test_refusals_say_what_the_registry_says(
-    server: RegistryServer, registry: SchemaRegistry, status: int, error: type[MiniMQError]
+    server: RegistryServer, registry: SchemaRegistry, status: int, error: type[MinimqError]
 ) -> None:
     server.refusal = (status, "field 'id' is not optional")
     with pytest.raises(error, match=rf"answers {status} to /subjects/orders-value/versions: .*is not optional"):
@@ -273,7 +273,7 @@ def test_a_registry_that_fails_for_a_moment_is_asked_again(server: RegistryServe
     registry.schema(100_001)  # what it failed to answer is not remembered
 
 
-def test_a_registry_that_is_away_or_is_none(server: RegistryServer, registry: SchemaRegistry) -> None:
+def test_a_registry_that_is_offline_or_is_none(server: RegistryServer, registry: SchemaRegistry) -> None:
     server.raw = b"<html>"
     with pytest.raises(Unavailable, match="does not answer as a schema registry does"):
         registry.schema(1)

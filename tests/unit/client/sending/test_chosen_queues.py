@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minimq.sending.chosen_queues import ChosenQueues
 from minimq.sending.selectors import by_hash
-from minimq_common.model import AwayBroker, BrokerData, Message, MessageQueue, Permission, QueueData, TopicRoute
+from minimq_common.model import BrokerData, Message, MessageQueue, OfflineBroker, Permission, QueueData, TopicRoute
 
 #: Write queues and permission of a broker, and whether it has a master.
 Told = tuple[int, Permission, bool]
@@ -78,12 +78,12 @@ def test_a_queue_is_gone_once_the_run_that_reported_it_does_not() -> None:
 
 def at(moment: dict[str, str], run: int = 0) -> TopicRoute:
     online = {name: (BROKERS[name], RW, how == "well") for name, how in moment.items() if how in ROUTED[:2]}
-    offline = [name for name, how in moment.items() if how == "offline"]
+    gone = [name for name, how in moment.items() if how == "offline"]
     since = datetime(2026, 1, 1, tzinfo=UTC)
-    away = [
-        AwayBroker("default", name, {}, since, stopped=True, queues=9, write_queues=BROKERS[name]) for name in offline
+    offline = [
+        OfflineBroker("default", name, {}, since, stopped=True, queues=9, write_queues=BROKERS[name]) for name in gone
     ]
-    return replace(route(**online), away=tuple(away), run=run)
+    return replace(route(**online), offline=tuple(offline), run=run)
 
 
 told = st.tuples(st.integers(0, 4), st.sampled_from(Permission), st.booleans())

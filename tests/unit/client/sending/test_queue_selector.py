@@ -16,7 +16,7 @@ from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq_common.errors import (
     DeadlineExceeded,
-    MiniMQError,
+    MinimqError,
     NoPermission,
     QueueNotFound,
     StoreFull,
@@ -53,7 +53,7 @@ class Selector(QueueSelector):
         self.health = BrokerTroubles()
         super().__init__(routes.known, ProducerOptions(**options), random.Random(seed), self.health)
 
-    def fail(self, broker: str, error: MiniMQError, now: float = 0.0, took_s: float = 0.0) -> None:
+    def fail(self, broker: str, error: MinimqError, now: float = 0.0, took_s: float = 0.0) -> None:
         self.failed(Target(MessageQueue("t", broker, 0), f"{broker}:1"), error, took_s, now)
 
 
@@ -89,7 +89,7 @@ def answered(selector: QueueSelector, broker: str, latency_s: float, now: float)
         (QueueNotFound("not here"), False),
     ],
 )
-def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MiniMQError, avoided: bool) -> None:
+def test_a_broker_is_left_out_after_an_error_that_speaks_against_it(error: MinimqError, avoided: bool) -> None:
     selector = selector_of(Routes("a", "b"))
     selector.fail("a", error, 0.0)
     assert ("a" not in brokers_taken(selector, 20, now=9.9)) is avoided
@@ -154,7 +154,7 @@ def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
     ],
 )
 def test_where_there_is_no_place_the_reason_is_told(
-    queue: MessageQueue | None, permission: Permission, reason: type[MiniMQError]
+    queue: MessageQueue | None, permission: Permission, reason: type[MinimqError]
 ) -> None:
     routes = Routes()
     routes.set("a", permission=permission)

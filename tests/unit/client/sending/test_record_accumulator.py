@@ -21,7 +21,7 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import (
     Closed,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     NotEnoughReplicas,
     NotMaster,
     SendFailed,
@@ -52,9 +52,9 @@ class Told:
     """The outcome of a message, which is told once."""
 
     def __init__(self) -> None:
-        self.outcomes: list[SendReceipt | MiniMQError | None] = []
+        self.outcomes: list[SendReceipt | MinimqError | None] = []
 
-    def complete(self, receipt: SendReceipt | None, error: MiniMQError | None, /) -> None:
+    def complete(self, receipt: SendReceipt | None, error: MinimqError | None, /) -> None:
         self.outcomes.append(receipt or error)
 
 
@@ -117,7 +117,7 @@ class Play:
         numbers = list(range(len(self.told), len(self.told) + count))
         self.told.update((number, Told()) for number in numbers)
 
-        def complete(receipt: BatchReceipt | None, error: MiniMQError | None) -> None:
+        def complete(receipt: BatchReceipt | None, error: MinimqError | None) -> None:
             for place, number in enumerate(numbers):
                 self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
 
@@ -146,12 +146,12 @@ class Play:
         self.logs[one.batch.queue] += self.batches[one.sequence]
         return one.target.queue, SendStatus.SEND_OK
 
-    def fail(self, error: MiniMQError, index: int = 0) -> None:
+    def fail(self, error: MinimqError, index: int = 0) -> None:
         one = self.under_way.pop(index % len(self.under_way))
         self.failed(one, error)
         self.drain()
 
-    def failed(self, one: Try, error: MiniMQError) -> None:
+    def failed(self, one: Try, error: MinimqError) -> None:
         self.accumulator.failed(one.batch, one.attempt, error, self.now)
 
     def hang(self, index: int, *, stored: bool) -> None:
@@ -185,7 +185,7 @@ class Play:
         while self.accumulator.drain(self.now):
             pass
 
-    def complete(self, batch: PendingBatch, receipt: None, error: MiniMQError) -> None:
+    def complete(self, batch: PendingBatch, receipt: None, error: MinimqError) -> None:
         self.numbers.finish(batch)
         batch.complete(receipt, error)
 
@@ -198,7 +198,7 @@ class Play:
     def moved_at(self, stream: object) -> float:
         return self.moved
 
-    def abandon(self, stream: object, target: Target, error: MiniMQError) -> None:
+    def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
         self.abandoned.append(stream)
         self.break_streams(target.queue.broker_name)
 
@@ -221,7 +221,7 @@ class Play:
         bound = Counter(other.batch.queue for other in self.under_way if other.batch.queue is not None)
         assert not bound or max(bound.values()) == 1, "nothing overtakes in a chosen queue"
 
-    def outcome(self, number: int) -> SendReceipt | MiniMQError | None:
+    def outcome(self, number: int) -> SendReceipt | MinimqError | None:
         [outcome] = self.told[number].outcomes
         return outcome
 
@@ -275,7 +275,7 @@ def test_a_delayed_message_keeps_its_due_time_over_tries() -> None:
     play = Play()
     due = delayed(5.0)
     play.message(due=due)
-    play.fail(Unavailable("away"))
+    play.fail(Unavailable("offline"))
     play.pass_time(1)
     [one] = play.under_way
     assert one.batch.due == due
@@ -450,7 +450,7 @@ def test_a_topic_that_is_gone_at_one_broker_after_the_other_is_not_found() -> No
 
 
 @pytest.mark.parametrize("error", [Unavailable("no answer"), NotEnoughReplicas("too few"), NotMaster("no longer")])
-def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MiniMQError) -> None:
+def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MinimqError) -> None:
     play = Play()
     number = play.message()
     play.fail(error)
@@ -467,7 +467,7 @@ def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_num
     late = [play.message(QUEUES[0]) for _ in range(3)]
     while not play.told[late[0]].outcomes:
         if play.under_way:
-            play.fail(Unavailable("away"))
+            play.fail(Unavailable("offline"))
         play.pass_time(0.1)
     assert all(str(play.outcome(number)).startswith("3 messages for topic 't' were not") for number in late)
 

@@ -1,4 +1,4 @@
-"""Brokers as name servers report them, and descriptions of those that are away."""
+"""Brokers as name servers report them, and descriptions of those that are offline."""
 
 from __future__ import annotations
 
@@ -7,56 +7,58 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from minimq_common.errors import TopicUnavailable
-from minimq_common.model import AwayBroker, BrokerData, TopicRoute
-from minimq_common.wire.convert import away_from_wire, broker_from_wire
+from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
+from minimq_common.wire.convert import broker_from_wire, offline_from_wire
 from minimq_common.words import count_of
 from minimq_proto.v1 import nameserver_pb2
 
 
-def state_of(away: AwayBroker) -> str:
-    """Return a text like "away since 12:03:05 (stopped)", in local time, with the date unless it is today."""
-    if away.online:
+def state_of(offline: OfflineBroker) -> str:
+    """Return a text like "offline since 12:03:05 (stopped)", in local time, with the date unless it is today."""
+    if offline.lacks_topics:
         return "online without topics that it had"
-    since = away.since.astimezone()
+    since = offline.since.astimezone()
     is_today = since.date() == datetime.now().astimezone().date()
-    stopped = " (stopped)" if away.stopped else ""
-    return f"away since {since:{'%H:%M:%S' if is_today else '%Y-%m-%d %H:%M:%S'}}{stopped}"
+    stopped = " (stopped)" if offline.stopped else ""
+    return f"offline since {since:{'%H:%M:%S' if is_today else '%Y-%m-%d %H:%M:%S'}}{stopped}"
 
 
-def describe_away(away: Iterable[AwayBroker], lacking: str) -> list[str]:
-    """Return a text for each broker: "broker-a: away since 12:03:05 (stopped), 4 queues not counted"."""
-    return [f"{each.broker_name}: {state_of(each)}, {count_of(each.queues, 'queue')} {lacking}" for each in away]
+def describe_offline(offline: Iterable[OfflineBroker], lacking: str) -> list[str]:
+    """Return a text for each broker: "broker-a: offline since 12:03:05 (stopped), 4 queues not counted"."""
+    return [f"{each.broker_name}: {state_of(each)}, {count_of(each.queues, 'queue')} {lacking}" for each in offline]
 
 
-def by_broker(away: Iterable[AwayBroker]) -> tuple[AwayBroker, ...]:
+def by_broker(offline: Iterable[OfflineBroker]) -> tuple[OfflineBroker, ...]:
     """Merge the entries of several topics: each broker once, with the sum of its queues, sorted by name."""
-    found: dict[str, AwayBroker] = {}
-    for each in away:
+    found: dict[str, OfflineBroker] = {}
+    for each in offline:
         known = found.get(each.broker_name)
         found[each.broker_name] = replace(each, queues=each.queues + known.queues) if known else each
     return tuple(found[name] for name in sorted(found))
 
 
 def check_route(route: TopicRoute) -> TopicRoute:
-    """Return the route. Raises `TopicUnavailable` if all brokers of the topic are away."""
-    if route.queues or not route.away:
+    """Return the route. Raises `TopicUnavailable` if all brokers of the topic are offline."""
+    if route.queues or not route.offline:
         return route
-    raise TopicUnavailable(f"topic {route.topic} cannot be reached: {say_away(route.away)}", away=route.away)
+    raise TopicUnavailable(
+        f"topic {route.topic} cannot be reached: {say_offline(route.offline)}", offline=route.offline
+    )
 
 
-def say_away(away: Sequence[AwayBroker]) -> str:
-    """Return which brokers are away since when, and the remedy, for an error. `away` must not be empty."""
-    states = ", ".join(f"{each.broker_name} is {state_of(each)}" for each in away)
-    forget = " and ".join(f"`minimq cluster forget {each.broker_name}`" for each in away)
-    if len(away) > 1:
-        restore = ", restore the data directories of those online" if any(each.online for each in away) else ""
+def say_offline(offline: Sequence[OfflineBroker]) -> str:
+    """Return which brokers are offline since when, and the remedy, for an error. `offline` must not be empty."""
+    states = ", ".join(f"{each.broker_name} is {state_of(each)}" for each in offline)
+    forget = " and ".join(f"`minimq cluster forget {each.broker_name}`" for each in offline)
+    if len(offline) > 1:
+        restore = ", restore the data directories of those online" if any(each.lacks_topics for each in offline) else ""
         return f"{states}; start them again{restore}, or, if one will not come back, have it forgotten: {forget}"
-    return f"{states}; {remedy_of(away[0])}, or, if it will not come back, have it forgotten with {forget}"
+    return f"{states}; {remedy_of(offline[0])}, or, if it will not come back, have it forgotten with {forget}"
 
 
-def remedy_of(away: AwayBroker) -> str:
+def remedy_of(offline: OfflineBroker) -> str:
     """Return how the queues of a broker come back."""
-    return "restore its data directory" if away.online else "start it again"
+    return "restore its data directory" if offline.lacks_topics else "start it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class ClusterView:
     #: False shortly after the start of the name server: running brokers may not have registered yet.
     settled: bool
     #: Brokers that have left, or came back without some of their topics, sorted by name.
-    away: tuple[AwayBroker, ...] = ()
+    offline: tuple[OfflineBroker, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
         brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
         versions={(item.broker_name, item.broker_id): item.data_version for item in message.versions},
         settled=message.settled,
-        away=tuple(map(away_from_wire, message.away)),
+        offline=tuple(map(offline_from_wire, message.offline)),
     )
 
 
@@ -121,17 +123,17 @@ def merge(views: Iterable[ClusterView]) -> list[BrokerData]:
     return [known[name] for name in sorted(known)]
 
 
-def away_everywhere(views: Iterable[ClusterView]) -> list[AwayBroker]:
-    """Return the brokers that are away, sorted by name: in at least one view, and complete in none."""
+def offline_everywhere(views: Iterable[ClusterView]) -> list[OfflineBroker]:
+    """Return the offline brokers, sorted by name: in at least one view, and complete in none."""
     views = tuple(views)
-    whole = {name for view in views for name in _names(view.brokers) - _names(view.away)}
-    latest: dict[str, AwayBroker] = {}
-    for away in (away for view in views for away in view.away if away.broker_name not in whole):
-        known = latest.get(away.broker_name)
-        if known is None or known.since < away.since:
-            latest[away.broker_name] = away
+    whole = {name for view in views for name in _names(view.brokers) - _names(view.offline)}
+    latest: dict[str, OfflineBroker] = {}
+    for offline in (offline for view in views for offline in view.offline if offline.broker_name not in whole):
+        known = latest.get(offline.broker_name)
+        if known is None or known.since < offline.since:
+            latest[offline.broker_name] = offline
     return [latest[name] for name in sorted(latest)]
 
 
-def _names(brokers: Iterable[BrokerData | AwayBroker]) -> set[str]:
+def _names(brokers: Iterable[BrokerData | OfflineBroker]) -> set[str]:
     return {broker.broker_name for broker in brokers}

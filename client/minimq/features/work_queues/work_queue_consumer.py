@@ -1,4 +1,4 @@
-"""The simple consumer, which receives and settles single messages."""
+"""The work queue consumer, which receives and settles single messages."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Finalizer
-from minimq.consuming.consumer_options import PREFETCH_MESSAGES, SimpleOptions
+from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOptions
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.redelivery import REJECTED
-from minimq.features.transactions.transaction_inputs import PoppedInput
-from minimq.features.work_queues.popped import PoppedMessage, Receivables, each_of
+from minimq.features.transactions.transaction_inputs import WorkQueueInput
 from minimq.features.work_queues.settler import DONE, Settlement
-from minimq.features.work_queues.simple_reader import SimpleReader, TakenMessages
+from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
+from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
 from minimq.options import NoOthers, refuse_others
 from minimq_common.security.credentials import CredentialsArgument
 
 
-class SimpleFace:
-    """The part of a simple consumer that is the same for threads and asyncio: all that does not wait."""
+class BaseWorkQueueConsumer:
+    """The part of a work queue consumer that is the same for threads and asyncio: all that does not wait."""
 
     receive: Callable[..., Any]
 
@@ -44,10 +44,10 @@ class SimpleFace:
         **unknown: Unpack[NoOthers],
     ) -> None:
         refuse_others(unknown, type(self))
-        options = SimpleOptions(
+        options = WorkQueueOptions(
             invisible_s, max_tries, start, free_on_close, request_timeout_s, prefetch_messages, credentials
         )
-        self._reader = SimpleReader(nameserver, group, client_id, options)
+        self._reader = WorkQueueReader(nameserver, group, client_id, options)
         self._client = self._reader.client
         self._interceptors = ReceiveInterceptors(interceptors, self.group, self.client_id)
         self._finalizer = Finalizer(self, self._reader.drop)
@@ -76,17 +76,17 @@ class SimpleFace:
         """
         self._reader.subscribe(topic, expression, where)
 
-    def transaction_input(self) -> PoppedInput:
+    def transaction_input(self) -> WorkQueueInput:
         """Return the input of one transaction, for `Producer.transaction`."""
         self._reader.check_open()
 
         def receive(timeout: float, max_messages: int) -> Any:
             return self.receive(max_messages, timeout=timeout)
 
-        return PoppedInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
+        return WorkQueueInput(self._reader.client, self.group, self._reader.settler, receive, self._reader.let_go)
 
 
-class SimpleConsumer(SimpleFace):
+class WorkQueueConsumer(BaseWorkQueueConsumer):
     """Receives messages of its group one by one: a work queue. Thread-safe.
 
     A received message is not delivered to others for its invisible duration. Acknowledge it when its work is done. A
@@ -138,7 +138,7 @@ class SimpleConsumer(SimpleFace):
 
     def receive(
         self, max_messages: int = 32, *, invisible_s: float | None = None, timeout: float = 10.0
-    ) -> list[PoppedMessage]:
+    ) -> list[WorkQueueMessage]:
         """Return messages, all of one queue; an empty list if none arrived in time.
 
         Args:
@@ -173,7 +173,7 @@ class SimpleConsumer(SimpleFace):
         if not self._reader.receive_prefetched(max_messages, invisible_s, timeout, found):
             self._client.wait(lambda: self._reader.receive(max_messages, invisible_s, timeout, found))
 
-    def __iter__(self) -> Iterator[PoppedMessage]:
+    def __iter__(self) -> Iterator[WorkQueueMessage]:
         """Yield messages forever, each received by itself, with its whole invisible duration."""
         while True:
             yield from self.receive(1)
@@ -193,7 +193,7 @@ class SimpleConsumer(SimpleFace):
                 Or a handle does not match a delivery; others may be acknowledged.
             SystemBusy: a queue would have too many ranges of unsettled messages; see docs/work-queues.md. Try again
                 later.
-            MiniMQError: a broker refused, or did not answer in time; it may be repeated.
+            MinimqError: a broker refused, or did not answer in time; it may be repeated.
         """
         self._settle("ack", messages, DONE)
 
@@ -215,7 +215,7 @@ class SimpleConsumer(SimpleFace):
             delay_s: seconds before the redelivery, up to 43200, which is 12 hours.
 
         Raises:
-            MiniMQError: see `ack`.
+            MinimqError: see `ack`.
         """
         self._settle("release", messages, self._reader.freed(delay_s))
 
@@ -228,11 +228,11 @@ class SimpleConsumer(SimpleFace):
 
         Raises:
             HandleExpired: some of them were redelivered or settled.
-            MiniMQError: see `ack`.
+            MinimqError: see `ack`.
         """
         self._settle("extend", messages, self._reader.extended(invisible_s))
 
-    def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
+    def reject(self, messages: WorkQueueMessage | Iterable[WorkQueueMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, and acknowledge them, so that they are not retried.
 
         Args:
@@ -242,7 +242,7 @@ class SimpleConsumer(SimpleFace):
         Raises:
             HandleExpired: some of them were redelivered or settled; none is sent.
             Unavailable: some were not sent; they are redelivered after their invisible duration.
-            MiniMQError: see `ack`.
+            MinimqError: see `ack`.
         """
         given = [*each_of(messages)]
         with self._interceptors.settle("reject", given):

@@ -1,4 +1,4 @@
-"""The implementation of simple consumers and of `PoppedSource`, on the event loop of the connection."""
+"""The implementation of work queue consumers and of `WorkQueueSource`, on the event loop of the connection."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.dropped import Closing
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.assignment import AWAY_TIMEOUT_S
+from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
-from minimq.consuming.consumer_options import SimpleOptions, invisible_ms
+from minimq.consuming.consumer_options import WorkQueueOptions, invisible_ms
 from minimq.consuming.group_start import GroupStart
 from minimq.consuming.message_filter import MessageFilter, TagExpression
 from minimq.consuming.pulls import encoded
@@ -23,11 +23,18 @@ from minimq.consuming.start_position import start_position
 from minimq.features.listeners.redelivery import REJECTED, TRIES_USED_UP, check_reason
 from minimq.features.listeners.retries import Failed, RetrySender
 from minimq.features.work_queues.pop_stream import PopStream
-from minimq.features.work_queues.popped import OpenedBatch, PoppedMessage, Receipts, Span, gaps, receipts_of
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
 from minimq.features.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
-from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MiniMQError, Unavailable
+from minimq.features.work_queues.work_queue_message import (
+    OpenedBatch,
+    Receipts,
+    Span,
+    WorkQueueMessage,
+    gaps,
+    receipts_of,
+)
+from minimq_common.errors import Closed, CorruptBatch, DeadlineExceeded, InvalidArgument, MinimqError, Unavailable
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_group, check_topic
 from minimq_common.wire.protocol_bounds import MAX_INVISIBLE_MS, MAX_TAKEN, SET_ASIDE_MS
@@ -46,14 +53,14 @@ _UNLIMITED_TRIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 
 
-class TakenMessages(list[PoppedMessage]):
+class TakenMessages(list[WorkQueueMessage]):
     """The messages of one `receive`, on their way to its caller."""
 
     #: The caller was interrupted: return messages that still arrive to the broker. Belongs to the event loop.
     is_abandoned = False
 
 
-class SimpleReader:
+class WorkQueueReader:
     """Pops messages and settles them. Coroutines run on the event loop of `client.connection`."""
 
     def __init__(
@@ -61,7 +68,7 @@ class SimpleReader:
         nameserver: str | Sequence[str] | Cluster | None,
         group: str,
         client_id: str | None,
-        options: SimpleOptions,
+        options: WorkQueueOptions,
         before_take: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         check_text("group", group)
@@ -75,7 +82,7 @@ class SimpleReader:
         self.group_start = GroupStart(self.client, self.group, self._start, options.request_timeout_s)
         self._filters: dict[str, MessageFilter] = {}
         #: Errors that the next calls raise, one each.
-        self._errors: list[MiniMQError] = []
+        self._errors: list[MinimqError] = []
         self.dead_letters = RetrySender(self.client, group, 1, options.request_timeout_s)
         #: Background tasks.
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -110,8 +117,8 @@ class SimpleReader:
 
     # ---- receiving ---------------------------------------------------------------------------------
 
-    async def begin(self, timeout_s: float = AWAY_TIMEOUT_S) -> bool:
-        """Fix where the group begins; see `SimpleConsumer.start`. Returns whether messages may be taken."""
+    async def begin(self, timeout_s: float = OFFLINE_TIMEOUT_S) -> bool:
+        """Fix where the group begins; see `WorkQueueConsumer.start`. Returns whether messages may be taken."""
         self.check_open()
         if not self._filters:
             raise InvalidArgument("nothing is subscribed to: call subscribe(topic) first")
@@ -121,7 +128,7 @@ class SimpleReader:
     async def receive(
         self, max_messages: int, invisible_s: float | None, timeout_s: float, into: TakenMessages
     ) -> None:
-        """Append received messages to `into`; see `SimpleConsumer.receive`."""
+        """Append received messages to `into`; see `WorkQueueConsumer.receive`."""
         await self._receive(max_messages, invisible_s, timeout_s, into)
         if into.is_abandoned:
             self._give_back_soon(into)
@@ -192,22 +199,22 @@ class SimpleReader:
         messages.is_abandoned = True
         self._give_back_soon([*messages])
 
-    def let_go(self, messages: list[PoppedMessage]) -> None:
+    def let_go(self, messages: list[WorkQueueMessage]) -> None:
         """Return unprocessed messages to their brokers, without waiting. On any thread."""
         self.client.connection.call_soon(self._give_back_soon, messages)
 
-    def _give_back_soon(self, messages: Sequence[PoppedMessage]) -> None:
+    def _give_back_soon(self, messages: Sequence[WorkQueueMessage]) -> None:
         if messages and not self.is_closed:
             self._run(self.give_back(messages))
 
-    async def give_back(self, messages: Sequence[PoppedMessage]) -> None:
+    async def give_back(self, messages: Sequence[WorkQueueMessage]) -> None:
         """Return unprocessed messages to their brokers: others get them at once, and no try is counted."""
         await self._settle_if_possible(receipts_of(messages, self.group), RETURNED)
 
     async def _settle_if_possible(self, receipts: Receipts, how: Settlement) -> None:
         try:
             await self.settler.settle_receipts(receipts, how)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.info("consumer: messages will be redelivered group=%s reason=%s", self.group, error)
 
     def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -286,9 +293,9 @@ class SimpleReader:
 
     def _opened(
         self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
-    ) -> tuple[list[PoppedMessage], list[Span], list[Span]]:
+    ) -> tuple[list[WorkQueueMessage], list[Span], list[Span]]:
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
-        messages: list[PoppedMessage] = []
+        messages: list[WorkQueueMessage] = []
         damaged: list[Span] = []
         removed: list[Span] = []
         for item in popped.batches:
@@ -318,13 +325,15 @@ class SimpleReader:
                     removed += gaps(first, end, here)
         return messages, damaged, removed
 
-    def _joins(self, messages: Sequence[PoppedMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
+    def _joins(self, messages: Sequence[WorkQueueMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
         if not messages or not self._options.free_on_close:  # another process may settle them
             return True
         first = messages[0]  # the count includes damaged and removed messages, which are settled, too
         return self.settler.in_hand.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
 
-    async def _put_aside(self, messages: Sequence[PoppedMessage], wanted: Sequence[PoppedMessage], most: int) -> bool:
+    async def _put_aside(
+        self, messages: Sequence[WorkQueueMessage], wanted: Sequence[WorkQueueMessage], most: int
+    ) -> bool:
         if len(wanted) < len(messages):
             chosen = set(map(id, wanted))
             unwanted = [message for message in messages if id(message) not in chosen]
@@ -335,7 +344,7 @@ class SimpleReader:
                 # This delivery was not processed, so it is no attempt.
                 failed = [Failed(message, TRIES_USED_UP, tries=message.tries - 1) for message in used_up]
                 await self._bury(used_up, failed)
-            except MiniMQError as error:
+            except MinimqError as error:
                 self._errors.append(error)  # the next call raises it: this one has messages
                 return False
         return True
@@ -343,22 +352,22 @@ class SimpleReader:
     # ---- settling ----------------------------------------------------------------------------------
 
     def freed(self, delay_s: float) -> Settlement:
-        """Return the settlement of `SimpleConsumer.release`."""
+        """Return the settlement of `WorkQueueConsumer.release`."""
         return Settlement(broker_pb2.POP_OUTCOME_FREE, invisible_ms(delay_s, "delay_s", 0))
 
     def extended(self, invisible_s: float | None) -> Settlement:
-        """Return the settlement of `SimpleConsumer.extend`."""
+        """Return the settlement of `WorkQueueConsumer.extend`."""
         return Settlement(broker_pb2.POP_OUTCOME_EXTEND, self._duration_ms(invisible_s))
 
     # ---- dead letters ------------------------------------------------------------------------------
 
-    async def reject(self, messages: PoppedMessage | Iterable[PoppedMessage], reason: str = REJECTED) -> None:
+    async def reject(self, messages: WorkQueueMessage | Iterable[WorkQueueMessage], reason: str = REJECTED) -> None:
         """Send messages to the dead letters of the group, then acknowledge them."""
         self.check_open()
         why = check_reason(reason)
-        chosen = [messages] if isinstance(messages, PoppedMessage) else list(messages)
+        chosen = [messages] if isinstance(messages, WorkQueueMessage) else list(messages)
         for message in chosen:
-            if not isinstance(message, PoppedMessage):
+            if not isinstance(message, WorkQueueMessage):
                 raise InvalidArgument(
                     "a dead letter is a copy of its message: reject the message itself, not its handle"
                 )
@@ -367,11 +376,11 @@ class SimpleReader:
         await self.settler.settle(chosen, self.extended(None))
         await self._bury(chosen, [Failed(message, why, is_wanted=True) for message in chosen])
 
-    async def _bury(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+    async def _bury(self, messages: Sequence[WorkQueueMessage], failed: Sequence[Failed]) -> None:
         # Shielded: after a cancellation between send and settle, the copies would be sent again.
         await asyncio.shield(self._run(self._bury_wholly(messages, failed)))
 
-    async def _bury_wholly(self, messages: Sequence[PoppedMessage], failed: Sequence[Failed]) -> None:
+    async def _bury_wholly(self, messages: Sequence[WorkQueueMessage], failed: Sequence[Failed]) -> None:
         sent = await self.dead_letters.send(failed)
         buried = [message for message, is_sent in zip(messages, sent, strict=True) if is_sent]
         if buried:
@@ -393,7 +402,7 @@ class SimpleReader:
         await self.settler.close(timeout_s)
 
     def end(self) -> None:
-        """Close and wait, on any thread but that of the loop; see `SimpleConsumer.close`."""
+        """Close and wait, on any thread but that of the loop; see `WorkQueueConsumer.close`."""
         if not self.client.connection.is_void:
             self._closing.run(self._end)
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from minimq import MessageQueue
 from minimq.features.tables.destinations import Destination
-from minimq.features.tables.outbox import GATHERED_BYTES, Outbox
+from minimq.features.tables.row_writer import GATHERED_BYTES, RowWriter
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendStatus
 from minimq_common.batch.builder import BatchColumns
@@ -25,7 +25,7 @@ def test_all_is_sent_once_too_much_waits_over_all_destinations() -> None:
         future.set_result(BatchReceipt(queue, 0, 0, 1, 1, len(sent), SendStatus.SEND_OK))
         return future
 
-    outbox = Outbox(send, ProducerOptions(compression="none"))
+    outbox = RowWriter(send, ProducerOptions(compression="none"))
     row = pa.record_batch({"body": [bytes(1 << 20)]})
     most = GATHERED_BYTES >> 20
     for number in range(

@@ -1,4 +1,4 @@
-"""The simple consumer, plain and for asyncio: a work queue at real brokers."""
+"""The work queue consumer, plain and for asyncio: a work queue at real brokers."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from minimq import (
     LocalCluster,
     Message,
     MessageQueue,
-    PoppedMessage,
     Producer,
     PullConsumer,
-    SimpleConsumer,
+    WorkQueueConsumer,
+    WorkQueueMessage,
     aio,
 )
 from minimq.errors import (
@@ -42,7 +42,7 @@ from minimq.errors import (
     GroupNotFound,
     HandleExpired,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     QueueNotFound,
     TopicNotFound,
 )
@@ -79,18 +79,18 @@ def producer(pair: LocalCluster) -> Iterator[Producer]:
 
 
 @pytest.fixture
-def consumer(pair: LocalCluster, topic: str) -> Iterator[SimpleConsumer]:
-    with SimpleConsumer(pair.nameserver, group=topic) as made:
+def consumer(pair: LocalCluster, topic: str) -> Iterator[WorkQueueConsumer]:
+    with WorkQueueConsumer(pair.nameserver, group=topic) as made:
         made.subscribe(topic)
         yield made
 
 
 async def left_over() -> list[str]:
-    """Return what simple consumers still do on an event loop of a connection, once nothing more ends by itself."""
+    """Return what work queue consumers still do on an event loop of a connection, once nothing more ends by itself."""
     found = [""]
     for _ in range(200):
         names = [str(task.get_coro()) for task in asyncio.all_tasks()]
-        found = [name for name in names if "SimpleReader" in name or "Settler" in name]
+        found = [name for name in names if "WorkQueueReader" in name or "Settler" in name]
         if not found:
             break
         await asyncio.sleep(0.05)
@@ -102,10 +102,10 @@ def fill(producer: Producer, topic: str, count: int, tag: str | None = None) -> 
 
 
 def test_a_consumer_receives_from_the_queues_that_its_topic_gets(
-    pair: LocalCluster, topic: str, producer: Producer, consumer: SimpleConsumer
+    pair: LocalCluster, topic: str, producer: Producer, consumer: WorkQueueConsumer
 ) -> None:
     producer.send_many([Message(topic, b"old")] * 2)
-    old: list[PoppedMessage] = []
+    old: list[WorkQueueMessage] = []
     while len(old) < 2:
         old += consumer.receive()
     consumer.ack(old)
@@ -122,7 +122,7 @@ def test_each_message_is_done_once_by_many_workers(pair: LocalCluster, producer:
     with Cluster(pair.nameserver) as cluster:
 
         def work() -> None:
-            with SimpleConsumer(cluster, group=topic) as consumer:
+            with WorkQueueConsumer(cluster, group=topic) as consumer:
                 consumer.subscribe(topic)
                 while done.total() < 2_000:
                     messages = consumer.receive(17, timeout=0.2)
@@ -173,7 +173,7 @@ def test_a_hundred_members_in_two_processes_do_each_message_once(
 
 
 def test_what_is_released_comes_again_and_says_how_often(
-    producer: Producer, consumer: SimpleConsumer, topic: str
+    producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     producer.send(Message(topic, b"hard", "tag", keys=["k"], properties={"p": "q"}))
     [message] = consumer.receive()
@@ -194,7 +194,7 @@ def test_what_is_released_comes_again_and_says_how_often(
 
 
 def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
-    producer: Producer, consumer: SimpleConsumer, topic: str
+    producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     fill(producer, topic, 2)
     [kept] = consumer.receive(1, invisible_s=5)
@@ -208,15 +208,15 @@ def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
 
 def test_another_process_settles_by_the_handle(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 1)
-    with SimpleConsumer(pair.nameserver, group=topic, free_on_close=False) as taker:
+    with WorkQueueConsumer(pair.nameserver, group=topic, free_on_close=False) as taker:
         taker.subscribe(topic)
         [message] = taker.receive()
         handle = message.handle
     program = (
-        "import sys; from minimq import SimpleConsumer\n"
-        "with SimpleConsumer(sys.argv[1], group=sys.argv[2]) as consumer: consumer.ack(sys.argv[3])"
+        "import sys; from minimq import WorkQueueConsumer\n"
+        "with WorkQueueConsumer(sys.argv[1], group=sys.argv[2]) as consumer: consumer.ack(sys.argv[3])"
     )
-    with SimpleConsumer(pair.nameserver, group=topic) as other:
+    with WorkQueueConsumer(pair.nameserver, group=topic) as other:
         other.subscribe(topic)
         assert other.receive(timeout=0) == []  # it keeps its invisible duration
         subprocess.run([sys.executable, "-c", program, pair.nameserver, topic, handle], check=True, timeout=60)
@@ -228,10 +228,10 @@ def test_another_process_settles_by_the_handle(pair: LocalCluster, producer: Pro
 
 def test_who_closes_leaves_what_it_has_to_others(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 10)
-    with SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as first:
+    with WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as first:
         first.subscribe(topic)
         taken = len(first.receive(5))
-    with SimpleConsumer(pair.nameserver, group=topic) as second:
+    with WorkQueueConsumer(pair.nameserver, group=topic) as second:
         second.subscribe(topic)
         found: list[int] = []
         while len(found) < 10:
@@ -242,7 +242,7 @@ def test_who_closes_leaves_what_it_has_to_others(pair: LocalCluster, producer: P
 def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 300)
     done: Counter[bytes] = Counter()
-    with SimpleConsumer(pair.nameserver, group=topic, max_tries=5) as consumer:
+    with WorkQueueConsumer(pair.nameserver, group=topic, max_tries=5) as consumer:
         consumer.subscribe(topic)
         while len(done) < 299:
             messages = consumer.receive(100)
@@ -268,7 +268,7 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
 
 
 def test_a_rejected_message_is_a_dead_letter_at_once(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, caplog: pytest.LogCaptureFixture
+    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "minimq")
     fill(producer, topic, 1)
@@ -290,7 +290,7 @@ def test_a_rejected_message_is_a_dead_letter_at_once(
 
 
 def test_a_message_with_as_many_properties_as_there_can_be_becomes_a_dead_letter(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     properties = {"RETRY_TOPIC": "of the user", "k": "v" * (MAX_METADATA - len("RETRY_TOPICof the userk"))}
     producer.send(Message(topic, b"x", properties=properties))
@@ -311,13 +311,13 @@ def test_tags_and_properties_are_filtered_and_all_want_the_same(
     for number in range(30):
         producer.send(Message(topic, b"%d" % number, "odd" if number % 2 else "even", properties={"n": str(number)}))
     found: list[bytes] = []
-    with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+    with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
         consumer.subscribe(topic, "odd", where="n > 10")
         while len(found) < 10:
             messages = consumer.receive(4)
             found += [message.body for message in messages]
             consumer.ack(messages)
-        with SimpleConsumer(pair.nameserver, group=topic) as other:
+        with WorkQueueConsumer(pair.nameserver, group=topic) as other:
             other.subscribe(topic, "even")
             with pytest.raises(GroupConflict, match=r"filter topic .* by 'odd where n > 10', this one by 'even'"):
                 other.receive(timeout=0)
@@ -326,14 +326,14 @@ def test_tags_and_properties_are_filtered_and_all_want_the_same(
         assert admin.describe_group(topic).lag == 0
 
 
-def test_a_text_that_is_no_handle_is_refused(consumer: SimpleConsumer) -> None:
+def test_a_text_that_is_no_handle_is_refused(consumer: WorkQueueConsumer) -> None:
     for handle in ("", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000):
         with pytest.raises(InvalidArgument, match="is no receipt handle"):
             consumer.ack(handle)
 
 
 def test_wrong_uses_are_told_and_change_nothing(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     fill(producer, topic, 1)
     [message] = consumer.receive()
@@ -354,7 +354,7 @@ def test_wrong_uses_are_told_and_change_nothing(
         consumer.release(message, -1)
     with pytest.raises(InvalidArgument, match="max_messages is 0"):
         consumer.receive(0)
-    with SimpleConsumer(pair.nameserver, group="another") as other:
+    with WorkQueueConsumer(pair.nameserver, group="another") as other:
         with pytest.raises(InvalidArgument, match=f"a handle of group '{topic}' cannot be settled by .*'another'"):
             other.ack(message)
         with pytest.raises(InvalidArgument, match="nothing is subscribed to"):
@@ -364,7 +364,7 @@ def test_wrong_uses_are_told_and_change_nothing(
             other.receive(timeout=0)
     consumer.ack(message)
     with pytest.raises(InvalidArgument, match="max_tries is 0"):
-        SimpleConsumer(pair.nameserver, group="g", max_tries=0)
+        WorkQueueConsumer(pair.nameserver, group="g", max_tries=0)
     consumer.close()
     consumer.close()
     with pytest.raises(Closed):
@@ -373,7 +373,7 @@ def test_wrong_uses_are_told_and_change_nothing(
 
 @pytest.mark.parametrize("call", ["ack", "release", "extend"])
 def test_a_wrong_handle_among_good_ones_changes_nothing(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str, call: str
+    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str, call: str
 ) -> None:
     with Admin(pair.nameserver) as admin:
         queue, other = sorted(admin.route(topic).read_queues())
@@ -384,7 +384,7 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
         def in_flight() -> tuple[int, int, int]:
             """Return how many messages are in flight, unsettled, and in flight in the first queue."""
             found = admin.describe_group(topic)
-            [popped] = [item.popped for item in found.queues if item.queue == queue]
+            [popped] = [item.work_queue for item in found.queues if item.queue == queue]
             assert popped is not None
             return found.in_flight, found.lag, popped.in_flight + popped.returned + popped.settled_ahead
 
@@ -406,14 +406,14 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
 
 
 def test_durations_out_of_their_bounds_are_refused_and_change_nothing(
-    pair: LocalCluster, producer: Producer, consumer: SimpleConsumer, topic: str
+    pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     fill(producer, topic, 2)
     message = consumer.receive(1)[0]
     for wrong in (-1, 0.9, 43_201, float("inf"), float("nan"), "5", None):
         duration_s: Any = wrong
         with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
-            SimpleConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
+            WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=duration_s)
         if duration_s is not None:  # that of the consumer
             with pytest.raises(InvalidArgument, match=r"invisible_s is .*it must be"):
                 consumer.extend(message, duration_s)
@@ -435,7 +435,7 @@ def test_a_fail_over_in_between_is_waited_for(tmp_path: Path) -> None:
             admin.create_topic("t", queues=1)
         with Producer(cluster.nameserver) as producer:
             fill(producer, "t", 10)
-        with SimpleConsumer(cluster.nameserver, group="g", request_timeout_s=60) as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group="g", request_timeout_s=60) as consumer:
             consumer.subscribe("t")
             mine = consumer.receive(5)
             broker.kill()
@@ -471,8 +471,8 @@ def test_a_damaged_batch_is_told_once_and_holds_up_nobody(tmp_path: Path, place:
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         damage(cluster, place)
         bodies: list[bytes] = []
-        errors: list[MiniMQError] = []
-        with SimpleConsumer(cluster.nameserver, group="g", invisible_s=4) as consumer:
+        errors: list[MinimqError] = []
+        with WorkQueueConsumer(cluster.nameserver, group="g", invisible_s=4) as consumer:
             consumer.subscribe("t")
             until = time.monotonic() + 5  # longer than the invisible duration
             while len(bodies) < 2 or not errors or time.monotonic() < until:
@@ -491,7 +491,7 @@ def test_a_damaged_batch_takes_no_message_beside_it_out_of_hand(tmp_path: Path) 
     """A message that ends processes would be received along with it, and both would be lost."""
     with LocalCluster(brokers=1, data_dir=tmp_path) as cluster:
         damage(cluster, "body")
-        with SimpleConsumer(cluster.nameserver, group="g") as consumer:
+        with WorkQueueConsumer(cluster.nameserver, group="g") as consumer:
             consumer.subscribe("t")
             first, third = consumer.receive()
             in_hand = consumer._reader.settler.in_hand._delivered
@@ -505,13 +505,13 @@ def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, t
     with Admin(pair.nameserver) as admin:
         [_, queue] = sorted(admin.route(topic).read_queues())
         producer.send_many([Message(topic, b"x")] * 20, queue=queue)
-        with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+        with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
             consumer.subscribe(topic)
             messages = consumer.receive(10)
             consumer.ack(messages[5:7])
             consumer.release(messages[0], delay_s=100)
             found = admin.describe_group(topic)
-            [described] = [item.popped for item in found.queues if item.queue == queue]
+            [described] = [item.work_queue for item in found.queues if item.queue == queue]
             assert described is not None
             assert (described.in_flight, described.returned, described.settled_ahead) == (7, 1, 2)
             assert (described.holders, described.most_tries) == ({consumer.client_id: 7}, 1)
@@ -534,7 +534,7 @@ def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Produ
 
     async def main() -> Counter[bytes]:
         done: Counter[bytes] = Counter()
-        async with aio.SimpleConsumer(pair.nameserver, group=topic) as consumer:
+        async with aio.WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
             consumer.subscribe(topic)
 
             async def work() -> None:
@@ -589,7 +589,7 @@ def test_cancelled_takes_and_settles_keep_nothing(
     async def main() -> list[str]:
         nonlocal sent
         with Producer(pair.nameserver) as producer:
-            async with aio.SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
+            async with aio.WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
                 consumer.subscribe(topic)
                 async with asyncio.timeout(100):
                     while cancelled < CANCELLATIONS or len(done) < sent:
@@ -619,7 +619,7 @@ def test_cancelled_takes_and_settles_keep_nothing(
         assert admin.describe_group(topic).lag == 0
 
 
-def test_handles_are_text(consumer: SimpleConsumer, producer: Producer, topic: str) -> None:
+def test_handles_are_text(consumer: WorkQueueConsumer, producer: Producer, topic: str) -> None:
     fill(producer, topic, 1)
     [message] = consumer.receive()
     assert message.handle.isascii()

@@ -11,16 +11,16 @@ from typing import Any
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, SimpleOptions, invisible_ms
+from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, WorkQueueOptions, invisible_ms
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, Verdict
 from minimq.features.listeners.retries import Failed, RetryRule
 from minimq.features.listeners.source import Delivery, Source
-from minimq.features.work_queues.popped import PoppedMessage
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
-from minimq.features.work_queues.simple_reader import SimpleReader, TakenMessages
-from minimq_common.errors import HandleExpired, InvalidArgument, MiniMQError
+from minimq.features.work_queues.work_queue_message import WorkQueueMessage
+from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
+from minimq_common.errors import HandleExpired, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 
@@ -42,14 +42,14 @@ _LEASE_OPTIONS = {
 }
 
 
-class PoppedDelivery(Delivery):
+class WorkQueueDelivery(Delivery):
     """A delivery of messages of a work queue, which are extended until they are settled."""
 
     __slots__ = ("is_extending", "is_lost", "kept", "kept_at")
 
-    messages: Sequence[PoppedMessage]
+    messages: Sequence[WorkQueueMessage]
 
-    def __init__(self, messages: Sequence[PoppedMessage], now: float) -> None:
+    def __init__(self, messages: Sequence[WorkQueueMessage], now: float) -> None:
         super().__init__(messages[0].queue, messages)
         #: In FIFO topics, the next messages of the message group wait until these are settled.
         self.keeps_slot = messages[0].lane != 0
@@ -65,40 +65,40 @@ class PoppedDelivery(Delivery):
         """Identifies the message group: queue and hash of the group, which is 0 if the topic is not FIFO."""
         return self.queue, self.messages[0].lane
 
-    def cut(self, count: int) -> Sequence[PoppedMessage]:
+    def cut(self, count: int) -> Sequence[WorkQueueMessage]:
         """Keep the first `count` messages and return the others."""
         rest, self.messages = self.messages[count:], self.messages[:count]
         self.kept = self.messages
         return rest
 
 
-def deliveries(messages: Sequence[PoppedMessage], batch_size: int, now: float) -> Iterator[PoppedDelivery]:
+def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float) -> Iterator[WorkQueueDelivery]:
     """Divide the messages of one pop into deliveries, in order within each message group.
 
     A retried message has a delivery of its own, so that it cannot make others fail.
     """
-    by_lane: dict[int, list[PoppedMessage]] = {}
+    by_lane: dict[int, list[WorkQueueMessage]] = {}
     for message in messages:
         by_lane.setdefault(message.lane, []).append(message)
     for lane, of_lane in by_lane.items():
         if not lane:
             of_lane.sort(key=lambda message: message.tries > 1)
-        part: list[PoppedMessage] = []
+        part: list[WorkQueueMessage] = []
         for message in of_lane:
             if part and (len(part) == batch_size or message.tries > 1 or part[-1].tries > 1):
-                yield PoppedDelivery(part, now)
+                yield WorkQueueDelivery(part, now)
                 part = []
             part.append(message)
-        yield PoppedDelivery(part, now)
+        yield WorkQueueDelivery(part, now)
 
 
 class Lanes:
     """Serializes the deliveries of each message group: one runs, the others wait."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[MessageQueue, int], deque[PoppedDelivery]] = {}
+        self._waiting: dict[tuple[MessageQueue, int], deque[WorkQueueDelivery]] = {}
 
-    def add(self, delivery: PoppedDelivery) -> bool:
+    def add(self, delivery: WorkQueueDelivery) -> bool:
         """Add a delivery; return whether it may begin now. Otherwise `following` returns it later."""
         if not delivery.keeps_slot:
             return True
@@ -109,21 +109,21 @@ class Lanes:
             waiting.append(delivery)
         return waiting is None
 
-    def withdraw(self, delivery: PoppedDelivery) -> list[PoppedDelivery]:
+    def withdraw(self, delivery: WorkQueueDelivery) -> list[WorkQueueDelivery]:
         """Remove and return the waiting deliveries of its message group that were popped together with it."""
         epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.lane]
         found = [each for each in waiting if each.messages[0].epoch == epoch]
         self._waiting[delivery.lane] = deque(each for each in waiting if each not in found)
         return found
 
-    def withdraw_all(self) -> list[PoppedDelivery]:
+    def withdraw_all(self) -> list[WorkQueueDelivery]:
         """Remove and return all waiting deliveries."""
         found = [each for waiting in self._waiting.values() for each in waiting]
         for waiting in self._waiting.values():
             waiting.clear()
         return found
 
-    def following(self, delivery: PoppedDelivery) -> PoppedDelivery | None:
+    def following(self, delivery: WorkQueueDelivery) -> WorkQueueDelivery | None:
         """Return the next delivery of the message group of a finished one; None if none waits."""
         if waiting := self._waiting[delivery.lane]:
             return waiting.popleft()
@@ -131,7 +131,7 @@ class Lanes:
         return None
 
 
-class PoppedSource(Source[PoppedDelivery]):
+class WorkQueueSource(Source[WorkQueueDelivery]):
     """Takes messages for as many calls as may begin, and extends them during these; see `Source`."""
 
     #: Brokers count these for work queues.
@@ -151,7 +151,7 @@ class PoppedSource(Source[PoppedDelivery]):
             if getattr(options, name) != default:
                 raise InvalidArgument(f"{name} is only for consumers that lease queues: leave it out here")
         self._rule = RetryRule(options)
-        simple = SimpleOptions(
+        simple = WorkQueueOptions(
             options.invisible_s,
             self._rule.max_tries or 1,
             start,
@@ -162,7 +162,7 @@ class PoppedSource(Source[PoppedDelivery]):
         self._batch_size = calls.batch_size
         self._options = options
         self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
-        self._reader = SimpleReader(nameserver, group, client_id, simple, self._before_take)
+        self._reader = WorkQueueReader(nameserver, group, client_id, simple, self._before_take)
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
@@ -192,7 +192,7 @@ class PoppedSource(Source[PoppedDelivery]):
         """The subscribed topics."""
         return self._reader.topics
 
-    def state_saved(self, queues: Iterable[MessageQueue]) -> None:
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Raise `InvalidArgument`: there are no queues to hold."""
         raise InvalidArgument("only a consumer that leases queues has state to hand over")
 
@@ -224,7 +224,7 @@ class PoppedSource(Source[PoppedDelivery]):
             return
         asked_at, messages = time.monotonic(), TakenMessages()
         await self._reader.receive(most, None, self._options.wait_s, messages)
-        held: Sequence[PoppedMessage] = messages
+        held: Sequence[WorkQueueMessage] = messages
         if messages and self._stood_still_since(asked_at):
             held = await self._still_held(messages)
         for delivery in deliveries(held, self._batch_size, time.monotonic()):
@@ -244,7 +244,7 @@ class PoppedSource(Source[PoppedDelivery]):
         is_late = time.monotonic() - self._ticked_at > _EXTEND_AFTER * self._options.invisible_s
         return is_late or self._stood_still_at >= since
 
-    async def _still_held(self, messages: Sequence[PoppedMessage]) -> Sequence[PoppedMessage]:
+    async def _still_held(self, messages: Sequence[WorkQueueMessage]) -> Sequence[WorkQueueMessage]:
         """Extend messages that may have expired before they arrived; return those not redelivered to others."""
         try:
             await self._reader.settler.settle(messages, self._reader.extended(None))
@@ -266,7 +266,7 @@ class PoppedSource(Source[PoppedDelivery]):
             if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:
                 self.host.run(self._keep(delivery, now))
 
-    async def _keep(self, delivery: PoppedDelivery, now: float) -> None:
+    async def _keep(self, delivery: WorkQueueDelivery, now: float) -> None:
         delivery.is_extending = True
         try:
             await self._reader.settler.settle(delivery.kept, self._reader.extended(None))
@@ -274,12 +274,12 @@ class PoppedSource(Source[PoppedDelivery]):
         except HandleExpired as error:
             if not delivery.is_over:  # otherwise the settle has overtaken it
                 self._expired(delivery, error)
-        except MiniMQError as error:
+        except MinimqError as error:
             log.debug("consumer: cannot extend messages, will try again group=%s error=%s", self.group, error)
         finally:
             delivery.is_extending = False
 
-    def _expired(self, delivery: PoppedDelivery, error: HandleExpired) -> None:
+    def _expired(self, delivery: WorkQueueDelivery, error: HandleExpired) -> None:
         if not delivery.is_lost:
             text = "consumer: messages in hand were redelivered to others group=%s queue=%s error=%s"
             log.warning(text, self.group, delivery.queue, error)
@@ -287,12 +287,12 @@ class PoppedSource(Source[PoppedDelivery]):
 
     # ---- outcomes ----------------------------------------------------------------------------------
 
-    def act_on(self, delivery: PoppedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
+    def act_on(self, delivery: WorkQueueDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
         """Settle messages."""
         found = Verdict(()) if verdict is None else verdict
         return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
 
-    async def _settle_in_order(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
+    async def _settle_in_order(self, delivery: WorkQueueDelivery, verdict: Verdict) -> None:
         """Settle messages of a FIFO topic, then submit the next delivery of their message group.
 
         If a message failed or was redelivered to others, later ones of its group must wait for it: those popped
@@ -312,19 +312,19 @@ class PoppedSource(Source[PoppedDelivery]):
             if (following := self._lanes.following(delivery)) is not None:
                 self.host.submit(following)
 
-    def _withdraw(self, withdrawn: Sequence[PoppedDelivery]) -> list[PoppedMessage]:
+    def _withdraw(self, withdrawn: Sequence[WorkQueueDelivery]) -> list[WorkQueueMessage]:
         for delivery in withdrawn:
             self.host.in_hand.pop(delivery, None)
         return [message for delivery in withdrawn for message in delivery.messages]
 
-    async def _settle(self, delivery: PoppedDelivery, verdict: Verdict) -> None:
+    async def _settle(self, delivery: WorkQueueDelivery, verdict: Verdict) -> None:
         if not verdict.again:  # the common case
             await self._settle_with_retries(delivery, delivery.messages, DONE)
             return
         again = set(verdict.again)
         succeeded = [message for index, message in enumerate(delivery.messages) if index not in again]
-        over: list[PoppedMessage] = []
-        by_delay: dict[int, list[PoppedMessage]] = {}
+        over: list[WorkQueueMessage] = []
+        by_delay: dict[int, list[WorkQueueMessage]] = {}
         for message in (delivery.messages[index] for index in verdict.again):
             if self._rule.is_over(message, is_final=verdict.is_final):
                 over.append(message)
@@ -340,7 +340,7 @@ class PoppedSource(Source[PoppedDelivery]):
             ),
         )
 
-    async def _bury(self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], reason: str) -> None:
+    async def _bury(self, delivery: WorkQueueDelivery, messages: Sequence[WorkQueueMessage], reason: str) -> None:
         left = messages
         while left and not self._reader.is_closed:
             sent = await self._reader.dead_letters.send([Failed(message, reason) for message in left])
@@ -351,7 +351,7 @@ class PoppedSource(Source[PoppedDelivery]):
                 await asyncio.sleep(_DEAD_LETTER_RETRY_S)
 
     async def _settle_with_retries(
-        self, delivery: PoppedDelivery, messages: Sequence[PoppedMessage], how: Settlement
+        self, delivery: WorkQueueDelivery, messages: Sequence[WorkQueueMessage], how: Settlement
     ) -> None:
         while messages and not self._reader.is_closed:
             try:
@@ -360,7 +360,7 @@ class PoppedSource(Source[PoppedDelivery]):
             except HandleExpired as error:
                 self._expired(delivery, error)
                 return
-            except MiniMQError as error:
+            except MinimqError as error:
                 if not error.retriable and not self._reader.is_closed:
                     text = "consumer: messages are not settled, and will be redelivered group=%s queue=%s error=%s"
                     log.error(text, self.group, delivery.queue, error)
@@ -374,7 +374,7 @@ class PoppedSource(Source[PoppedDelivery]):
         """Cancel `take`; messages that still arrive are returned to the broker."""
         taking.cancel()
 
-    async def give_back(self, withdrawn: Sequence[PoppedDelivery]) -> None:
+    async def give_back(self, withdrawn: Sequence[WorkQueueDelivery]) -> None:
         """Return messages to their brokers, which count no try."""
         messages = self._withdraw([*withdrawn, *self._lanes.withdraw_all()])
         if messages:

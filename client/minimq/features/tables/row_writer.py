@@ -17,7 +17,7 @@ from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.batch.builder import BatchColumns
-from minimq_common.errors import InvalidArgument, MessageTooLarge, MiniMQError, SendFailed, TopicNotFound
+from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError, SendFailed, TopicNotFound
 from minimq_common.model import MessageQueue
 
 #: Most bytes of gathered rows over all destinations; with more, all are sent.
@@ -46,7 +46,7 @@ class _Gathered:
     size: int = 0
 
 
-class Outbox:
+class RowWriter:
     """The rows of one call or task. Not thread-safe."""
 
     def __init__(self, send: Send, options: ProducerOptions) -> None:
@@ -117,7 +117,7 @@ class Outbox:
             _, count, sent = self._under_way.popleft()
             try:
                 self._receipts.append(sent.result())
-            except MiniMQError as error:
+            except MinimqError as error:
                 of_batch = error.may_be_stored if isinstance(error, SendFailed) else 0
                 in_doubt, not_stored = in_doubt + of_batch, not_stored + count - of_batch
         stored = sum(receipt.count for receipt in self._receipts)
@@ -133,7 +133,7 @@ class Outbox:
 
 def send_rows(core: ProducerCore, topic: str | None, rows: object, on_refused: OnRefused | None) -> list[BatchReceipt]:
     """Send rows and wait until all are on disk; see `Producer.send_arrow`."""
-    outbox = Outbox(core.send_records, core.options)
+    outbox = RowWriter(core.send_records, core.options)
     destinations = Destinations(topic, core.queues, core.key_queue)
     batches = checked_rows(rows, has_topic=topic is not None)
     for destination, part in divided(batches, destinations, core.options, on_refused):

@@ -26,7 +26,7 @@ def links(nameserver: NameServer, cleanup: contextlib.ExitStack) -> NameServerCl
     return opened
 
 
-def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(
+def test_a_broker_that_comes_back_empty_is_still_offline_for_what_it_lacks(
     start_nameserver: StartNameServer,
     start_broker: StartBroker,
     cleanup: contextlib.ExitStack,
@@ -39,7 +39,7 @@ def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(
     start_broker(second.address, name="broker-b", topics=())
     for nameserver in (first, second):
         start_broker(nameserver.address, name="broker-a", topics=("orders",))
-    assert [(away.broker_name, away.queues) for away in links.away()] == [("broker-b", 4)]
+    assert [(offline.broker_name, offline.queues) for offline in links.offline()] == [("broker-b", 4)]
     [warning] = [each.getMessage() for each in caplog.records if "without topics" in each.getMessage()]
     assert warning.endswith("missing=1 topic=bills")
     with pytest.raises(TopicUnavailable, match="broker-b is online without topics"):
@@ -47,11 +47,11 @@ def test_a_broker_that_comes_back_empty_is_still_away_for_what_it_lacks(
     with pytest.raises(InvalidArgument, match="broker-a is registered"):
         links.forget("broker-a")
     assert links.forget("broker-b")
-    assert links.away() == []
+    assert links.offline() == []
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "remembered"), [("remember_away_s", 0.0, 0), ("remember_away_brokers", 1, 1)]
+    ("option", "value", "remembered"), [("remember_offline_s", 0.0, 0), ("remember_offline_brokers", 1, 1)]
 )
 def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
     start_nameserver: StartNameServer,
@@ -66,30 +66,30 @@ def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
     cleanup.callback(links.close)
     for name in ("broker-a", "broker-b"):
         start_broker(nameserver.address, name=name).stop()
-    assert [away.broker_name for away in links.away()] == ["broker-b"][:remembered]
+    assert [offline.broker_name for offline in links.offline()] == ["broker-b"][:remembered]
 
 
-def test_watchers_hear_who_is_away_and_who_was_forgotten(
+def test_watchers_hear_who_is_offline_and_who_was_forgotten(
     nameserver: NameServer, links: NameServerClient, start_broker: StartBroker, open_cache: OpenCache
 ) -> None:
     start_broker(nameserver.address, name="broker-b")
     broker = start_broker(nameserver.address, name="broker-a")
     cache = open_cache(nameserver.address)
 
-    def away() -> list[str]:
-        return [each.broker_name for each in cache.route("orders").away]
+    def offline() -> list[str]:
+        return [each.broker_name for each in cache.route("orders").offline]
 
-    assert away() == []
+    assert offline() == []
     broker.stop()
-    wait_until(lambda: away() == ["broker-a"])
+    wait_until(lambda: offline() == ["broker-a"])
     with pytest.raises(InvalidArgument, match="broker-b is registered"):
         links.forget("broker-b")
     assert links.forget("broker-a")
-    wait_until(lambda: away() == [])
+    wait_until(lambda: offline() == [])
     assert not links.forget("broker-a")
 
 
-def test_a_broker_that_another_name_server_has_is_not_away(
+def test_a_broker_that_another_name_server_has_is_not_offline(
     start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
 ) -> None:
     first, second = start_nameserver(), start_nameserver()
@@ -97,5 +97,5 @@ def test_a_broker_that_another_name_server_has_is_not_away(
     start_broker(second.address)
     links = NameServerClient(first.address, second.address)
     cleanup.callback(links.close)
-    assert links.away() == []
+    assert links.offline() == []
     assert brokers_of(links.route("orders")) == ["broker-a"]

@@ -1,4 +1,4 @@
-"""One of two brokers is away: every tool says so."""
+"""One of two brokers is offline: every tool says so."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from minimq import COMMIT, Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer, TransactionResolution
 from minimq_common.errors import InvalidArgument, TopicUnavailable, Unavailable
 from minimq_common.model import BrokerData, Permission
 from support.command import Minimq, environment
@@ -41,7 +41,7 @@ def half() -> Iterator[LocalCluster]:
             for queue in admin.route("%DLQ%g").write_queues():
                 producer.send(Message("%DLQ%g", b"dead", properties={"RETRY_TOPIC": "orders"}), queue=queue)
         cluster.brokers[0].kill()
-        wait_until(lambda: [away.broker_name for away in admin.away_brokers()] == ["broker-a"])
+        wait_until(lambda: [offline.broker_name for offline in admin.offline_brokers()] == ["broker-a"])
         yield cluster
 
 
@@ -63,45 +63,45 @@ def stderr_of(cluster: LocalCluster, *arguments: str, status: int = 0) -> tuple[
     return written.decode(), told.decode()
 
 
-def test_admin_says_which_brokers_are_away(admin: Admin) -> None:
-    [away] = admin.away_brokers()
-    assert (away.broker_name, away.stopped, away.queues) == ("broker-a", False, 7)
-    assert timedelta(0) <= datetime.now(UTC) - away.since < timedelta(minutes=5)
+def test_admin_says_which_brokers_are_offline(admin: Admin) -> None:
+    [offline] = admin.offline_brokers()
+    assert (offline.broker_name, offline.stopped, offline.queues) == ("broker-a", False, 7)
+    assert timedelta(0) <= datetime.now(UTC) - offline.since < timedelta(minutes=5)
 
     described = admin.describe_topic("orders")
     assert described.messages == ON_EACH
-    assert [(each.broker_name, each.queues) for each in described.away] == [("broker-a", 4)]
-    assert [(each.broker_name, each.queues) for each in admin.route("orders").away] == [("broker-a", 4)]
-    assert [(each.broker_name, each.queues) for each in admin.describe_group("billing").away] == [("broker-a", 4)]
-    assert [each.away for each in admin.describe_groups() if each.group == "billing"] == [described.away]
-    with pytest.raises(TopicUnavailable, match=r"bills .* broker-a is away since"):
+    assert [(each.broker_name, each.queues) for each in described.offline] == [("broker-a", 4)]
+    assert [(each.broker_name, each.queues) for each in admin.route("orders").offline] == [("broker-a", 4)]
+    assert [(each.broker_name, each.queues) for each in admin.describe_group("billing").offline] == [("broker-a", 4)]
+    assert [each.offline for each in admin.describe_groups() if each.group == "billing"] == [described.offline]
+    with pytest.raises(TopicUnavailable, match=r"bills .* broker-a is offline since"):
         admin.describe_topic("bills")
     assert admin.list_topics() == ["%DLQ%g", "bills", "orders"]
     states = {status.broker_name: status for status in admin.broker_status()}
-    assert states["broker-a"].away_since == away.since
-    assert states["broker-b"].away_since is None
+    assert states["broker-a"].offline_since == offline.since
+    assert states["broker-b"].offline_since is None
 
 
 def test_a_broker_that_goes_while_brokers_are_asked_is_listed_once(
     admin: Admin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [away] = admin.away_brokers()
-    before = [*admin.cluster(), BrokerData(away.cluster, away.broker_name, away.addresses)]
+    [offline] = admin.offline_brokers()
+    before = [*admin.cluster(), BrokerData(offline.cluster, offline.broker_name, offline.addresses)]
     monkeypatch.setattr(admin, "cluster", lambda: before)  # as it was when the question began
 
-    states = [(status.broker_name, status.away_since) for status in admin.broker_status()]
-    assert states == [("broker-a", away.since), ("broker-b", None)]
+    states = [(status.broker_name, status.offline_since) for status in admin.broker_status()]
+    assert states == [("broker-a", offline.since), ("broker-b", None)]
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (("topic", "describe", "orders"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not counted\n"),
-        (("topic", "list"), r"broker-a: away since \d\d:\d\d:\d\d, 6 queues not counted\n"),
-        (("route", "orders"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not in the route\n"),
-        (("group", "describe", "billing"), r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not counted\n"),
-        (("group", "list"), r"broker-a: away since \d\d:\d\d:\d\d, its queues are not counted\n"),
+        (("topic", "describe", "orders"), r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not counted\n"),
+        (("topic", "list"), r"broker-a: offline since \d\d:\d\d:\d\d, 6 queues not counted\n"),
+        (("route", "orders"), r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not in the route\n"),
+        (("group", "describe", "billing"), r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not counted\n"),
+        (("group", "list"), r"broker-a: offline since \d\d:\d\d:\d\d, its queues are not counted\n"),
     ],
 )
 def test_commands_say_which_queues_are_out_of_sight(
@@ -124,7 +124,7 @@ def test_commands_say_which_queues_are_out_of_sight(
 def test_lists_say_what_they_may_lack(half: LocalCluster, command: tuple[str, ...], said: str) -> None:
     _, told = stderr_of(half, *command)
     assert re.fullmatch(
-        rf"broker-a: away since \d\d:\d\d:\d\d, {said}\nno (delayed messages|open transactions)\n", told
+        rf"broker-a: offline since \d\d:\d\d:\d\d, {said}\nno (delayed messages|open transactions)\n", told
     )
 
 
@@ -134,86 +134,86 @@ def test_a_topic_that_is_out_of_reach_hides_no_other(half: LocalCluster, admin: 
         sent = producer.send(Message("orders", b"later", deliver_after_s=3_000, recallable=True), queue=queue)
     stored = admin.message_at("orders/broker-b/0@0")
     assert admin.trace_message(stored.message_id).message == stored
-    assert [away.broker_name for away in admin.trace_message("0" * 40).away] == ["broker-a"]
+    assert [offline.broker_name for offline in admin.trace_message("0" * 40).offline] == ["broker-a"]
 
     totals = {each.topic: each for each in admin.delayed_totals()}
     assert (totals["orders"].messages, totals["bills"].messages) == (1, 0)
-    assert [away.broker_name for away in totals["bills"].away] == ["broker-a"]
+    assert [offline.broker_name for offline in totals["bills"].offline] == ["broker-a"]
     assert sent.recall_handle is not None
     admin.recall(sent.recall_handle)
 
 
-def test_a_transaction_may_be_on_the_broker_that_is_away(admin: Admin, minimq: Minimq) -> None:
-    assert [away.broker_name for away in admin.list_transactions().away] == ["broker-a"]
-    with pytest.raises(Unavailable, match=r"no broker that answers knows transaction 5 .*: broker-a is away since"):
-        admin.end_transaction("shop", 5, COMMIT)
+def test_a_transaction_may_be_on_the_broker_that_is_offline(admin: Admin, minimq: Minimq) -> None:
+    assert [offline.broker_name for offline in admin.list_transactions().offline] == ["broker-a"]
+    with pytest.raises(Unavailable, match=r"no broker that answers knows transaction 5 .*: broker-a is offline since"):
+        admin.end_transaction("shop", 5, TransactionResolution.COMMIT)
 
 
 @pytest.mark.fault
 def test_a_group_says_whose_dead_letters_are_not_counted(half: LocalCluster, minimq: Minimq) -> None:
     said = minimq("group", "describe", "billing")
-    assert ", dead letters of broker-a not counted, 4 queues of brokers that are away not counted\n" in said
+    assert ", dead letters of broker-a not counted, 4 queues of brokers that are offline not counted\n" in said
 
 
 @pytest.mark.fault
 def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, minimq: Minimq) -> None:
     said, told = stderr_of(half, "dlq", "list")
     assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
-    assert re.match(r"broker-a: away since .*, 1 queue not counted\n", told)
+    assert re.match(r"broker-a: offline since .*, 1 queue not counted\n", told)
     assert "1 queue not dropped\n" in minimq("dlq", "drop", "g", "--all", "--dry-run", status=1)
 
 
 @pytest.mark.fault
-def test_the_status_lists_a_broker_that_is_away(half: LocalCluster, minimq: Minimq) -> None:
+def test_the_status_lists_a_broker_that_is_offline(half: LocalCluster, minimq: Minimq) -> None:
     shown, _ = stderr_of(half, "cluster", "status")
-    assert re.search(r"broker-a +\S+ +away since \d\d:\d\d:\d\d", shown)
+    assert re.search(r"broker-a +\S+ +offline since \d\d:\d\d:\d\d", shown)
     rows = {row["broker"]: row for row in minimq.json("cluster", "status")}
-    assert rows["broker-a"]["state"].startswith("away since ")
-    assert rows["broker-b"]["away_since"] is None
+    assert rows["broker-a"]["state"].startswith("offline since ")
+    assert rows["broker-b"]["offline_since"] is None
 
 
 @pytest.mark.fault
 def test_exit_at_end_fails_after_it_has_written_what_is_there(half: LocalCluster) -> None:
     written, told = stderr_of(half, "consume", "orders", "--group", "half", "--exit-at-end", status=1)
     assert written == "x\n" * ON_EACH
-    assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read\n", told)
+    assert re.fullmatch(r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not read\n", told)
 
 
 @pytest.mark.fault
-def test_consume_says_at_its_start_which_broker_is_away(half: LocalCluster) -> None:
+def test_consume_says_at_its_start_which_broker_is_offline(half: LocalCluster) -> None:
     arguments = ("consume", "orders", "--group", "some", "--max", str(ON_EACH))
     written, told = stderr_of(half, *arguments)
     assert written == "x\n" * ON_EACH
-    assert re.fullmatch(r"broker-a: away since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
+    assert re.fullmatch(r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
 
 
 @pytest.mark.fault
-def test_a_consumer_logs_at_its_start_which_broker_is_away(
+def test_a_consumer_logs_at_its_start_which_broker_is_offline(
     half: LocalCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with PullConsumer(half.nameserver, group="logged") as consumer:
         consumer.subscribe("orders")
         while not consumer.poll(1.0):
             pass
-    [warning] = [record.getMessage() for record in caplog.records if "broker away" in record.getMessage()]
-    assert re.search(r"group=logged topic=orders state=broker-a: away since .* 4 queues not read until", warning)
+    [warning] = [record.getMessage() for record in caplog.records if "broker offline" in record.getMessage()]
+    assert re.search(r"group=logged topic=orders state=broker-a: offline since .* 4 queues not read until", warning)
 
 
 @pytest.mark.fault
 def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
     seen, told = stderr_of(half, "peek", "orders", "--last", "3", status=1)
     assert seen == "x\n" * 3
-    assert re.fullmatch(r"broker-a: away since .*, 4 queues not read\n", told)
+    assert re.fullmatch(r"broker-a: offline since .*, 4 queues not read\n", told)
     seen, told = stderr_of(half, "peek", "orders", "--last", "3", "--queue", "broker-b:0")
     assert (seen, told) == ("x\n" * 3, "")
     _, told = stderr_of(half, "peek", "orders", "--queue", "broker-a:0", status=1)
-    assert re.fullmatch(r"error: broker-a: away since .*, 4 queues not read\n", told)
+    assert re.fullmatch(r"error: broker-a: offline since .*, 4 queues not read\n", told)
 
 
 @pytest.mark.parametrize(
     "way", ["stop", pytest.param("pause", marks=pytest.mark.fault), pytest.param("kill", marks=pytest.mark.long)]
 )
-def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(way: str) -> None:
+def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_offline_meanwhile(way: str) -> None:
     body = b"x" * 500
     with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("orders", queues=1)
@@ -230,8 +230,8 @@ def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(wa
         assert 40_000 <= written.count(b"\n") + 1 < 80_000
         waiting, *_, given_up = [line for line in told.decode().splitlines() if line.startswith("broker-b: ")]
         silent = "does not answer, its queues are"
-        away = r"away since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue"
-        gone = f"broker-b: ({silent}) " if way == "pause" else f"broker-b: ({away}|{silent}) "
+        offline = r"offline since \d\d:\d\d:\d\d( \(stopped\))?, 1 queue"
+        gone = f"broker-b: ({silent}) " if way == "pause" else f"broker-b: ({offline}|{silent}) "
         assert re.match(gone + r"left to read, waiting up to 1 s", waiting)
         assert re.match(gone + r"not read", given_up)
 
@@ -239,7 +239,7 @@ def test_exit_at_end_waits_only_so_long_for_a_broker_that_goes_away_meanwhile(wa
 @pytest.mark.parametrize(
     ("leave", "said"),
     [
-        (lambda cluster, _admin: cluster.brokers[0].stop(), r"away since .*, 1 queue"),
+        (lambda cluster, _admin: cluster.brokers[0].stop(), r"offline since .*, 1 queue"),
         (
             lambda _cluster, admin: admin.update_topic("orders", permission=Permission.WRITE),
             "no longer has queues of orders, 1 queue",
@@ -268,14 +268,14 @@ def test_exit_at_end_waits_only_so_long_for_the_only_broker(
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is away since .*\s+"),
-        (("orders",), 1, r"error: topic orders was not deleted: broker-a is away since .*\s+"),
+        (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is offline since .*\s+"),
+        (("orders",), 1, r"error: topic orders was not deleted: broker-a is offline since .*\s+"),
         (
             ("bills", "--if-exists", "--force"),
             0,
-            r"There is no topic bills on a broker that answers.\s+broker-a: away since .*\s+",
+            r"There is no topic bills on a broker that answers.\s+broker-a: offline since .*\s+",
         ),
-        (("bills", "--force"), 1, r"error: there is no topic bills to delete: .* on a broker that is away .*\s+"),
+        (("bills", "--force"), 1, r"error: there is no topic bills to delete: .* on a broker that is offline .*\s+"),
         (("orders", "--broker", "broker-x"), 2, r"error: there is no broker 'broker-x': .*\s+"),
         (("orders", "--cluster", "other"), 2, r"error: there is no cluster 'other': .*\s+"),
     ],
@@ -289,7 +289,7 @@ def test_on_a_terminal_a_deletion_that_deletes_nothing_asks_nothing(
 
 
 @pytest.mark.fault
-def test_a_broker_that_comes_back_with_an_empty_disk_is_away_for_what_it_lacks(tmp_path: Path) -> None:
+def test_a_broker_that_comes_back_with_an_empty_disk_is_offline_for_what_it_lacks(tmp_path: Path) -> None:
     with LocalCluster(brokers=2) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("orders", queues=4)
         lost = cluster.server("broker-b")
@@ -317,12 +317,14 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
         with pytest.raises(InvalidArgument, match="broker-a is registered: stop it"):
             admin.forget_broker("broker-a")
         cluster.brokers[0].stop()
-        assert [(away.broker_name, away.stopped) for away in admin.away_brokers()] == [("broker-a", True)]
+        assert [(offline.broker_name, offline.stopped) for offline in admin.offline_brokers()] == [("broker-a", True)]
         assert minimq("cluster", "forget", "broker-a") == "broker broker-a: forgotten\n"
         refused = minimq("cluster", "forget", "broker-a", status=1)
-        assert refused.startswith("error: no name server remembers a broker broker-a as away: `minimq cluster status`")
-        assert admin.away_brokers() == []
-        line = r"administration: broker forgotten name=broker-a old='away' new='-' caller=[\d.:]+ client=- user=-\n"
+        assert refused.startswith(
+            "error: no name server remembers a broker broker-a as offline: `minimq cluster status`"
+        )
+        assert admin.offline_brokers() == []
+        line = r"administration: broker forgotten name=broker-a old='offline' new='-' caller=[\d.:]+ client=- user=-\n"
         assert len(re.findall(line, cluster.nameservers[0].log_path.read_text())) == 1
         assert stderr_of(cluster, "consume", "orders", "--group", "half", "--exit-at-end") == ("", "")
 

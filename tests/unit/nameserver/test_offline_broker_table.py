@@ -30,7 +30,7 @@ def table_of(*states: BrokerState, remember_s: float = 100.0, most: int = 10) ->
 
 
 def names_of(table: RouteTable, topic: str | None = None) -> list[str]:
-    return [away.broker.broker_name for away in table.away(topic)]
+    return [offline.broker.broker_name for offline in table.offline(topic)]
 
 
 @pytest.mark.parametrize("stopped", [True, False])
@@ -39,16 +39,16 @@ def test_a_broker_that_has_gone_is_remembered_and_no_route_leads_there(stopped: 
 
     assert table.unregister(1, now=7, stopped=stopped).topics == {"orders", "bills"}
 
-    [away] = table.away("orders")
-    assert away.broker == BrokerData("default", "broker-a", {0: "broker-a-0:1"})
-    assert (away.since, away.stopped) == (7, stopped)
-    counts = [(away.queues(kind), away.queues(kind, "orders")) for kind in (Permission.READ, Permission.WRITE)]
+    [offline] = table.offline("orders")
+    assert offline.broker == BrokerData("default", "broker-a", {0: "broker-a-0:1"})
+    assert (offline.since, offline.stopped) == (7, stopped)
+    counts = [(offline.queues(kind), offline.queues(kind, "orders")) for kind in (Permission.READ, Permission.WRITE)]
     assert counts == [(16, 8), (8, 4)]
     route = table.route("orders")
     assert route is not None
     assert [data.broker_name for data in route.queues] == list(route.brokers) == ["broker-b"]
     assert table.route("bills") is None
-    assert sorted(table.away_topics()) == ["bills"]
+    assert sorted(table.offline_topics()) == ["bills"]
     assert [broker.broker_name for broker in table.brokers()] == ["broker-b"]
 
 
@@ -56,34 +56,34 @@ def test_a_silent_broker_went_when_it_was_heard_last() -> None:
     table = table_of(state("broker-a"), state("broker-a", 1))
     assert table.heartbeat(2, 1, now=3)
     table.expire(now=20)
-    [away] = table.away()
-    assert (away.since, away.stopped) == (3, False)
+    [offline] = table.offline()
+    assert (offline.since, offline.stopped) == (3, False)
 
 
-def test_a_broker_is_not_away_while_a_slave_can_be_read() -> None:
+def test_a_broker_is_not_offline_while_a_slave_can_be_read() -> None:
     table = table_of(state("broker-a"), state("broker-a", 1))
     table.unregister(1, now=1)
-    assert table.away() == []
+    assert table.offline() == []
     table.unregister(2, now=2)
     assert names_of(table, "orders") == ["broker-a"]
 
 
-def test_what_a_broker_of_the_name_lacks_is_away_until_it_has_it() -> None:
+def test_what_a_broker_of_the_name_lacks_is_offline_until_it_has_it() -> None:
     table = table_of(state("broker-a", topics=["orders", "bills"]))
     table.unregister(1, now=1)
     table.register(2, state("broker-a", topics=[]), now=2)
     assert set(table.missing_from("broker-a")) == {"orders", "bills"}
-    assert [(away.queues(Permission.READ), away.since) for away in table.away()] == [(16, 1)]
-    assert sorted(table.away_topics()) == ["bills", "orders"]
+    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline()] == [(16, 1)]
+    assert sorted(table.offline_topics()) == ["bills", "orders"]
 
     table.register(2, replace(state("broker-a", topics=["orders"]), data_version=2), now=3)
-    assert [away.queues(Permission.READ) for away in table.away("bills")] == [8]
-    assert (table.away("orders"), sorted(table.away_topics())) == ([], ["bills"])
+    assert [offline.queues(Permission.READ) for offline in table.offline("bills")] == [8]
+    assert (table.offline("orders"), sorted(table.offline_topics())) == ([], ["bills"])
 
     table.unregister(2, now=4)
-    assert [(away.queues(Permission.READ), away.since) for away in table.away()] == [(16, 4)]
+    assert [(offline.queues(Permission.READ), offline.since) for offline in table.offline()] == [(16, 4)]
     table.register(3, state("broker-a", topics=["orders", "bills"]), now=5)
-    assert table.away() == []
+    assert table.offline() == []
 
 
 def test_what_a_registered_broker_lacks_is_forgotten_after_a_while_or_when_told_so() -> None:
@@ -100,7 +100,7 @@ def test_what_a_registered_broker_lacks_is_forgotten_after_a_while_or_when_told_
     for session in (3, 4):
         table.heartbeat(session, 1, now=101)
     assert table.expire(now=102).topics == {"bills"}
-    assert table.away() == []
+    assert table.offline() == []
 
 
 def test_a_broker_is_forgotten_after_a_while() -> None:
@@ -123,10 +123,10 @@ def test_of_too_many_brokers_those_that_went_first_are_forgotten() -> None:
 def test_nothing_is_remembered_if_so_wanted() -> None:
     table = table_of(state("broker-a"), remember_s=0)
     assert table.unregister(1, now=1).topics == {"orders"}
-    assert table.away() == []
+    assert table.offline() == []
 
 
-def test_a_broker_that_is_away_is_forgotten_when_told_so_and_no_other() -> None:
+def test_a_broker_that_is_offline_is_forgotten_when_told_so_and_no_other() -> None:
     table = table_of(state("broker-a"), state("broker-b"))
     table.unregister(1, now=1)
     with pytest.raises(InvalidArgument, match="broker-b is registered: stop it"):
@@ -135,20 +135,20 @@ def test_a_broker_that_is_away_is_forgotten_when_told_so_and_no_other() -> None:
     change = table.forget("broker-a")
     assert change is not None
     assert change.topics == {"orders"}
-    assert table.away() == []
+    assert table.offline() == []
 
 
 def test_queues_that_could_not_be_read_are_not_missed() -> None:
     table = table_of(state("broker-a", permission=Permission.WRITE))
     table.unregister(1, now=1)
-    assert [away.queues(Permission.READ, "orders") for away in table.away("orders")] == [0]
+    assert [offline.queues(Permission.READ, "orders") for offline in table.offline("orders")] == [0]
 
 
 def test_a_broker_that_returns_without_topics_is_online_and_their_routes_change() -> None:
     table = table_of(state("a", topics=["orders", "bills"]))
     table.unregister(1, now=7)
     assert table.register(2, state("a", topics=["bills"]), now=8).topics == {"orders", "bills"}
-    assert [away.online for away in table.away("orders")] == [True]
+    assert [offline.lacks_topics for offline in table.offline("orders")] == [True]
     assert table.register(2, replace(state("a", topics=["bills", "new"]), data_version=2), now=9).topics == {"new"}
     assert table.unregister(2, now=10).topics == {"orders", "bills", "new"}
-    assert [away.online for away in table.away("orders")] == [False]
+    assert [offline.lacks_topics for offline in table.offline("orders")] == [False]

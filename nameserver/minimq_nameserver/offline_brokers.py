@@ -1,4 +1,4 @@
-"""Brokers without a place in the route table: those that are away, and those in conflict with another broker.
+"""Brokers without a place in the route table: those that are offline, and those in conflict with another broker.
 
 Pure: times are arguments, in seconds of a monotonic clock.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from minimq_common.model import BrokerData, Permission, QueueData
-from minimq_nameserver.bounds import MAX_AWAY_TOPICS
+from minimq_nameserver.bounds import MAX_OFFLINE_TOPICS
 
 if TYPE_CHECKING:
     from minimq_nameserver.route_table import BrokerState
@@ -26,7 +26,7 @@ class RememberedBroker:
     since: float
     stopped: bool
     #: Whether it is registered again, without these topics.
-    online: bool = False
+    lacks_topics: bool = False
 
     def queues(self, permission: Permission, topic: str | None = None) -> int:
         """Return the number of its readable or writable queues, of one topic or of all."""
@@ -35,7 +35,7 @@ class RememberedBroker:
         return sum(count for count, each in zip(counts, topics, strict=True) if each.permission & permission)
 
 
-class AwayBrokers:
+class OfflineBrokers:
     """Remembers the brokers that left last, by name. Not thread-safe."""
 
     def __init__(self, keep_s: float, most: int) -> None:
@@ -43,62 +43,62 @@ class AwayBrokers:
         self._most = most
         self._by_name: dict[str, RememberedBroker] = {}  # in the order in which they left
 
-    def add(self, away: RememberedBroker) -> frozenset[str]:
+    def add(self, offline: RememberedBroker) -> frozenset[str]:
         """Remember a broker that has left. Returns the other topics whose routes change.
 
         Keeps the topics that the broker was already missing, and forgets other brokers to make room.
         """
         if not self._keep_s:
             return frozenset()
-        former = self._by_name.pop(away.broker.broker_name, None)
+        former = self._by_name.pop(offline.broker.broker_name, None)
         if former is not None:
-            away = replace(away, topics={**former.topics, **away.topics})
-        self._by_name[away.broker.broker_name] = away
+            offline = replace(offline, topics={**former.topics, **offline.topics})
+        self._by_name[offline.broker.broker_name] = offline
         changed = frozenset[str](former.topics if former is not None else ())
-        while len(self._by_name) > self._most or self._number_of_topics() > MAX_AWAY_TOPICS:
+        while len(self._by_name) > self._most or self._number_of_topics() > MAX_OFFLINE_TOPICS:
             changed |= self.remove(next(iter(self._by_name))) or frozenset()
         return changed
 
     def _number_of_topics(self) -> int:
-        return sum(len(away.topics) for away in self._by_name.values())
+        return sum(len(offline.topics) for offline in self._by_name.values())
 
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
         """Note that a broker has registered again. It stays remembered for the topics that it lacks.
 
         Returns the remembered topics whose routes change.
         """
-        away = self._by_name.get(broker_name)
-        if away is None:
+        offline = self._by_name.get(broker_name)
+        if offline is None:
             return frozenset()
-        missing = {topic: data for topic, data in away.topics.items() if topic not in topics}
+        missing = {topic: data for topic, data in offline.topics.items() if topic not in topics}
         if missing:
-            self._by_name[broker_name] = replace(away, topics=missing, online=True)
+            self._by_name[broker_name] = replace(offline, topics=missing, lacks_topics=True)
         else:
             del self._by_name[broker_name]
-        return frozenset(away.topics.keys() - missing.keys() if away.online else away.topics)
+        return frozenset(offline.topics.keys() - missing.keys() if offline.lacks_topics else offline.topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
         """Return the remembered topics of a broker name."""
-        away = self._by_name.get(broker_name)
-        return () if away is None else away.topics.keys()
+        offline = self._by_name.get(broker_name)
+        return () if offline is None else offline.topics.keys()
 
     def remove(self, broker_name: str) -> frozenset[str] | None:
         """Forget a broker. Returns its remembered topics; None if it is not remembered."""
-        away = self._by_name.pop(broker_name, None)
-        return None if away is None else frozenset(away.topics)
+        offline = self._by_name.pop(broker_name, None)
+        return None if offline is None else frozenset(offline.topics)
 
     def expire(self, now: float) -> frozenset[str]:
         """Forget the brokers that left too long ago. Returns their remembered topics."""
-        over = [name for name, away in self._by_name.items() if now - away.since >= self._keep_s]
+        over = [name for name, offline in self._by_name.items() if now - offline.since >= self._keep_s]
         return frozenset().union(*(self.remove(name) or () for name in over))
 
     def all(self) -> list[RememberedBroker]:
         """Return the remembered brokers, sorted by name. Thread-safe."""
-        return [away for _, away in sorted(self._by_name.copy().items())]
+        return [offline for _, offline in sorted(self._by_name.copy().items())]
 
     def of(self, topic: str) -> list[RememberedBroker]:
         """Return the brokers that carried a topic, sorted by name."""
-        return [away for away in self.all() if topic in away.topics] if self._by_name else []
+        return [offline for offline in self.all() if topic in offline.topics] if self._by_name else []
 
 
 #: Maximum remembered conflicts; the latest ones stay.

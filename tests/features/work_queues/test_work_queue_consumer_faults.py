@@ -1,4 +1,4 @@
-"""Simple consumers when something fails: what they hold stays theirs, and what they do not return goes to others."""
+"""Work queue consumers during faults: they keep what they hold, and others get the rest."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minimq import (
     Permission,
     Producer,
     PushConsumer,
-    SimpleConsumer,
+    WorkQueueConsumer,
     aio,
 )
 from minimq.errors import (
@@ -27,13 +27,13 @@ from minimq.errors import (
     GroupNotFound,
     HandleExpired,
     InvalidArgument,
-    MiniMQError,
+    MinimqError,
     SystemBusy,
     TopicNotFound,
 )
 from minimq.features.work_queues.pop_stream import Answered, PopStream, SettleKey
-from minimq.features.work_queues.popped import PoppedMessage, Span
 from minimq.features.work_queues.settler import DONE
+from minimq.features.work_queues.work_queue_message import Span, WorkQueueMessage
 from support.detour import lead
 from support.hand_out_hold import HandOutHold
 from support.waiting import wait_until
@@ -64,8 +64,8 @@ def fill(cluster: LocalCluster, topic: str, count: int) -> None:
         producer.send_many([Message(topic, b"%d" % number) for number in range(count)])
 
 
-def simple(cluster: LocalCluster, topic: str, **options: float) -> SimpleConsumer:
-    consumer = SimpleConsumer(cluster.nameserver, group=topic, **{"invisible_s": 3600, **options})  # type: ignore[arg-type]
+def simple(cluster: LocalCluster, topic: str, **options: float) -> WorkQueueConsumer:
+    consumer = WorkQueueConsumer(cluster.nameserver, group=topic, **{"invisible_s": 3600, **options})  # type: ignore[arg-type]
     consumer.subscribe(topic)
     return consumer
 
@@ -94,7 +94,7 @@ def test_an_answer_that_is_late_takes_nothing_away(pair: LocalCluster, topic: st
         wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
 
 
-def acknowledged(consumer: SimpleConsumer, handle: str) -> bool:
+def acknowledged(consumer: WorkQueueConsumer, handle: str) -> bool:
     try:
         consumer.ack(handle)
     except DeadlineExceeded:
@@ -134,7 +134,7 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
 def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, topic: str) -> None:
     fill(pair, topic, 2_000)
     network = Cluster(pair.nameserver)
-    dead = SimpleConsumer(network, group=topic, invisible_s=3600)
+    dead = WorkQueueConsumer(network, group=topic, invisible_s=3600)
     dead.subscribe(topic)
     received = 0
     while not len(dead._reader._prefetch._messages):
@@ -144,7 +144,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
     network.close()  # the brokers hear nothing of the consumer
     dead.close()
     with simple(pair, topic) as other:
-        found: list[PoppedMessage] = []
+        found: list[WorkQueueMessage] = []
         while len(found) < 2_000 - received:
             found += (messages := other.receive(timeout=PATIENCE_S))
             other.ack(messages)  # what was lost with a consumer comes alone, so the next waits for it
@@ -167,7 +167,7 @@ def test_a_consumer_comes_back_to_what_it_holds(pair: LocalCluster, topic: str, 
 
 def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalCluster, topic: str) -> None:
     async def main() -> list[int]:
-        async with aio.SimpleConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
+        async with aio.WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
             consumer.subscribe(topic)
             await consumer.receive(1, timeout=0)
             task = asyncio.create_task(consumer.receive(1, timeout=PATIENCE_S))
@@ -190,7 +190,7 @@ def test_who_waits_for_all_brokers_is_not_held_up_by_a_message_that_is_filtered_
     with Admin(pair.nameserver) as admin, ThreadPoolExecutor(1) as pool, Producer(pair.nameserver) as producer:
         admin.create_topic(topic, queues=1)
         queue = admin.route(topic).read_queues()[0]
-        with SimpleConsumer(pair.nameserver, group=topic) as consumer:
+        with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
             consumer.subscribe(topic, where="wanted = 'yes'")
             assert consumer.receive(1, timeout=0) == []
             begun = pool.submit(consumer.receive, 1, timeout=PATIENCE_S)
@@ -237,15 +237,15 @@ def test_a_stream_ends_although_the_wait_for_its_end_is_cancelled(pair: LocalClu
             begun.result(PATIENCE_S)
 
 
-def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | SimpleConsumer:
+def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | WorkQueueConsumer:
     if kind == "simple":
-        return SimpleConsumer(cluster.nameserver, group=group)
-    return PushConsumer(cluster.nameserver, group=group, balance="messages", start="earliest")
+        return WorkQueueConsumer(cluster.nameserver, group=group)
+    return PushConsumer(cluster.nameserver, group=group, mode="work_queue", start="earliest")
 
 
-def begin(consumer: PushConsumer | SimpleConsumer) -> None:
+def begin(consumer: PushConsumer | WorkQueueConsumer) -> None:
     """Begin to take messages, of which none comes here."""
-    if isinstance(consumer, SimpleConsumer):
+    if isinstance(consumer, WorkQueueConsumer):
         assert consumer.receive(1, timeout=PATIENCE_S) == []
     else:
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
@@ -304,12 +304,12 @@ def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster
         assert [message.tries for message in again] == [2, 2]  # which have used up theirs
         consumer.release([*again, *messages[2:]])
         found: list[bytes] = []
-        errors: list[MiniMQError] = []
+        errors: list[MinimqError] = []
 
         def receive() -> bool:
             try:
                 found.extend(message.body for message in consumer.receive(32, timeout=0.1))
-            except MiniMQError as error:
+            except MinimqError as error:
                 errors.append(error)
             return len(found) == 2 and bool(errors)
 

@@ -68,7 +68,7 @@ class ReceiptHandle(NamedTuple):
 _MOST_BYTES = 32 << 20
 
 
-class PoppedMessage(ReceivedMessage, frozen=True, gc=False):
+class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
     """A message of a work queue. Settle it: acknowledge, release or reject it.
 
     Attributes:
@@ -107,7 +107,7 @@ class OpenedBatch:
         """Return whether it holds the same offsets as an encoded batch."""
         return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
 
-    def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[PoppedMessage]:
+    def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[WorkQueueMessage]:
         """Return the messages of this batch from `first` to before `end`."""
         base, records = self.batch.base_offset, self.batch.records
         part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
@@ -119,9 +119,9 @@ class OpenedBatch:
             repeat(epoch),
             repeat(group),
         )
-        messages: list[PoppedMessage] = []
+        messages: list[WorkQueueMessage] = []
         for shared in self.batch.parts(part.start, part.stop):
-            messages += map(PoppedMessage, shared, *columns)
+            messages += map(WorkQueueMessage, shared, *columns)
         return messages
 
 
@@ -159,7 +159,7 @@ class OpenedBatches:
         return opened
 
 
-def gaps(first: int, end: int, messages: Sequence[PoppedMessage]) -> list[tuple[int, int]]:
+def gaps(first: int, end: int, messages: Sequence[WorkQueueMessage]) -> list[tuple[int, int]]:
     """Return the spans between `first` and `end` whose messages compaction has removed."""
     offsets = [first - 1, *[message.queue_offset for message in messages], end]
     return [(before + 1, after) for before, after in pairwise(offsets) if before + 1 < after]
@@ -177,7 +177,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 #: A received message, or its handle as text, or an iterable of those.
-Receivables = PoppedMessage | str | Iterable[PoppedMessage | str]
+Receivables = WorkQueueMessage | str | Iterable[WorkQueueMessage | str]
 
 #: Spans of offsets by queue and epoch.
 Receipts = dict[tuple[MessageQueue, int], list[Span]]
@@ -210,10 +210,10 @@ def united(parts: Iterable[Receipts]) -> Receipts:
 
 
 def _runs(items: Iterable[object]) -> Iterator[tuple[ReceiptHandle, int]]:
-    first: PoppedMessage | None = None
+    first: WorkQueueMessage | None = None
     following = 0
     for item in items:
-        if isinstance(item, PoppedMessage):
+        if isinstance(item, WorkQueueMessage):
             if first is not None:
                 if item.index == following and item.batch is first.batch and item.epoch == first.epoch:
                     following += 1

@@ -1,4 +1,4 @@
-"""One of two brokers is away: no change leaves it out in silence."""
+"""One of two brokers is offline: no change leaves it out in silence."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from minimq_common.model import MessageQueue
 from support.command import Minimq
 from support.waiting import wait_until
 
-AWAY = r"broker-b is away since \d\d:\d\d:\d\d \(stopped\)"
+OFFLINE = r"broker-b is offline since \d\d:\d\d:\d\d \(stopped\)"
 TOPICS = ("orders", "kept", "resized", "changed", "gone", "elsewhere")
 
 
@@ -35,7 +35,7 @@ def half() -> Iterator[LocalCluster]:
                 while found < 2:
                     found += len(consumer.poll(timeout=1.0))
         cluster.server("broker-b").stop()
-        wait_until(lambda: [away.broker_name for away in admin.away_brokers()] == ["broker-b"])
+        wait_until(lambda: [offline.broker_name for offline in admin.offline_brokers()] == ["broker-b"])
         yield cluster
 
 
@@ -52,19 +52,19 @@ def admin(half: LocalCluster) -> Iterator[Admin]:
 
 def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
     here, there = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
-    with pytest.raises(Unavailable, match=f"group g was not reset in topic orders: {AWAY}.*--queue.*--force"):
+    with pytest.raises(Unavailable, match=f"group g was not reset in topic orders: {OFFLINE}.*--queue.*--force"):
         admin.reset_offsets("g", "orders")
-    with pytest.raises(Unavailable, match=AWAY):
+    with pytest.raises(Unavailable, match=OFFLINE):
         admin.reset_offsets("g", "orders", dry_run=True)
-    with pytest.raises(Unavailable, match=AWAY):
+    with pytest.raises(Unavailable, match=OFFLINE):
         admin.reset_offsets("g", "orders", queues=[there], force=True)
     assert admin.committed_offsets("g") == {here: 1}, "nothing was changed"
-    assert "broker-b is away since" in minimq("group", "reset-offset", "g", "orders", "--to", "earliest", status=1)
+    assert "broker-b is offline since" in minimq("group", "reset-offset", "g", "orders", "--to", "earliest", status=1)
 
     assert admin.reset_offsets("g", "orders", queues=[here]) == {here: 0}
     assert admin.reset_offsets("g", "orders", "latest", force=True) == {here: 1}
     forced = minimq.with_stderr("group", "reset-offset", "g", "orders", "--to", "earliest", "--force")
-    assert "broker-b: away since" in forced
+    assert "broker-b: offline since" in forced
     assert "not reset" in forced
 
 
@@ -82,27 +82,27 @@ def test_a_plan_names_no_broker_that_the_change_does_not_concern(admin: Admin) -
 
 
 def test_the_deletion_of_a_topic_is_refused(admin: Admin, minimq: Minimq) -> None:
-    with pytest.raises(Unavailable, match=f"topic kept was not deleted: {AWAY}.*--force.*--broker"):
+    with pytest.raises(Unavailable, match=f"topic kept was not deleted: {OFFLINE}.*--force.*--broker"):
         admin.delete_topic("kept")
-    assert "broker-b is away since" in minimq("topic", "delete", "kept", status=1)
-    with pytest.raises(Unavailable, match=AWAY):
+    assert "broker-b is offline since" in minimq("topic", "delete", "kept", status=1)
+    with pytest.raises(Unavailable, match=OFFLINE):
         admin.delete_topic("far", if_exists=True)
     assert admin.route("kept").queues, "nothing was changed"
 
-    assert [away.broker_name for away in admin.delete_topic("gone", force=True)] == ["broker-b"]
+    assert [offline.broker_name for offline in admin.delete_topic("gone", force=True)] == ["broker-b"]
     assert admin.delete_topic("kept", brokers=["broker-a"]) == ()
     said = minimq.with_stderr("topic", "delete", "elsewhere", "--force")
     assert "brings the topic back when it starts" in said
 
 
 def test_the_deletion_of_a_group_is_refused(admin: Admin, minimq: Minimq) -> None:
-    with pytest.raises(Unavailable, match=f"group h was not deleted: {AWAY}.*--force"):
+    with pytest.raises(Unavailable, match=f"group h was not deleted: {OFFLINE}.*--force"):
         admin.delete_group("h")
-    assert "broker-b is away since" in minimq("group", "delete", "h", status=1)
+    assert "broker-b is offline since" in minimq("group", "delete", "h", status=1)
     assert "h" in admin.list_groups(), "nothing was changed"
 
     said = minimq.with_stderr("group", "delete", "h", "--force")
-    assert "broker-b: away since" in said
+    assert "broker-b: offline since" in said
     assert "brings the group back" in said
     assert "h" not in admin.list_groups()
 
@@ -114,29 +114,29 @@ def test_what_was_not_changed_is_reported(admin: Admin, minimq: Minimq) -> None:
     assert admin.update_topic("resized", queues=3, brokers=["broker-a"]) == ()
     for change in (("--permission", "read-write"), ("--queues", "2"), ("--queues", "2", "--permission", "read")):
         said = minimq("topic", "update", "changed", *change, status=1)
-        assert "broker-b: away since" in said
+        assert "broker-b: offline since" in said
         assert said.endswith(", not changed\n")
     minimq("topic", "update", "changed", "--queues", "1", "--broker", "broker-a")
-    with pytest.raises(TopicUnavailable, match=f"far cannot be reached: {AWAY}"):
+    with pytest.raises(TopicUnavailable, match=f"far cannot be reached: {OFFLINE}"):
         admin.update_topic("far", permission=Permission.READ)
 
 
 def test_a_creation_says_where_the_topic_is_not(minimq: Minimq) -> None:
     said = minimq("topic", "create", "fresh", "--queues", "1", status=1)
-    assert said.startswith("broker-b: away since")
+    assert said.startswith("broker-b: offline since")
     assert said.endswith(", topic not created there\n")
     minimq("topic", "create", "near", "--queues", "1", "--broker", "broker-a")
     minimq("topic", "create", "orders", "--queues", "1", "--if-not-exists")  # broker-b has it
 
 
-def test_a_broker_that_is_named_and_away_is_said_to_be_away(admin: Admin, minimq: Minimq) -> None:
+def test_a_broker_that_is_named_and_offline_is_said_to_be_offline(admin: Admin, minimq: Minimq) -> None:
     for call in (
         lambda: admin.set_broker_permission("broker-b", Permission.READ),
         lambda: admin.delete_topic("orders", brokers=["broker-b"]),
         lambda: admin.create_topic("named", brokers=["broker-b"]),
     ):
-        with pytest.raises(Unavailable, match=f"^{AWAY}; start it again, .*cluster forget broker-b`$"):
+        with pytest.raises(Unavailable, match=f"^{OFFLINE}; start it again, .*cluster forget broker-b`$"):
             call()
-    assert minimq("cluster", "permission", "broker-b", "read", status=1).startswith("error: broker-b is away since")
+    assert minimq("cluster", "permission", "broker-b", "read", status=1).startswith("error: broker-b is offline since")
     with pytest.raises(InvalidArgument, match="there is no broker 'broker-c'"):
         admin.set_broker_permission("broker-c", Permission.READ)
