@@ -63,7 +63,7 @@ def populate(nameserver: str, topics: Sequence[str], groups: Sequence[str]) -> N
 @contextmanager
 def console_of(nameserver: str) -> Iterator[tuple[str, int]]:
     """Run a console during the block; yields its address and its process id."""
-    command = [sys.executable, "-m", "minimq", "-n", nameserver, "console", "--port", "0"]
+    command = [sys.executable, "-m", "minimq", "-s", nameserver, "console", "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
         try:
             assert running.stdout is not None

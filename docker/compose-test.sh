@@ -15,7 +15,7 @@ project=minimq-test
 servers=9
 services=$((servers + 1)) # and the console
 compose() { ${COMPOSE:-docker compose} -p $project -f docker/docker-compose.yml "$@"; }
-minimq() { .venv/bin/minimq --nameserver 127.0.0.1:9876,127.0.0.1:9877 "$@"; }
+minimq() { .venv/bin/minimq --server 127.0.0.1:9876,127.0.0.1:9877 "$@"; }
 inside() { compose run --rm -T client "$@" </dev/null; }
 spark() { compose run --rm -T spark "$@" </dev/null; }
 say() { printf '\n---- %s\n' "$*"; }
@@ -133,7 +133,7 @@ say "produce and consume through the published ports; kill a master"
 seq -f '{"id": "%06.0f"}' $messages >"$temporary/sent"
 minimq topic create compose-test --queues 4
 head -n $before "$temporary/sent" | produce
-minimq consume compose-test --group outside --max $first >"$temporary/first"
+minimq consume compose-test --group outside --limit $first >"$temporary/first"
 killed=$(master_of broker-a)
 {
   docker kill "$(container "$killed")" >&2 & # while the next lines come, over some seconds

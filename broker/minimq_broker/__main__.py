@@ -116,7 +116,12 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.option("--entries", is_flag=True, help="List every entry of the log, not only the resulting state.")
 @click.option(
-    "--output", type=click.Choice(("text", "json")), default="text", show_default=True, help="Format of the output."
+    "-o",
+    "--output",
+    type=click.Choice(("table", "json")),
+    default="table",
+    show_default=True,
+    help="Format of the output.",
 )
 def inspect(directory: Path, entries: bool, output: str) -> None:
     """Show the content of a data DIRECTORY: topics, queues, committed offsets and segments."""

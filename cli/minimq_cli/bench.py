@@ -7,13 +7,14 @@ import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import repeat
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin.operation import Param
 from minimq.admin.views import Row, Rows, Table, View, columns
 from minimq_cli.base import Group
-from minimq_cli.commands import Output, declared, show
+from minimq_cli.commands import LIMIT, Output, declared, show
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
 from minimq_common.words import count_of
@@ -40,7 +41,7 @@ _POLL_S = 1.0
 #: Maximum seconds without a message.
 _PATIENCE_S = 30.0
 
-Count = Annotated[int, Param(low=1, metavar="N", help="Number of messages.")]
+Limit = Annotated[int, replace(LIMIT, help="Number of messages.")]
 Size = Annotated[int, Param(low=1, metavar="BYTES", help="Size of a body.")]
 Batch = Annotated[int, Param(low=1, metavar="N", help="Maximum number of messages in a batch.")]
 Queues = Annotated[int, Param(metavar="N", help="Queues on each broker of a new topic.")]
@@ -59,7 +60,7 @@ Force = Annotated[bool, Param(help="Send to --topic even if others read it.")]
 def bench_produce(
     nameserver: str,
     *,
-    count: Count = 1_000_000,
+    limit: Limit = 1_000_000,
     size: Size = 100,
     batch: Batch = 4096,
     queues: Queues = 4,
@@ -69,17 +70,17 @@ def bench_produce(
 ) -> None:
     """Send messages in batches, each acknowledged when it is on disk.
 
-    Example: minimq bench produce --count 1000000 --size 100
+    Example: minimq bench produce --limit 1000000 --size 100
     """
-    with _topic(nameserver, topic, queues, sends=0 if force else count) as name:
-        _show_rate(output, "produce", count, size, *_fill(nameserver, name, count, size, batch))
+    with _topic(nameserver, topic, queues, sends=0 if force else limit) as name:
+        _show_rate(output, "produce", limit, size, *_fill(nameserver, name, limit, size, batch))
 
 
 @declared("consume", "Measure reading.")
 def bench_consume(
     nameserver: str,
     *,
-    count: Count = 1_000_000,
+    limit: Limit = 1_000_000,
     size: Size = 100,
     batch: Batch = 4096,
     queues: Queues = 4,
@@ -88,17 +89,17 @@ def bench_consume(
 ) -> None:
     """Read messages of --topic, or of a new topic that is filled first; filling is not measured.
 
-    Example: minimq bench consume --count 1000000 --batch 4096
+    Example: minimq bench consume --limit 1000000 --batch 4096
     """
     from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
 
     with _topic(nameserver, topic, queues) as name:
         if topic is None:
-            _fill(nameserver, name, count, size, batch)
+            _fill(nameserver, name, limit, size, batch)
         with Admin(nameserver) as admin:
             description = admin.describe_topic(name)
-        count = min(count, description.messages)
+        count = min(limit, description.messages)
         with PullConsumer(nameserver, group="minimq-bench", auto_commit=False) as consumer:
             began, cpu = time.monotonic(), time.process_time()
             consumer.assign([item.queue for item in description.queues])
@@ -117,7 +118,7 @@ def bench_consume(
 def bench_latency(
     nameserver: str,
     *,
-    count: Count = 1_000,
+    limit: Limit = 1_000,
     size: Size = 100,
     queues: Queues = 4,
     topic: Topic = None,
@@ -126,7 +127,7 @@ def bench_latency(
 ) -> None:
     """Send one message after the other, and measure the time until its receipt and until a waiting consumer has it.
 
-    Example: minimq bench latency --count 2000
+    Example: minimq bench latency --limit 2000
     """
     from minimq.admin.admin import Admin
     from minimq.consuming.pull_consumer import PullConsumer
@@ -135,7 +136,7 @@ def bench_latency(
     acknowledged: list[float] = []
     delivered: list[float] = []
     with (
-        _topic(nameserver, topic, queues, sends=0 if force else count) as name,
+        _topic(nameserver, topic, queues, sends=0 if force else limit) as name,
         Producer(nameserver) as producer,
         PullConsumer(nameserver, group="minimq-bench", start="latest", auto_commit=False) as consumer,
         Admin(nameserver) as admin,
@@ -147,11 +148,11 @@ def bench_latency(
         message = Message(name, bytes(size))
         producer.send(message)  # connected, and the route is known
         _received(consumer, 1, "the first message")
-        for number in range(count):
+        for number in range(limit):
             began = time.perf_counter()
             producer.send(message)
             acknowledged.append(time.perf_counter() - began)
-            _received(consumer, 1, f"{number:,} of {count:,}")
+            _received(consumer, 1, f"{number:,} of {limit:,}")
             delivered.append(time.perf_counter() - began)
     rows = [_percentiles("acknowledged", acknowledged), _percentiles("delivered", delivered)]
     show(View(json=rows, lines=[Rows(_LATENCY, rows)]), output)

@@ -24,9 +24,17 @@ from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
 
+
+def output_param(*formats: str, help: str = "Format of the result.") -> Param:  # noqa: A002 - as in `Param`
+    """Return the option --output with some of table, json, jsonl and raw."""
+    return Param(letter="-o", choices={name: name for name in formats}, help=help)
+
+
 _FORMATS = ("table", "json", "jsonl")
-#: The option --output of commands that print a single result.
-Output = Annotated[str, Param(choices={"table": "table", "json": "json"}, help="Format of the result.")]
+#: The option --output of commands that print a result.
+Output = Annotated[str, output_param(*_FORMATS)]
+#: The option of the number of results.
+LIMIT = Param(letter="-n", low=1, metavar="N")
 _METAVARS = {int: "N", float: "NUMBER"}
 
 Complete = Callable[[click.Context, click.Parameter, str], list[str]]
@@ -104,7 +112,9 @@ def _params(operation: Operation) -> list[click.Parameter]:
         folder = click.Path(path_type=Path, file_okay=False)
         params.append(Option(["--secrets"], type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)
-    params.append(Option(["--output"], type=choice, default="table", show_default=True, help="Format of the result."))
+    params.append(
+        Option(["-o", "--output"], type=choice, default="table", show_default=True, help="Format of the result.")
+    )
     return params
 
 

@@ -54,7 +54,7 @@ def console(  # noqa: PLR0913 - the options of the command
     \b
     Examples:
       minimq console
-      minimq console --port 8080 --nameserver 10.0.0.1:9876,10.0.0.2:9876
+      minimq console --port 8080 --server 10.0.0.1:9876,10.0.0.2:9876
       minimq --credentials admin.minimq console --allow-changes
       curl -s 'http://127.0.0.1:8088/?format=json'
 

@@ -19,8 +19,8 @@ from minimq.admin.operation import Param
 from minimq.admin.texts import missing
 from minimq.options import START_TIMEOUT_S
 from minimq_cli.base import check_allowed, stop_on_signal, tell
-from minimq_cli.commands import declared
-from minimq_cli.message_output import FORMATS, Format, MessageOutput, OutputHalted
+from minimq_cli.commands import LIMIT, declared, output_param
+from minimq_cli.message_output import FORMATS, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission
 from minimq_common.moments import Time
@@ -43,20 +43,7 @@ _LOOK_S = 0.5
 _MIN_TIMEOUT_S = 2.0
 
 
-class _UnsplitText(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
-    """A repeatable text option whose variable is not split at blanks."""
-
-    name = "text"
-
-    def split_envvar_value(self, rv: str) -> list[str]:
-        return [rv]
-
-
-def _no_output(_context: click.Context, _option: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        raise click.UsageError("there is no --output: use --format json, which writes one JSON object for each message")
-
-
+@with_expressions
 @declared("consume", "Write the messages of a topic to stdout.")
 def consume(  # noqa: PLR0913 - the options of the command
     nameserver: str,
@@ -66,12 +53,12 @@ def consume(  # noqa: PLR0913 - the options of the command
     start: Annotated[
         Time, Param(flag="--from", metavar="earliest|latest|TIME", read=values.moment_or_end)
     ] = "earliest",
-    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N")] = None,
+    limit: Annotated[int | None, LIMIT] = None,
     exit_at_end: bool = False,
     wait_for_brokers: Annotated[float, Param(low=0, metavar="SECONDS")] = 30.0,
-    tags: Annotated[Sequence[str], Param(metavar="EXPRESSION")] = (),
-    where: Annotated[str | None, Param(metavar="EXPRESSION")] = None,
-    shape: Format = "body",
+    tags: Tags = (),
+    where: Where = None,
+    output: Annotated[str, output_param(*FORMATS)] = "raw",
     start_timeout: Annotated[float, Param(low=0, metavar="SECONDS")] = START_TIMEOUT_S,
     read_from_slaves: bool = True,
 ) -> None:
@@ -82,14 +69,14 @@ def consume(  # noqa: PLR0913 - the options of the command
     were not committed when it or a broker stopped are redelivered, even after a clean stop of a broker.
 
     Messages that the reader of a pipe has not read are not committed. The first 20 lines are written one by one, so
-    that `head` reads no more of them than it shows; for more lines, use --max N.
+    that `head` reads no more of them than it shows; for more lines, use --limit N.
 
     Several runs in one group share the queues. At the end, it prints the number of filtered messages on stderr.
 
     \b
     Examples:
       minimq consume orders --group audit --exit-at-end
-      minimq consume orders --group debug --from latest --format json | jq .body
+      minimq consume orders --group debug --from latest -o jsonl | jq .body
       minimq consume orders --group eu --tags paid --where "region = 'eu' AND amount > 10"
 
     Args:
@@ -105,7 +92,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         tags: only these tags: "paid || refunded", or --tags paid --tags refunded.
         where: only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount >
             10".
-        shape: the body alone, or one JSON object with everything for each message.
+        output: the body alone (raw), or a JSON object with everything on each line.
         start_timeout: timeout of waiting at the start for a name server and the brokers of the topic.
         read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
             the same.
@@ -137,7 +124,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         if route is not None and not exit_at_end:
             tell(missing(route.offline, {}, "not read until it is back"))
         ends = StoredEnds(nameserver, topic, group, consumer, wait_for_brokers) if exit_at_end else None
-        writer = MessageOutput(sys.stdout.fileno(), FORMATS[shape], told)
+        writer = MessageOutput(sys.stdout.fileno(), FORMATS[output], told)
         is_open, unread = True, list[str]()
         while is_open and not told.is_set() and (limit is None or writer.count < limit):
             left = _POLL_MESSAGES if limit is None else min(_POLL_MESSAGES, limit - writer.count)
@@ -156,12 +143,6 @@ def consume(  # noqa: PLR0913 - the options of the command
         click.echo(f"{count_of(writer.count, 'message')}{said}", err=True)
     if unread:
         sys.exit(1)
-
-
-next(each for each in consume.params if each.name == "tags").type = _UnsplitText()
-consume.params.append(
-    click.Option(["--output"], hidden=True, is_eager=True, expose_value=False, callback=_no_output, help="Others'.")
-)
 
 
 @contextlib.contextmanager

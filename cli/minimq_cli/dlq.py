@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Unpack
 
 import click
@@ -12,13 +13,12 @@ import msgspec
 
 from minimq.admin import values
 from minimq.admin.messages import body_fields
-from minimq.admin.operation import Param
 from minimq.admin.texts import instant_of, missing, printable, shown_body
 from minimq.admin.views import row_of
 from minimq.features.dead_letters.dead_letter import Chosen
 from minimq.features.dead_letters.operations import CHOICE, check_known, damage_notes
 from minimq_cli.base import stop_on_signal
-from minimq_cli.commands import declared
+from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import LineOf, MessageOutput, OutputHalted, as_body
 from minimq_common.errors import TransportError
 
@@ -68,14 +68,10 @@ def _as_json(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode({**row, **body_fields(letter.body)})
 
 
-#: The line formats by value of `--format`.
-SHAPES: Mapping[str, LineOf] = {"text": _as_text, "body": as_body, "json": _as_json}
-
-
-_SHAPE = Param(
-    flag="--format",
-    choices={name: name for name in SHAPES},
-    help="Several lines for each dead letter, the body alone, or one JSON object with everything.",
+#: The formats by value of `--output`.
+FORMATS: Mapping[str, LineOf] = {"table": _as_text, "raw": as_body, "json": _as_json, "jsonl": _as_json}
+_OUTPUT = output_param(
+    *FORMATS, help="Several lines for each dead letter (table), the body alone (raw), or a JSON object on each line."
 )
 
 
@@ -99,16 +95,16 @@ def show(
     nameserver: str,
     group: values.GroupName,
     *,
-    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N", help="End after N dead letters.")] = None,
-    shape: Annotated[str, _SHAPE] = "text",
+    limit: Annotated[int | None, replace(LIMIT, help="End after N dead letters.")] = None,
+    output: Annotated[str, _OUTPUT] = "table",
     **chosen: Unpack[Chosen],
 ) -> None:
     """Show the open dead letters of a GROUP, and leave no trace.
 
     \b
     Examples:
-      minimq dlq show billing --max 10
-      minimq dlq show billing --from -1h --reason "listener raised ValueError" --format json
+      minimq dlq show billing --limit 10
+      minimq dlq show billing --from -1h --reason "listener raised ValueError" -o jsonl
       minimq dlq show billing --id broker-a:0@17
     """
     damages: list[DamagedMessages] = []
@@ -116,22 +112,22 @@ def show(
     from minimq.admin.admin import Admin
 
     with Admin(nameserver) as admin, stop_on_signal() as told:
-        output = MessageOutput(sys.stdout.fileno(), SHAPES[shape], told)
+        lines = MessageOutput(sys.stdout.fileno(), FORMATS[output], told)
         found = admin.dead_letters(group, on_damage=damages.append, on_offline=offline.append, **chosen)
         letters = itertools.islice(found, limit)
         try:
             for part in _parts(letters):
                 if told.is_set():
                     break
-                output.write([letter.received for letter in part])
+                lines.write([letter.received for letter in part])
         except (BrokenPipeError, OutputHalted):  # the reader has exited
             return
         notes = [*damage_notes(damages, "not shown"), *missing(offline, {}, "not read")]
-        if not output.count:
+        if not lines.count:
             check_known(admin, group)
     for note in notes:
         click.echo(note, err=True)
-    if not output.count:
+    if not lines.count:
         click.echo("no open dead letters", err=True)
     if damages:
         sys.exit(1)

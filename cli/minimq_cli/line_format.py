@@ -32,7 +32,7 @@ _SHOWN_FIELDS: Final = 20
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A message as `minimq consume --format json` writes it; the fields that only brokers set are ignored."""
+    """A message as `minimq consume --output jsonl` writes it; the fields that only brokers set are ignored."""
 
     body: str | None = None
     body_base64: str | None = None
@@ -97,7 +97,7 @@ class LineFormat:
         found: _Line = _decoded(line, number, _Line)
         if (found.body is None) == (found.body_base64 is None):
             raise InvalidArgument(
-                f"line {number} needs one of body and body_base64, as consume --format json writes them"
+                f"line {number} needs one of body and body_base64, as consume --output jsonl writes them"
             )
         try:
             body = (
@@ -152,7 +152,7 @@ def _decoded(line: bytes, number: int, kind: Any) -> Any:
             return msgspec.json.decode(line, type=kind)
         except msgspec.ValidationError as error:
             raise InvalidArgument(
-                f"line {number} is not a message as consume --format json writes it: {error}"
+                f"line {number} is not a message as consume --output jsonl writes it: {error}"
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise InvalidArgument(f"line {number} is not JSON: {_cause(line)}") from None

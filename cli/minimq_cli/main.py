@@ -32,7 +32,7 @@ COMMANDS = {
     "produce": ("minimq_cli.produce:produce", "Send the lines of a file or of stdin as messages."),
     "consume": ("minimq_cli.consume:consume", "Write the messages of a topic to stdout."),
     "request": ("minimq_cli.request:request", "Send a request, and print the reply."),
-    "message": ("minimq_cli.nouns:message", "Show, find and trace single messages."),
+    "message": ("minimq_cli.nouns:message", "Find and trace single messages."),
     "peek": ("minimq_cli.peek:peek", "Show the messages of a topic, without a group."),
     "delayed": ("minimq_cli.nouns:delayed", "List or recall delayed messages."),
     "transaction": ("minimq_cli.nouns:transaction", "List open transactions, or end some by hand."),
@@ -117,7 +117,7 @@ class _Main(Group):
 
 
 def _accept_everywhere(command: click.Command) -> None:
-    """Add --nameserver and --credentials to a command and all below it, so that they may stand anywhere."""
+    """Add --server and --credentials to a command and all below it, so that they may stand anywhere."""
     if not any(parameter.name == _NAMESERVER for parameter in command.params):
         for flags, metavar, what, use in _EVERYWHERE:
             text = f"{what}; also accepted before the command."
@@ -139,7 +139,7 @@ def _reporting_default_cluster(callback: Callable[..., Any] | None) -> Callable[
         context = click.get_current_context()
         is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER or kwargs.get("secrets")
         if not is_chosen and sys.stderr.isatty():
-            text = f"using the cluster at {DEFAULT_NAMESERVER}, the default; --nameserver chooses another one"
+            text = f"using the cluster at {DEFAULT_NAMESERVER}, the default; --server chooses another one"
             click.echo(text, err=True)
         return callback(*args, **kwargs)
 
@@ -149,7 +149,7 @@ def _reporting_default_cluster(callback: Callable[..., Any] | None) -> Callable[
 def _use_nameserver(context: click.Context, _option: click.Parameter, nameserver: str | None) -> None:
     if nameserver is not None:
         is_variable = context.get_parameter_source(_NAMESERVER) is click.core.ParameterSource.ENVIRONMENT
-        context.meta[_TYPED] = nameserver, "MINIMQ_NAMESERVER" if is_variable else "--nameserver"
+        context.meta[_TYPED] = nameserver, "MINIMQ_NAMESERVER" if is_variable else "--server"
         context.obj = nameserver
         context.meta[_NAMESERVER] = True  # takes precedence over the name servers in credentials
 
@@ -179,7 +179,7 @@ def _restore(variable: str, former: str | None) -> None:
 
 
 _EVERYWHERE: Final = (
-    (["-n", "--nameserver"], "HOST:PORT[,HOST:PORT]", "Name servers of the cluster", _use_nameserver),
+    (["-s", "--server", _NAMESERVER], "HOST:PORT[,HOST:PORT]", "Name servers of the cluster", _use_nameserver),
     (["--credentials"], "FILE", "Credentials file of a user", _use_credentials),
 )
 
@@ -206,8 +206,9 @@ def _show_version(context: click.Context, _option: click.Parameter, wanted: bool
     help="Show the version and exit.",
 )
 @click.option(
-    "-n",
-    "--nameserver",
+    "-s",
+    "--server",
+    _NAMESERVER,
     default=None,
     show_default="those of the credentials, or 127.0.0.1:9876",
     metavar="HOST:PORT[,HOST:PORT]",

@@ -10,9 +10,10 @@ import struct
 import termios
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
+import click
 import msgspec
 
 from minimq.admin.messages import message_row
@@ -50,16 +51,26 @@ def as_json(message: ReceivedMessage) -> bytes:
     return msgspec.json.encode(message_row(message, body=True))
 
 
-#: The line formats by value of `--format`.
-FORMATS: Mapping[str, LineOf] = {"body": as_body, "json": as_json}
-Format = Annotated[
-    str,
-    Param(
-        flag="--format",
-        choices={name: name for name in FORMATS},
-        help="The body alone, or one JSON object with everything for each message.",
-    ),
-]
+#: Formats of messages by value of `--output`. A stream has no end, so json is one object on a line, as jsonl.
+FORMATS: Mapping[str, LineOf] = {"raw": as_body, "json": as_json, "jsonl": as_json}
+_EXPRESSION = "EXPRESSION"
+Tags = Annotated[Sequence[str], Param(metavar=_EXPRESSION)]
+Where = Annotated[str | None, Param(metavar=_EXPRESSION)]
+
+
+class _UnsplitText(click.ParamType):  # type: ignore[type-arg]  # generic in the newest click only
+    """A repeatable text option whose variable is not split at blanks."""
+
+    name = "text"
+
+    def split_envvar_value(self, rv: str) -> list[str]:
+        return [rv]
+
+
+def with_expressions(command: click.Command) -> click.Command:
+    """Make the variable of `--tags` hold one expression, which may have blanks."""
+    next(each for each in command.params if each.name == "tags").type = _UnsplitText()
+    return command
 
 
 class OutputFailed(MinimqError):

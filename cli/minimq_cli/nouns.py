@@ -31,12 +31,12 @@ _MORE = {
     "instead; servers that were started with that folder follow within a second if its version is larger than that of "
     "the cluster.",
     "access issuer": "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
-    "message": "These commands need no group, and leave no trace.",
+    "message": "These commands need no group, and leave no trace. `minimq peek ADDRESS` shows a message.",
     "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or dropped.",
 }
 
 #: Commands of nouns that are not operations.
-_BESIDES = {"message": "peek:tail", "dlq": "dlq:show"}
+_BESIDES = {"dlq": "dlq:show"}
 #: Operations without a noun.
 _ALONE = {"route": "admin.topics:TopicOperations", "can": "admin.users:UserOperations"}
 

@@ -1,4 +1,4 @@
-"""`minimq peek` and `minimq message tail`: stored and new messages of a topic, without a group."""
+"""`minimq peek`: stored and new messages of a topic, without a group."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ import heapq
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import click
+from click.core import ParameterSource
 
 from minimq.admin import values
-from minimq.admin.messages import as_line, store_order
+from minimq.admin.messages import as_line, message_lines, store_order
 from minimq.admin.operation import Param
 from minimq.admin.texts import missing
 from minimq_cli.base import check_allowed, stop_on_signal, tell
-from minimq_cli.commands import declared
-from minimq_cli.message_output import LineOf, MessageOutput, OutputHalted, as_body, as_json
+from minimq_cli.commands import LIMIT, declared, output_param
+from minimq_cli.message_output import FORMATS, LineOf, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
 from minimq_common.moments import Time
@@ -29,118 +31,123 @@ if TYPE_CHECKING:
     from minimq.consuming.pull_consumer import PullConsumer
     from minimq.consuming.received import ReceivedMessage
 
-_DEFAULT_LAST = 10
-_MOST_LAST = 10_000
+_DEFAULT_LIMIT = 10
+_MAX_LAST = 10_000
 _POLL_S = 0.2
 #: Seconds without a message after which queues with unread messages count as unreachable.
 _PATIENCE_S = 10.0
 
-#: The line formats by value of `--output`.
-OUTPUTS: Mapping[str, LineOf] = {"raw": as_body, "text": as_line, "json": as_json}
-_OUTPUT = Param(letter="-o", choices={name: name for name in OUTPUTS})
+_FORMATS: Mapping[str, LineOf] = {**FORMATS, "table": as_line}
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _FROM = Param(flag="--from", metavar="earliest|TIME", read=partial(values.moment_or_end, also="'earliest', "))
 
 
+@with_expressions
 @declared("peek", "Show the messages of a topic, without a group.")
 def peek(
     nameserver: str,
-    topic: values.TopicName,
+    topic: Annotated[str, Param(complete="topics", metavar="TOPIC|ADDRESS")],
     *,
     queues: Annotated[Sequence[MessageQueue], _QUEUE] = (),
     offset: Annotated[int | None, Param(low=0, metavar="N")] = None,
     start: Annotated[Time | None, _FROM] = None,
-    last: Annotated[int | None, Param(low=1, high=_MOST_LAST, metavar="N")] = None,
-    limit: Annotated[int | None, Param(flag="--max", low=1, metavar="N")] = None,
+    limit: Annotated[int | None, replace(LIMIT, low=0)] = None,
     follow: Annotated[bool, Param(letter="-f")] = False,
-    output: Annotated[str, _OUTPUT] = "raw",
+    tags: Tags = (),
+    where: Where = None,
+    output: Annotated[str, output_param("table", *FORMATS)] = "raw",
 ) -> None:
     """Write messages of a topic to stdout, one on a line, and leave no trace.
 
     It needs no group and commits nothing, so no consumer misses a message. The bodies are written as they are, for
-    pipes and scripts; `message tail` and `message view` show messages to people. Without --follow, it ends
-    where the queues ended when it started. The exit status is 1 if queues are missing because their broker is offline.
+    pipes and scripts; with --output table, control characters are shown as escapes. Without --follow, it ends where
+    the queues ended when it started. The exit status is 1 if queues are missing because their broker is offline.
+
+    An address, such as orders/broker-a/3@10423, stands for the one message that is stored there.
 
     \b
     Examples:
       minimq peek orders
-      minimq peek orders --queue broker-a:0 --offset 4711 --max 1 --output json
+      minimq peek orders -o table --follow --tags paid --where "region = 'eu'"
       minimq peek orders --from -15m
-      minimq peek orders --last 100 --follow
+      minimq peek orders --queue broker-a:0 --offset 4711 -n 1 -o jsonl
+      minimq peek orders/broker-a/0@4711 -o table
 
     Args:
         nameserver: of the cluster.
-        topic: its name.
+        topic: its name, or the address of a message.
         queues: only this queue; may be given several times.
         offset: begin at this offset, which each queue must have.
         start: begin at this time. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
             1769846400000ms since 1970.
-        last: the last N messages of all these queues together, by their store time; 10 unless a start is given.
-        limit: end after N messages.
+        limit: the last N messages of all these queues together, by their store time, 10 by default; or, with --offset
+            or --from, the first N.
         follow: wait for new messages after that, until Ctrl-C.
-        output: the body alone, a readable line, or one JSON object with everything for each message.
+        tags: show only messages with these tags: "paid || refunded".
+        where: show only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount > 10".
+        output: the body alone (raw), a readable line (table), or a JSON object with everything on each line.
     """
-    if sum(given is not None for given in (offset, start, last)) > 1:
-        raise click.UsageError("--offset, --from and --last exclude each other")
+    if "@" in topic or "/" in topic:
+        _check_alone()
+        _show_one(nameserver, topic, output)
+        return
+    if offset is not None and start is not None:
+        raise click.UsageError("--offset and --from exclude each other")
+    wanted = _filter(tags, where)
+    last = None
     if offset is None and start is None:
-        last = last or _DEFAULT_LAST
+        last, limit = _DEFAULT_LIMIT if limit is None else limit, None
+        if last > _MAX_LAST:
+            raise InvalidArgument(f"--limit is {last}: without --from or --offset it must be at most {_MAX_LAST}")
     chosen = [MessageQueue(topic, queue.broker_name, queue.queue_id) for queue in queues]
     described, found, starts = _look(nameserver, topic, chosen, offset, start, last)
+    unread = [] if chosen else missing(described.offline, described.unanswered, "not read")
+    if follow:
+        tell(unread)
     with stop_on_signal() as told:
-        lines = MessageOutput(sys.stdout.fileno(), OUTPUTS[output], told)
+        lines = MessageOutput(sys.stdout.fileno(), _FORMATS[output], told)
+        read = _read(nameserver, found, starts, told, last=last, follow=follow)
         try:
-            for messages in _read(nameserver, found, starts, told, last=last, follow=follow):
-                lines.write(messages[: None if limit is None else limit - lines.count])
-                if limit is not None and lines.count >= limit:
-                    break
+            _write(lines, map(wanted, read), limit)
         except (BrokenPipeError, OutputHalted):  # the reader of the pipe has exited
             return
     if not lines.count:
         click.echo("no messages", err=True)
-    if (described.offline or described.unanswered) and not chosen:
-        tell(missing(described.offline, described.unanswered, "not read"))
+    if unread and not follow:
+        tell(unread)
         sys.exit(1)
 
 
-@declared("tail", "Show the messages of TOPIC as they arrive, until Ctrl-C.")
-def tail(
-    nameserver: str,
-    topic: values.TopicName,
-    *,
-    last: Annotated[int, Param(low=0, high=_MOST_LAST, metavar="N")] = _DEFAULT_LAST,
-    tags: Annotated[str, Param(metavar="EXPRESSION")] = "*",
-    where: Annotated[str | None, Param(metavar="EXPRESSION")] = None,
-    output: Annotated[str, Param(choices={"text": "text", "json": "json"})] = "text",
-) -> None:
-    """Show the messages of TOPIC as they arrive, until Ctrl-C.
+def _write(lines: MessageOutput, read: Iterable[list[ReceivedMessage]], limit: int | None) -> None:
+    for messages in read:
+        lines.write(messages[: None if limit is None else limit - lines.count])
+        if limit is not None and lines.count >= limit:
+            return
 
-    It needs no group and commits nothing. Control characters are shown as escapes; `peek` writes bodies as they are.
 
-    \b
-    Examples:
-      minimq message tail orders
-      minimq message tail orders --last 0 --tags paid --where "region = 'eu'"
+def _check_alone() -> None:
+    """Raise `UsageError` if options select messages although an address is given."""
+    context = click.get_current_context()
+    given = (each for each in context.params if each not in ("topic", "output"))
+    for name in given:
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            raise click.UsageError(f"an address is one message: leave out --{name}")
 
-    Args:
-        nameserver: of the cluster.
-        topic: its name.
-        last: begin with the last N.
-        tags: only messages with these tags: 'paid || refunded'.
-        where: only messages for which it is true: "region = 'eu'".
-        output: a readable line, or one JSON object with everything for each message.
-    """
+
+def _show_one(nameserver: str, address: str, output: str) -> None:
+    from minimq.admin.admin import Admin
+
+    with Admin(nameserver) as admin:
+        message = admin.message_at(address)
+    click.echo("\n".join(message_lines(message)) if output == "table" else _FORMATS[output](message))
+
+
+def _filter(tags: Sequence[str], where: str | None) -> Callable[[list[ReceivedMessage]], list[ReceivedMessage]]:
+    if not tags and where is None:
+        return lambda messages: messages
     from minimq.consuming.message_filter import MessageFilter
 
-    wanted = MessageFilter(tags, where)
-    described, found, starts = _look(nameserver, topic, [], None, None, last)
-    tell(missing(described.offline, described.unanswered, "not read"))
-    with stop_on_signal() as told:
-        lines = MessageOutput(sys.stdout.fileno(), as_json if output == "json" else as_line, told)
-        try:
-            for messages in _read(nameserver, found, starts, told, last=last, follow=True):
-                lines.write(wanted.apply(messages))
-        except (BrokenPipeError, OutputHalted):  # the reader of the pipe has exited
-            return
+    return MessageFilter(" || ".join(tags) or "*", where).apply
 
 
 def _look(
@@ -186,7 +193,7 @@ def _starts(
     if start == "earliest":
         return {item.queue: item.min_offset for item in found}
     if start is None or start == "latest":
-        raise InvalidArgument("--from latest would show nothing: use --last, or --last 1 --follow")
+        raise InvalidArgument("--from latest would show nothing: use --limit, or --limit 0 --follow")
     return admin.offsets_at((item.queue for item in found), start)
 
 

@@ -64,7 +64,7 @@ def produce(  # noqa: PLR0913 - the options of the command
     tag_field: Annotated[str | None, Param(metavar="FIELD")] = None,
     tag: Annotated[str | None, Param(metavar="TAG")] = None,
     properties: Annotated[Sequence[str], Param(flag="--property", metavar="NAME=VALUE")] = (),
-    shape: Annotated[str, Param(flag="--format", choices={"body": "body", "json": "json"})] = "body",
+    shape: Annotated[str, Param(letter="-i", flag="--input", choices={"raw": "raw", "jsonl": "jsonl"})] = "raw",
     limit: Annotated[
         int, Param(flag="--max-body-bytes", low=1, high=32 << 20, metavar="BYTES")
     ] = _DEFAULTS.max_body_bytes,
@@ -96,7 +96,7 @@ def produce(  # noqa: PLR0913 - the options of the command
       minimq produce bookings bookings.jsonl --message-group-field account
       echo "check in" | minimq produce reminders --after 30m
       minimq produce orders orders.csv --property source=import --property day=2026-01-31
-      minimq consume orders --group copy --exit-at-end --format json | minimq produce copied --format json
+      minimq consume orders --group copy --exit-at-end -o jsonl | minimq produce copied -i jsonl
 
     Args:
         nameserver: of the cluster.
@@ -106,7 +106,7 @@ def produce(  # noqa: PLR0913 - the options of the command
         tag_field: lines are JSON objects; the value of this field is the message's tag.
         tag: tag of all messages.
         properties: property of all messages; may be given several times.
-        shape: lines are bodies, or JSON objects as `minimq consume --format json` writes them.
+        shape: bodies (raw), or JSON objects as `minimq consume --output jsonl` writes them.
         limit: maximum size of a body; the same option of the brokers must allow it, too.
         message_group: message group, for a FIFO topic.
         message_group_field: lines are JSON objects; the value of this field is the message group, and
@@ -132,11 +132,11 @@ def produce(  # noqa: PLR0913 - the options of the command
     )
     lines = _check(
         LineFormat(
-            common, key_field=key_field, tag_field=tag_field, group_field=message_group_field, is_json=shape == "json"
+            common, key_field=key_field, tag_field=tag_field, group_field=message_group_field, is_json=shape == "jsonl"
         )
     )
     if by_key and not (key_field or lines.is_json):
-        raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --format json")
+        raise click.UsageError("--by-key needs --key-field, which names the key of a line, or --input jsonl")
     parse = _InputParser(lines, limit, needs_key=by_key)
     began = time.monotonic()
     done, read = _Done(), 0
@@ -182,7 +182,7 @@ def _check(lines: LineFormat) -> LineFormat:
         raise click.UsageError("--tag and --tag-field exclude each other")
     if lines.is_json and (lines.key_field or lines.tag_field or lines.group_field):
         raise click.UsageError(
-            "--format json has keys, tag and message group in each line: leave out --key-field, --tag-field and "
+            "--input jsonl has keys, tag and message group in each line: leave out --key-field, --tag-field and "
             "--message-group-field"
         )
     check_topic(lines.common.topic)

@@ -10,17 +10,14 @@ from minimq.admin.messages import body_fields
 from minimq.admin.operation import Param
 from minimq.admin.values import TopicName, properties_of
 from minimq_cli.base import show_json
-from minimq_cli.commands import declared
+from minimq_cli.commands import declared, output_param
 
 _TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
 _KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
 _PROPERTIES = Param(
     flag="--property", metavar="NAME=VALUE", help="Property of the request; may be given several times."
 )
-_OUTPUT = Param(
-    choices={"body": "body", "json": "json"},
-    help="Print the body of the reply as it is, or body and properties as JSON.",
-)
+_OUTPUT = output_param("raw", "json", help="Print the body of the reply as it is, or body and properties as JSON.")
 
 
 @declared("request", "Send a request, and print the reply.")
@@ -33,7 +30,7 @@ def request(
     tag: Annotated[str | None, Param(metavar="TAG", help="Tag of the request.")] = None,
     keys: Annotated[Sequence[str], _KEYS] = (),
     properties: Annotated[Sequence[str], _PROPERTIES] = (),
-    output: Annotated[str, _OUTPUT] = "body",
+    output: Annotated[str, _OUTPUT] = "raw",
 ) -> None:
     """Send BODY, or stdin if that is -, as a request to a topic, and print the body of the reply.
 

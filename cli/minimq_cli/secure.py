@@ -58,12 +58,9 @@ Hosts = Annotated[
         "name may begin with *., which stands for one label.",
     ),
 ]
-_NAMESERVER = "--nameserver"
+_SERVER = "--server"
 _NAMESERVERS = Param(
-    letter="-n",
-    flag=_NAMESERVER,
-    metavar="HOST:PORT[,HOST:PORT]",
-    help="Name servers of the cluster, for the credentials.",
+    letter="-s", flag=_SERVER, metavar="HOST:PORT[,HOST:PORT]", help="Name servers of the cluster, for the credentials."
 )
 _CA = Param(
     choices={name: name for name in _STEPS},
@@ -86,12 +83,10 @@ def _init(
     Servers with that folder require a key from every caller; `minimq user add NAME --secrets DIR` adds users. The
     authority is valid for ten years, a certificate for 397 days.
 
-    Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -n mq1.example.org:9876
+    Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -s mq1.example.org:9876
     """
     authority = CertificateAuthority(directory)
-    if not authority.init(
-        _split(hosts), check_named(_NAMESERVER, nameserver_addresses, nameservers), if_absent=if_absent
-    ):
+    if not authority.init(_split(hosts), check_named(_SERVER, nameserver_addresses, nameservers), if_absent=if_absent):
         click.echo(f"{directory} already has an authority; nothing was changed")
         return
     names = authority.server_certificate().names
@@ -160,7 +155,7 @@ def _issue(
     Give the file to the user, who needs nothing else; anyone who has it can act as the user. By default it names the
     name servers of the former file, or those of admin.
 
-    Example: minimq secure issue secrets alice -n mq1.example.org:9876
+    Example: minimq secure issue secrets alice -s mq1.example.org:9876
     """
     authority = CertificateAuthority(directory)
     if not force and user in {each.stem for each in directory.glob("*.minimq")}:
@@ -168,7 +163,7 @@ def _issue(
             f"{directory / user}.minimq exists: --force replaces it, which does not revoke the former one"
         )
     given = nameservers if nameservers is not None else authority.nameservers(user) or DEFAULT_NAMESERVER
-    written = authority.issue(user, check_named(_NAMESERVER, nameserver_addresses, given))
+    written = authority.issue(user, check_named(_SERVER, nameserver_addresses, given))
     click.echo(written)
     if not authority.has_key(user):
         click.echo("note: there is no key in it: copy the line `key` of the user's former credentials there", err=True)

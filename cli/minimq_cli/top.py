@@ -25,7 +25,7 @@ from rich.text import Text
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of, printable, size_of
 from minimq.admin.views import row_of
-from minimq_cli.commands import declared
+from minimq_cli.commands import declared, output_param
 from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ _HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
 
 Item = TypeVar("Item")
 _INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two refreshes.")
-_OUTPUT = Param(choices={"screen": "screen", "json": "json"}, help="One JSON object on a line for each refresh.")
+_OUTPUT = output_param("table", "json", "jsonl", help="Tables, or one JSON object on a line for each refresh.")
 
 
 @declared("top", "Show the activity of the cluster, live.")
@@ -57,7 +57,7 @@ def top(
     *,
     interval: Annotated[float, _INTERVAL] = 2.0,
     once: Annotated[bool, Param(help="Print the activity of one interval, and exit.")] = False,
-    output: Annotated[str, _OUTPUT] = "screen",
+    output: Annotated[str, _OUTPUT] = "table",
 ) -> None:
     """Show brokers, topics and groups with their rates, problems first, and refresh them until q or Ctrl-C.
 
@@ -68,12 +68,12 @@ def top(
     \b
     Examples:
       minimq top
-      minimq top --once --output json | jq '.groups[0]'
+      minimq top --once -o jsonl | jq '.groups[0]'
     """
     from minimq.admin.activity import ActivityReader
     from minimq.admin.admin import Admin
 
-    is_live = output == "screen" and not once and sys.stdin.isatty() and sys.stdout.isatty()
+    is_live = output == "table" and not once and sys.stdin.isatty() and sys.stdout.isatty()
     with Admin(nameserver, timeout_s=_SCREEN_TIMEOUT_S if is_live else _TIMEOUT_S) as admin:
         reader = ActivityReader(admin)
         if is_live:
@@ -83,7 +83,7 @@ def top(
         while True:
             time.sleep(interval)
             activity = reader.read()
-            if output == "json":
+            if output != "table":
                 click.echo(json.dumps(_to_json(activity)))
             else:
                 Console().print(screen(nameserver, activity, "", View(has_keys=False), _PRINTED))
@@ -209,7 +209,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
         parts.append(Text(_HELP, style="dim"))
     elif len(topics) > topic_rows or len(groups) > group_rows:
         left_out = max(len(topics) - topic_rows, 0), max(len(groups) - group_rows, 0)
-        parts.append(Text("and {:,} other topics, {:,} other groups: --output json has all".format(*left_out)))
+        parts.append(Text("and {:,} other topics, {:,} other groups: --output jsonl has all".format(*left_out)))
     return Group(*parts)
 
 

@@ -29,7 +29,7 @@ main()
 @pytest.mark.system
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal_though_somebody_watches(cluster: LocalCluster, number: signal.Signals) -> None:
-    with process(*COMMAND, "-n", cluster.nameserver, "console", "--port", "0", "--interval", "0.5") as running:
+    with process(*COMMAND, "-s", cluster.nameserver, "console", "--port", "0", "--interval", "0.5") as running:
         assert running.stdout is not None
         found = re.fullmatch(r"console of (\S+): (http://127\.0\.0\.1:\d+)\n", running.stdout.readline())
         assert found is not None
@@ -46,7 +46,7 @@ def test_it_serves_until_a_signal_though_somebody_watches(cluster: LocalCluster,
 
 @pytest.mark.system
 def test_each_action_is_a_line_of_the_command(cluster: LocalCluster, topic: str) -> None:
-    command = (*COMMAND, "-n", cluster.nameserver, "console", "--port", "0", "--allow-changes")
+    command = (*COMMAND, "-s", cluster.nameserver, "console", "--port", "0", "--allow-changes")
     with process(*command) as running:
         assert running.stdout is not None
         address = running.stdout.readline().split()[-1]

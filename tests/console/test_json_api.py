@@ -132,7 +132,7 @@ def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, 
     ("path", "wrong", "said"),
     [
         ("delayed/list", {"limit": 10_001}, "Expected `int` <= 10000 - at `$.limit`"),
-        ("message/find", {"topic": "t", "key": "k", "max_messages": 10_001}, "<= 10000 - at `$.max_messages`"),
+        ("message/find", {"topic": "t", "key": "k", "limit": 10_001}, "<= 10000 - at `$.limit`"),
         ("topic/update", {"name": "t", "queues": 1, "timeout_s": 1e9}, "<= 86400.0 - at `$.timeout_s`"),
         ("group/reset-offset", {"group": "g", "topic": "t", "to": 0, "queues": [1]}, "queues '1'"),
         ("group/reset-offset", {"group": "g", "topic": "t", "to": -1}, "to is '-1'"),

@@ -32,7 +32,7 @@ def address(cluster: LocalCluster) -> Iterator[str]:
         pytest.skip(f"the system allows {hard} open files")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))
     try:
-        with process(*COMMAND, "-n", cluster.nameserver, "console", "--port", "0") as running:
+        with process(*COMMAND, "-s", cluster.nameserver, "console", "--port", "0") as running:
             assert running.stdout is not None
             yield running.stdout.readline().split()[-1]
     finally:

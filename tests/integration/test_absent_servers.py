@@ -265,7 +265,7 @@ def test_consumers_wait_as_long_as_they_are_told() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [("produce", "orders", "--send-timeout", "60"), ("consume", "orders", "--group", "billing", "--max", "1")],
+    [("produce", "orders", "--send-timeout", "60"), ("consume", "orders", "--group", "billing", "--limit", "1")],
     ids=["produce", "consume"],
 )
 def test_a_command_waits_for_the_servers(arguments: tuple[str, ...], servers: Servers) -> None:

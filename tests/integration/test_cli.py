@@ -76,16 +76,17 @@ def test_every_option_can_be_given_as_the_variable_that_its_help_names() -> None
             if not isinstance(parameter, click.Option) or flag == "help" or parameter.is_eager:
                 continue
             variable = "_".join(("MINIMQ", *path, flag)).replace("-", "_").upper()
+            variable = {"MINIMQ_SERVER": "MINIMQ_NAMESERVER"}.get(variable, variable)
             help_text = "".join(CliRunner().invoke(main, [*path, "--help"]).output.split())
             assert variable in help_text, (path, flag)
 
 
 def test_a_failure_is_one_line_and_status_1(minimq: Minimq) -> None:
-    text = minimq("-n", "127.0.0.1:1", "topic", "list", status=1)
+    text = minimq("-s", "127.0.0.1:1", "topic", "list", status=1)
     assert text.startswith("error: no name server listening at 127.0.0.1:1: start one with")
     assert text.count("\n") == 1
-    wrong = minimq("-n", "nowhere", "topic", "list", status=2)
-    assert wrong.startswith("error: --nameserver: 'nowhere' is not an address")
+    wrong = minimq("-s", "nowhere", "topic", "list", status=2)
+    assert wrong.startswith("error: --server: 'nowhere' is not an address")
 
 
 # ---- Topics and brokers -------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def test_ctrl_c_while_a_broker_hangs_does_not_wait_for_it() -> None:
 
 def test_max_ends_in_the_middle_and_the_next_run_goes_on(minimq: Minimq, topic: str, group: str) -> None:
     minimq("produce", topic, stdin="\n".join(map(str, range(1000))).encode())
-    first = minimq("consume", topic, "--group", group, "--max", "300").splitlines()
+    first = minimq("consume", topic, "--group", group, "--limit", "300").splitlines()
     assert len(first) == 300
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert sorted(map(int, first + rest)) == list(range(1000))
@@ -157,10 +158,6 @@ def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: 
     assert "--from is 'soon': it must be" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
 
 
-def test_consume_has_a_format_and_no_output(minimq: Minimq, topic: str) -> None:
-    assert "--format json" in minimq("consume", topic, "--group", "g", "--output", "json", status=2)
-
-
 @pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--no-read-from-slaves"], False)])
 def test_slaves_are_read_unless_it_is_said(
     cluster: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, flags: list[str], wanted: bool
@@ -173,7 +170,7 @@ def test_slaves_are_read_unless_it_is_said(
             super().__init__(*arguments, **options)
 
     monkeypatch.setattr("minimq.consuming.pull_consumer.PullConsumer", Noted)
-    arguments = ["--nameserver", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
+    arguments = ["--server", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
     main.main(arguments, standalone_mode=False)  # with a stdout that is a file
     assert [options["read_from_slaves"] for options in made] == [wanted]
 
@@ -326,7 +323,7 @@ def test_the_end_is_reached_together_with_another_member(minimq: Minimq, topic: 
 
 def test_bytes_that_are_no_text_are_shown_as_base64(minimq: Minimq, topic: str, group: str) -> None:
     minimq("produce", topic, stdin=b"\xff\x00\n")
-    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json").splitlines()
+    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl").splitlines()
     assert json.loads(line)["body_base64"] == "/wA="
     assert "body" not in json.loads(line)
 
@@ -441,7 +438,7 @@ def _roles(minimq: Minimq) -> dict[object, object]:
 
 @pytest.mark.parametrize("what", ["produce", "consume"])
 def test_throughput_is_measured_and_the_topic_removed(minimq: Minimq, admin: Admin, what: str) -> None:
-    [row] = minimq.json("bench", what, "--count", "20000", "--size", "50", "--batch", "1000")
+    [row] = minimq.json("bench", what, "--limit", "20000", "--size", "50", "--batch", "1000")
     assert (row["what"], row["messages"], row["body_bytes"]) == (what, 20_000, 50)
     assert min(row["messages_per_s"], row["mb_per_s"], row["cpu_s_per_million"]) > 0
     assert not [name for name in admin.list_topics() if name.startswith("minimq-bench")]
@@ -451,7 +448,7 @@ def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Ad
     def found() -> list[str]:
         return [name for name in admin.list_topics() if name.startswith("minimq-bench")]
 
-    with minimq.running("bench", "latency", "--count", "1000000000") as bench:
+    with minimq.running("bench", "latency", "--limit", "1000000000") as bench:
         [name] = wait_until(found)
         wait_until(lambda: admin.describe_topic(name).messages)
         bench.terminate()
@@ -460,7 +457,7 @@ def test_a_measurement_that_is_ended_removes_its_topic(minimq: Minimq, admin: Ad
 
 
 def test_latency_is_measured_on_a_topic_that_stays(minimq: Minimq, topic: str, admin: Admin) -> None:
-    rows = minimq.json("bench", "latency", "--count", "30", "--topic", topic, "--force")
+    rows = minimq.json("bench", "latency", "--limit", "30", "--topic", topic, "--force")
     assert [row["what"] for row in rows] == ["acknowledged", "delivered"]
     for row in rows:
         assert 0 < row["p50"] <= row["p90"] <= row["p99"] <= row["max"]
@@ -493,7 +490,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
     ("arguments", "is_said"),
     [
         (("topic", "list"), True),
-        (("topic", "list", "-n", "127.0.0.1:1"), False),
+        (("topic", "list", "-s", "127.0.0.1:1"), False),
         (("user", "list", "--secrets", "nowhere"), False),
         (("topic", "list", "--help"), False),
     ],
@@ -506,7 +503,7 @@ def test_the_default_cluster_is_named_on_a_terminal(arguments: tuple[str, ...], 
     os.close(theirs)
     with os.fdopen(ours, "rb", buffering=0) as terminal, command:
         written = b"".join(iter(partial(next_of, terminal), b"")).decode()
-    assert written.startswith("using the cluster at 127.0.0.1:9876, the default; --nameserver") == is_said
+    assert written.startswith("using the cluster at 127.0.0.1:9876, the default; --server") == is_said
     if is_said:
         piped = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, env=environment(), check=False)
         assert "using the cluster" not in piped.stdout + piped.stderr

@@ -112,7 +112,7 @@ def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: 
     assert line.split()[2:4] == [topic, "300"]
     text = minimq("group", "describe", group)
     assert "300 messages behind, the oldest stored " in text
-    minimq("consume", topic, "--group", group, "--max", "100")
+    minimq("consume", topic, "--group", group, "--limit", "100")
     assert minimq.json("group", "describe", group)["lag"] == 200
     minimq("consume", topic, "--group", group, "--exit-at-end")
     wait_until(lambda: not admin.describe_group(group).members, PATIENCE_S)

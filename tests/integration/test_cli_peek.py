@@ -41,13 +41,19 @@ def numbers(cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]) ->
 def test_a_peek_shows_what_is_asked_for_and_leaves_no_group(minimq: Minimq, numbers: str, admin: Admin) -> None:
     groups = admin.list_groups()
     assert minimq("peek", numbers).split() == list("0123456789")
-    assert minimq("peek", numbers, "--last", "3").split() == list("789")
+    assert minimq("peek", numbers, "-n", "3").split() == list("789")
     assert minimq("peek", numbers, "--queue", "broker-a:0", "--offset", "2").split() == list("579")
     assert sorted(minimq("peek", numbers, "--from", "-1h").split()) == list("0123456789")
-    [line] = minimq("peek", numbers, "--from", "earliest", "--max", "1", "--output", "json").splitlines()
+    [line] = minimq("peek", numbers, "--from", "earliest", "--limit", "1", "--output", "json").splitlines()
     assert json.loads(line)["offset"] == 0
-    assert f"{numbers}/broker-" in minimq("peek", numbers, "-o", "text", "--last", "1")
+    assert f"{numbers}/broker-" in minimq("peek", numbers, "-o", "table", "-n", "1")
     assert set(admin.list_groups()) <= set(groups)  # those of other tests may end meanwhile
+
+
+def test_a_peek_shows_the_message_at_an_address(minimq: Minimq, numbers: str) -> None:
+    assert minimq("peek", f"{numbers}/broker-a/0@1") == "3\n"
+    lines = minimq("peek", f"{numbers}/broker-a/0@1", "-o", "table").splitlines()
+    assert (lines[0].split(), lines[-1]) == (["address", f"{numbers}/broker-a/0@1"], "3")
 
 
 def test_a_peek_at_nothing_says_so(minimq: Minimq, numbers: str) -> None:
@@ -55,17 +61,20 @@ def test_a_peek_at_nothing_says_so(minimq: Minimq, numbers: str) -> None:
 
 
 def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluster: LocalCluster) -> None:
-    with minimq.running("peek", numbers, "--last", "2", "--follow", "--max", "3") as peeking:
+    at = ("--queue", "broker-a:0", "--offset", "3")
+    with minimq.running("peek", numbers, *at, "--follow", "-n", "3", "--tags", "*") as peeking:
         assert peeking.stdout is not None
-        assert [peeking.stdout.readline() for _ in range(2)] == [b"8\n", b"9\n"]
+        assert [peeking.stdout.readline() for _ in range(2)] == [b"7\n", b"9\n"]
         with Producer(cluster.nameserver) as producer:
-            producer.send(Message(numbers, b"new"))
+            producer.send(Message(numbers, b"new"), queue=MessageQueue(numbers, "broker-a", 0))
         assert peeking.stdout.read() == b"new\n"
         assert peeking.wait(PATIENCE_S) == 0
 
 
 def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
-    assert "exclude each other" in minimq("peek", numbers, "--last", "1", "--offset", "1", status=2)
+    assert "exclude each other" in minimq("peek", numbers, "--from", "-1h", "--offset", "1", status=2)
+    assert "must be at most 10000" in minimq("peek", numbers, "-n", "10001", status=2)
+    assert "leave out --limit" in minimq("peek", f"{numbers}/broker-a/0@1", "-n", "1", status=2)
     outside = minimq("peek", numbers, "--offset", "6", status=1)
     assert f"queue {numbers}/broker-a/0 has the offsets 0 to 5, not 6" in outside
     assert outside.endswith(f"; `minimq topic describe {numbers}` shows where each ends\n")

@@ -56,7 +56,7 @@ def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, gro
     file = tmp_path / "orders.jsonl"
     file.write_text('{"id": "o-1", "status": "paid"}\r\n\n{"id": 17, "status": "sent"}\n{"other": 1}')
     assert minimq("produce", topic, str(file), "--key-field", "id", "--tag-field", "status").startswith("sent 3 ")
-    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl")
     found = [json.loads(line) for line in minimq(*arguments).splitlines()]
     assert sorted((item["keys"], item["tag"], item["body"]) for item in found if item["tag"]) == [
         (["17"], "sent", '{"id": 17, "status": "sent"}'),
@@ -70,7 +70,7 @@ def test_fields_of_json_lines_become_key_and_tag(minimq: Minimq, topic: str, gro
 def test_lines_of_one_key_go_to_one_queue(minimq: Minimq, topic: str, group: str) -> None:
     lines = [json.dumps({"id": number % 20, "number": number}) for number in range(400)]
     minimq("produce", topic, "--key-field", "id", "--by-key", stdin="\n".join(lines).encode())
-    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
+    arguments = ("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl")
     queues: dict[str, set[tuple[str, int]]] = {}
     for line in minimq(*arguments).splitlines():
         item = json.loads(line)
@@ -198,7 +198,7 @@ def test_blocks_are_whole_lines_whatever_the_pipe_cuts(ending: bytes, tmp_path: 
 
 def test_properties_are_given_by_name_and_value(minimq: Minimq, topic: str, group: str) -> None:
     minimq("produce", topic, "--property", "region=eu", "--property", "formula=a=b", stdin=b"one\n")
-    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json").splitlines()
+    [line] = minimq("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl").splitlines()
     assert json.loads(line)["properties"] == {"region": "eu", "formula": "a=b"}
     for wrong in ("region", "=eu"):
         assert "write NAME=VALUE" in minimq("produce", topic, "--property", wrong, stdin=b"x\n", status=2)
@@ -217,8 +217,8 @@ def test_what_consume_writes_produce_reads(
             producer.send(message)
     other = new_name()
     admin.create_topic(other, queues=1)
-    lines = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json")
-    minimq("produce", other, "--format", "json", stdin=lines.encode())
+    lines = minimq("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl")
+    minimq("produce", other, "--input", "jsonl", stdin=lines.encode())
     with PullConsumer(minimq.nameserver) as consumer:
         consumer.assign(admin.route(other).read_queues())
         found: list[ReceivedMessage] = []
@@ -235,8 +235,8 @@ def test_what_consume_writes_produce_reads(
     ("line", "text"),
     [
         (b"x", "line 3 is not JSON"),
-        (b"[]", "line 3 is not a message as consume --format json writes it"),
-        (b'{"body": 5}', "line 3 is not a message as consume --format json writes it"),
+        (b"[]", "line 3 is not a message as consume --output jsonl writes it"),
+        (b'{"body": 5}', "line 3 is not a message as consume --output jsonl writes it"),
         (b"{}", "line 3 needs one of body and body_base64"),
         (b'{"body": "a", "body_base64": "YQ=="}', "line 3 needs one of body and body_base64"),
         (b'{"body_base64": "!"}', "line 3 has a body that cannot be decoded"),
@@ -270,7 +270,7 @@ def test_a_line_that_no_message_can_be_is_named_before_any_is_sent(
     minimq: Minimq, topic: str, admin: Admin, line: bytes, text: str
 ) -> None:
     good = b'{"body": "x"}\n' * 49
-    said = minimq("produce", topic, "--format", "json", stdin=good + line + b"\n", status=1)
+    said = minimq("produce", topic, "--input", "jsonl", stdin=good + line + b"\n", status=1)
     assert said.startswith(f"error: {text}")
     assert said.endswith("; no line is known to be stored: continue with line 1\n")
     assert admin.describe_topic(topic).messages == 0
@@ -325,8 +325,8 @@ def test_a_field_may_be_null_or_absent_in_some_lines(minimq: Minimq, topic: str)
 
 
 def test_an_unknown_field_of_a_whole_message_is_an_error(minimq: Minimq, topic: str) -> None:
-    said = minimq("produce", topic, "--format", "json", stdin=b'{"body": "x", "key": "a"}\n', status=1)
-    assert "line 1 is not a message as consume --format json writes it: Object contains unknown field `key`" in said
+    said = minimq("produce", topic, "--input", "jsonl", stdin=b'{"body": "x", "key": "a"}\n', status=1)
+    assert "line 1 is not a message as consume --output jsonl writes it: Object contains unknown field `key`" in said
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def minimq(cluster: LocalCluster) -> Callable[..., Result]:
 @pytest.mark.parametrize("place", range(4))
 def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, place: int) -> None:
     arguments = ["topic", "describe", topic]
-    arguments[place:place] = ["-n", cluster.nameserver]
+    arguments[place:place] = ["-s", cluster.nameserver]
     result = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY}).invoke(main, [*arguments, "--output", "json"])
     assert json.loads(result.stdout)["topic"] == topic
 
@@ -66,12 +66,12 @@ def test_an_empty_variable_is_an_empty_value_and_not_the_default(
 
 
 def test_an_empty_variable_does_not_matter_where_the_option_is_given(cluster: LocalCluster, topic: str) -> None:
-    described = ["topic", "describe", topic, "-n", cluster.nameserver]
+    described = ["topic", "describe", topic, "-s", cluster.nameserver]
     assert CliRunner(env={"MINIMQ_NAMESERVER": ""}).invoke(main, described).exit_code == 0
 
 
 def test_the_name_server_that_stands_last_counts(cluster: LocalCluster, topic: str) -> None:
-    result = CliRunner().invoke(main, ["-n", NOBODY, "topic", "describe", topic, "--nameserver", cluster.nameserver])
+    result = CliRunner().invoke(main, ["-s", NOBODY, "topic", "describe", topic, "--server", cluster.nameserver])
     assert result.exit_code == 0
 
 
@@ -189,7 +189,7 @@ def test_a_person_is_asked_before_what_cannot_be_taken_back(
         (("dlq", "drop", topic, "--all"), "Drop "),
         (("group", "delete", topic), "Delete group "),
     ):
-        declined = CliRunner().invoke(main, ["-n", cluster.nameserver, *command], input="n\n")
+        declined = CliRunner().invoke(main, ["-s", cluster.nameserver, *command], input="n\n")
         assert declined.exit_code == 1, command
         assert re.search(rf"(?m)^{asked}.*\? \[y/N\]", declined.output), command
     assert [each.messages for each in admin.delayed_totals([topic])] == [1]
@@ -204,7 +204,7 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
 
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     monkeypatch.setattr("minimq.admin.operation.Operation.planned", planned)
-    refused = CliRunner().invoke(main, ["-n", cluster.nameserver, "topic", "delete", topic], input="")
+    refused = CliRunner().invoke(main, ["-s", cluster.nameserver, "topic", "delete", topic], input="")
     assert (refused.exit_code, refused.stderr) == (1, "error: the groups that read it are not known\n")
     assert topic in admin.list_topics()
 
@@ -213,11 +213,11 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
 def test_a_measurement_keeps_out_of_other_topics_unless_forced(
     minimq: Callable[..., Result], topic: str, admin: Admin, what: str
 ) -> None:
-    refused = minimq("bench", what, "--topic", topic, "--count", "5")
+    refused = minimq("bench", what, "--topic", topic, "--limit", "5")
     assert refused.exit_code == 2
     assert "leave --topic out to use a new topic" in refused.stderr
     assert admin.describe_topic(topic).messages == 0
-    assert minimq("bench", what, "--topic", topic, "--count", "5", "--force").exit_code == 0
+    assert minimq("bench", what, "--topic", topic, "--limit", "5", "--force").exit_code == 0
     assert admin.describe_topic(topic).messages == 6  # one to begin with
 
 
@@ -266,7 +266,7 @@ def completed(nameserver: str, *words: str) -> list[str]:
     shell = get_completion_class("bash")
     assert shell is not None
     made: ShellComplete = shell(main, {}, "minimq", "_MINIMQ_COMPLETE")
-    return [item.value for item in made.get_completions(["-n", nameserver, *before], begun)]
+    return [item.value for item in made.get_completions(["-s", nameserver, *before], begun)]
 
 
 def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, topic: str) -> None:
@@ -278,7 +278,7 @@ def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, to
     for words in (["group", "describe"], ["group", "reset-offset"], ["consume", "x", "--group"]):
         assert completed(cluster.nameserver, *words, topic[:-1]) == [topic]
     assert completed(cluster.nameserver, "group", "reset-offset", topic, topic[:-1]) == [topic]
-    assert completed(NOBODY, "topic", "describe", "-n", cluster.nameserver, topic[:-1]) == [topic]
+    assert completed(NOBODY, "topic", "describe", "-s", cluster.nameserver, topic[:-1]) == [topic]
 
 
 def test_brokers_and_users_are_completed() -> None:

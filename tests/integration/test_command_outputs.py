@@ -148,10 +148,10 @@ message find orders
 message find orders --key k-1 --since earliest
 message find orders --key k-1 --since earliest --output json
 message find nothing --key k
-message view orders/broker-a/0@0
-message view orders/broker-a/0@0 --output json
-message view orders/broker-a/0@99999
-message view nonsense
+peek orders/broker-a/0@0 -o table
+peek orders/broker-a/0@0 -o jsonl
+peek orders/broker-a/0@99999
+peek nonsense@
 message trace orders/broker-a/0@0
 message trace nonsense
 topic delete nothing

@@ -119,7 +119,7 @@ def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
 def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: str, group: str) -> None:
     with Producer(cluster.nameserver) as producer:
         producer.send_many(orders(topic, 60))
-    args = ["--group", group, "--exit-at-end", "--format", "json", "--tags", "paid", "--where", "region = 'eu'"]
+    args = ["--group", group, "--exit-at-end", "--output", "jsonl", "--tags", "paid", "--where", "region = 'eu'"]
     with Minimq(cluster.nameserver).running("consume", topic, *args, "--tags", "refunded") as consuming:
         written, said = consuming.communicate(timeout=60)
     assert (consuming.returncode, said) == (0, b"10 messages, 50 filtered out\n")
@@ -130,6 +130,6 @@ def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: s
 
 def test_an_expression_in_a_variable_is_not_cut_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIMQ_CONSUME_TAGS", "paid || refunded,open")
-    refused = CliRunner().invoke(main, ["-n", "127.0.0.1:1", "consume", "t", "--group", "g"])
+    refused = CliRunner().invoke(main, ["-s", "127.0.0.1:1", "consume", "t", "--group", "g"])
     assert refused.exit_code == 2
     assert 'write --tags "paid || refunded || open"; or --where' in refused.stderr

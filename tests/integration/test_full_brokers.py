@@ -78,7 +78,7 @@ def test_one_group_too_many(full: LocalCluster, caplog: pytest.LogCaptureFixture
             assert len([line for line in caplog.messages if "refused" in line]) == 1, caplog.messages
             with pytest.raises(SystemBusy):  # each poll says it
                 late.poll(0.1)
-        arguments = ["--nameserver", full.nameserver, "consume", "t", "--group", "g3", "--start-timeout", "1"]
+        arguments = ["--server", full.nameserver, "consume", "t", "--group", "g3", "--start-timeout", "1"]
         ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert ended.returncode == 1, ended
         assert "--max-groups" in ended.stderr.splitlines()[-1], ended

@@ -53,7 +53,7 @@ def test_a_topic_and_its_groups_have_dots(cluster: LocalCluster, admin: Admin, d
         assert first.body == b"order"
         simple.ack(first)
     assert admin.describe_group(group).dead_letters
-    assert minimq("message", "view", f"{receipt.queue}@{receipt.queue_offset}", stdin=b"").endswith("order\n")
+    assert minimq("peek", f"{receipt.queue}@{receipt.queue_offset}", stdin=b"").endswith("order\n")
     assert dotted in minimq("group", "describe", group, stdin=b"")
     admin.delete_group(group, dead_letters=True)
     admin.delete_topic(dotted)
@@ -91,11 +91,11 @@ def test_bodies_may_be_empty(cluster: LocalCluster, topic: str, minimq: Minimq, 
         with producer.transaction() as transaction:
             transaction.send(Message(topic, b""))
         producer.send_arrow(topic, pa.table({"body": [b"", b"x"]}))
-    minimq("produce", topic, "--format", "json", stdin=b'{"body": "", "keys": ["key"]}\n{"body": "x"}\n')
+    minimq("produce", topic, "--input", "jsonl", stdin=b'{"body": "", "keys": ["key"]}\n{"body": "x"}\n')
     messages = read_all(cluster.nameserver, topic)
     assert len(messages) == 1_011
     assert [message.body for message in messages if message.body] == [b"x"] * 3
     assert not any(message.is_tombstone for message in messages)
     assert read_table(topic, cluster.nameserver)["body"].to_pylist().count(b"") == 1_008
-    shown = minimq("consume", topic, "--group", group, "--exit-at-end", "--format", "json", stdin=b"")
+    shown = minimq("consume", topic, "--group", group, "--exit-at-end", "--output", "jsonl", stdin=b"")
     assert not any(json.loads(line).get("is_tombstone") for line in shown.splitlines())

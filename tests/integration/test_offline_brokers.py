@@ -181,7 +181,7 @@ def test_exit_at_end_fails_after_it_has_written_what_is_there(half: LocalCluster
 
 @pytest.mark.fault
 def test_consume_says_at_its_start_which_broker_is_offline(half: LocalCluster) -> None:
-    arguments = ("consume", "orders", "--group", "some", "--max", str(ON_EACH))
+    arguments = ("consume", "orders", "--group", "some", "--limit", str(ON_EACH))
     written, told = stderr_of(half, *arguments)
     assert written == "x\n" * ON_EACH
     assert re.fullmatch(r"broker-a: offline since \d\d:\d\d:\d\d, 4 queues not read until it is back\n", told)
@@ -201,10 +201,10 @@ def test_a_consumer_logs_at_its_start_which_broker_is_offline(
 
 @pytest.mark.fault
 def test_a_peek_says_which_queues_it_has_not_seen(half: LocalCluster) -> None:
-    seen, told = stderr_of(half, "peek", "orders", "--last", "3", status=1)
+    seen, told = stderr_of(half, "peek", "orders", "--limit", "3", status=1)
     assert seen == "x\n" * 3
     assert re.fullmatch(r"broker-a: offline since .*, 4 queues not read\n", told)
-    seen, told = stderr_of(half, "peek", "orders", "--last", "3", "--queue", "broker-b:0")
+    seen, told = stderr_of(half, "peek", "orders", "--limit", "3", "--queue", "broker-b:0")
     assert (seen, told) == ("x\n" * 3, "")
     _, told = stderr_of(half, "peek", "orders", "--queue", "broker-a:0", status=1)
     assert re.fullmatch(r"error: broker-a: offline since .*, 4 queues not read\n", told)

@@ -117,7 +117,7 @@ def test_a_command_shows_how_to_write_a_time_zone(arguments: tuple[str, ...], mo
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        refused = CliRunner().invoke(main, ["-n", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
+        refused = CliRunner().invoke(main, ["-s", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
     time.tzset()
     assert refused.exit_code == 2
     assert refused.stderr == (

@@ -97,7 +97,7 @@ def terminal_of(command: tuple[str, ...], columns: int = 120, lines: int = 40) -
 
 @contextmanager
 def terminal(nameserver: str, columns: int = 120, lines: int = 40) -> Iterator[Terminal]:
-    with terminal_of((*COMMAND, "-n", nameserver, "top", "--interval", "0.2"), columns, lines) as opened:
+    with terminal_of((*COMMAND, "-s", nameserver, "top", "--interval", "0.2"), columns, lines) as opened:
         yield opened
 
 
@@ -222,7 +222,7 @@ def test_a_terminal_is_as_it_was_after_sigterm(cluster: LocalCluster) -> None:
 
 def test_a_group_is_watched_until_ctrl_c(own: LocalCluster) -> None:
     with Producer(own.nameserver) as producer:
-        command = (*COMMAND, "-n", own.nameserver, "group", "describe", "boards", "--watch", "--interval", "0.2")
+        command = (*COMMAND, "-s", own.nameserver, "group", "describe", "boards", "--watch", "--interval", "0.2")
         with terminal_of(command, 100, 30) as shown:
             shown.wait_for("flights")
             producer.send_many(Message("flights", b"more") for _ in range(12_345))

@@ -93,7 +93,7 @@ def test_the_command_takes_credentials_before_and_after(secure: LocalCluster, mo
     for arguments in (
         [*credentials, "topic", "list"],
         ["topic", "list", *credentials],
-        ["-n", "127.0.0.1:1", "topic", "list", *credentials, "-n", secure.nameserver],
+        ["-s", "127.0.0.1:1", "topic", "list", *credentials, "-s", secure.nameserver],
     ):
         done = CliRunner().invoke(main, arguments)
         assert (done.exit_code, done.stderr) == (0, ""), (arguments, done.output)

@@ -112,12 +112,12 @@ def test_the_example_is_whole(cluster: LocalCluster, topic: str, group: str, tmp
         wait_until(
             lambda: all(consumer.poll(0.05) is not None and consumer.assignment for consumer in consumers), PATIENCE_S
         )
-        command = ("-m", "minimq", "-n", cluster.nameserver, "group", "members", group)
+        command = ("-m", "minimq", "-s", cluster.nameserver, "group", "members", group)
         rows = json.loads(said(*command, "--output", "json"))
         assert {row["member"] for row in rows} == set(names)
         assert [row["member"] for row in json.loads(said(*command, "--prefix", "web", "--output", "json"))] == ["web-1"]
         assert said("-c", PROGRAM, cluster.nameserver, group).split() == ["web-1"]
-        described = said("-m", "minimq", "-n", cluster.nameserver, "group", "describe", group)
+        described = said("-m", "minimq", "-s", cluster.nameserver, "group", "describe", group)
         assert all(name in described for name in names)
     finally:
         for consumer in consumers:

@@ -49,7 +49,7 @@ def run_commands(text: str, cluster: LocalCluster, directory: Path) -> dict[str,
         shown = line.partition("#")[0].strip()
         if shown.startswith(("source ", "minimq local")):
             continue  # the cluster runs already, at another port
-        command = shown.replace("minimq ", f"{sys.executable} -m minimq -n {cluster.nameserver} ")
+        command = shown.replace("minimq ", f"{sys.executable} -m minimq -s {cluster.nameserver} ")
         done = subprocess.run(
             ["bash", "-c", command], capture_output=True, text=True, timeout=60, check=False, cwd=directory
         )

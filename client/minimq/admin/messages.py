@@ -1,4 +1,4 @@
-"""Operations on single messages: show, find and trace them."""
+"""Operations on single messages: find and trace them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
-from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param
+from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param, method
 from minimq.admin.texts import instant_of, missing, printable, shown_body
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
@@ -39,7 +39,7 @@ _SINCE: Final = Param(default=DEFAULT_SINCE, metavar="earliest|TIME")
 _RANGE: Final = {
     "since": _SINCE,
     "until": Param(metavar="TIME"),
-    "max_messages": Param(flag="--max", low=1, high=10_000, default="1000"),
+    "limit": Param(letter="-n", low=1, high=10_000, default="1000", metavar="N"),
     "verify": Param(),
 }
 
@@ -172,15 +172,11 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _view_message(_admin: Admin, _given: Given, found: ReceivedMessage, _plan: Plan | None) -> View:
-    return View(json=message_row(found, body=True), lines=list(message_lines(found)))
-
-
 def _view_found(_admin: Admin, _given: Given, found: FoundMessages, _plan: Plan | None) -> View:
     rows = [message_row(each, body=True) for each in found.messages]
     notes = _not_looked_at(found)
     if found.is_cut:
-        notes.append(f"the search ended with {len(found.messages):,} messages: there may be more (--max)")
+        notes.append(f"the search ended with {len(found.messages):,} messages: there may be more (--limit)")
     is_complete = not (found.unread or found.offline)
     return View(json=rows, lines=[Rows(_FOUND, rows)], notes=notes, is_complete=is_complete)
 
@@ -211,11 +207,11 @@ def _not_looked_at(found: FoundMessages | MessageTrace) -> list[str]:
 
 
 class MessageOperations(Operations):
-    """Shows, finds and traces single messages; a part of `Admin`. It needs no group, and commits nothing."""
+    """Finds and traces single messages; a part of `Admin`. It needs no group, and commits nothing."""
 
-    @Operation("message view", reads=True, example="message view orders/broker-a/3@10423", view=_view_message)
+    @method
     def message_at(self, address: str | MessageAddress) -> ReceivedMessage:
-        """Show the message that is stored at an address.
+        """Return the message that is stored at an address.
 
         Args:
             address: such as "orders/broker-a/3@10423".

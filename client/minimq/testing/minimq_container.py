@@ -123,7 +123,7 @@ class MinimqContainer(DockerContainer):
 
     def _make_secrets(self) -> None:
         host = self.nameserver.rpartition(":")[0]
-        self._run("minimq", "secure", "init", _SECRETS, "--host", host, "--nameserver", self.nameserver)
+        self._run("minimq", "secure", "init", _SECRETS, "--host", host, "--server", self.nameserver)
         self.credentials = Credentials.from_text(self._run("cat", f"{_SECRETS}/admin.minimq"))
 
     def _run(self, *command: str) -> str:

@@ -114,7 +114,7 @@ def gather_transactions(visit: Visit) -> Data:
         "the transactions",
         lambda: visit.admin.list_transactions(
             group or None,
-            most=_MOST_TRANSACTIONS,
+            limit=_MOST_TRANSACTIONS,
             on_failure=lambda broker, error: failed.append(f"broker {broker}: {error.message}"),
         ),
     ).required()

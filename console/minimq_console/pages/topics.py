@@ -248,7 +248,7 @@ def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, note
     start, name = wanted["start"] or _SINCE, visit.parameters.name("topic")
     most = _MOST_MESSAGES if wanted["tag"] or wanted["queue"] else wanted["most"]  # others are filtered out below
     found = visit.ask(
-        "the search", lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, max_messages=most)
+        "the search", lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, limit=most)
     ).or_else(None)
     if found is None:
         return []

@@ -122,10 +122,10 @@ def test_the_command_counts_shows_resends_and_drops(
     listed = json.loads(minimq("dlq", "list", topic, "--output", "json"))
     assert [(row["reason"], row["count"]) for row in listed] == [("even", COUNT // 2), ("odd", COUNT // 2)]
     assert [row for row in json.loads(minimq("dlq", "list", "--output", "json")) if row["group"] == topic] == listed
-    [line] = minimq("dlq", "show", topic, "--key", "k7", "--format", "json").splitlines()
+    [line] = minimq("dlq", "show", topic, "--key", "k7", "--output", "jsonl").splitlines()
     shown = json.loads(line)
     assert (shown["body"], shown["reason"], shown["topic"], shown["tries"]) == ("7", "odd", topic, 1)
-    text = minimq("dlq", "show", topic, "--max", "2", "--reason", "odd")
+    text = minimq("dlq", "show", topic, "--limit", "2", "--reason", "odd")
     assert text.count("  odd  tries 1\n") == 2
 
     said = minimq("dlq", "resend", topic, "--all", "--dry-run")
@@ -426,14 +426,14 @@ def test_a_mistyped_group_is_no_group_without_dead_letters(
 ) -> None:
     name, *options = command
     with pytest.raises(SystemExit) as ended:
-        main.main(["-n", cluster.nameserver, "dlq", name, "mailx", *options])
+        main.main(["-s", cluster.nameserver, "dlq", name, "mailx", *options])
     shown = capfd.readouterr()
     assert (ended.value.code, shown.out) == (1, "")
     assert shown.err.startswith("error: there is no group mailx: `minimq group list`")
 
 
 def test_a_mistyped_id_is_refused(cluster: LocalCluster) -> None:
-    wrong = ["-n", cluster.nameserver, "dlq", "drop", "mail", "--id", "broker-a:0@1", "--id", "foo"]
+    wrong = ["-s", cluster.nameserver, "dlq", "drop", "mail", "--id", "broker-a:0@1", "--id", "foo"]
     refused = CliRunner().invoke(main, wrong)
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")
@@ -507,6 +507,6 @@ def test_a_group_cannot_consume_its_own_dead_letters(cluster: LocalCluster, kind
 
 
 def test_the_command_does_not_consume_the_own_dead_letters_of_a_group(minimq: Minimq) -> None:
-    found = CliRunner().invoke(main, ["-n", minimq.nameserver, "consume", "%DLQ%g", "--group", "g"])
+    found = CliRunner().invoke(main, ["-s", minimq.nameserver, "consume", "%DLQ%g", "--group", "g"])
     assert found.exit_code == 2
     assert "group 'g' cannot consume its own dead letters" in found.stderr

@@ -411,7 +411,7 @@ def test_lines_are_produced_listed_and_recalled(cluster: LocalCluster, topic: st
         json.dumps({"body": "four", "deliver_at": (datetime.now(UTC) + timedelta(hours=3)).isoformat()}),
         json.dumps({"body": "five"}),
     ]
-    minimq("produce", topic, "--format", "json", stdin="\n".join(lines).encode())
+    minimq("produce", topic, "--input", "jsonl", stdin="\n".join(lines).encode())
     assert arrived(cluster, topic, 2) == Counter([b"past", b"five"])
 
     listed = minimq.json("delayed", "list", "--topic", topic)
@@ -451,5 +451,5 @@ def test_wrong_times_of_the_command_say_how_to_write_them(
 
 def test_a_wrong_line_is_named(topic: str, minimq: Minimq) -> None:
     lines = json.dumps({"body": "x"}) + "\n" + json.dumps({"body": "y", "deliver_after_s": -1})
-    said = minimq("produce", topic, "--format", "json", stdin=lines.encode(), status=1)
+    said = minimq("produce", topic, "--input", "jsonl", stdin=lines.encode(), status=1)
     assert "line 2: deliver_after_s is -1" in said

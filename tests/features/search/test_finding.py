@@ -91,7 +91,7 @@ def test_a_search_keeps_to_its_time_range(admin: Admin, producer: Producer, topi
     since, until = stored[5].stored_at, stored[15].stored_at
     found = admin.find_messages(topic, key="k", since=since, until=until).messages
     assert places(found) == places([each for each in stored if since <= each.stored_at < until])
-    few = admin.find_messages(topic, key="k", max_messages=3)
+    few = admin.find_messages(topic, key="k", limit=3)
     assert (len(few.messages), few.is_cut, few.is_complete) == (3, True, False)
 
 
@@ -127,10 +127,10 @@ def test_the_command_finds_and_shows(minimq: Minimq, producer: Producer, topic: 
     assert "\\x1b[31m" in table
     [row] = minimq.json("message", "find", topic, "--key", "\x1b[31m", "--since", "-5m")
     assert (row["address"], row["keys"], row["message_id"]) == (address, ["o-1", "\x1b[31m"], receipt.message_id)
-    shown = minimq("message", "view", address)
+    shown = minimq("peek", address, "-o", "table")
     assert f"id          {receipt.message_id}" in shown
     assert "\x1b" not in shown
     assert "evil \\x1b[2J" in shown
-    assert minimq.json("message", "view", address)["body_base64"]
+    assert minimq.json("peek", address)["body_base64"]
     assert minimq("message", "find", topic, "--key", "nobody has it") == ""
     assert "one of them" in minimq("message", "find", topic, status=2)

@@ -85,7 +85,7 @@ def test_what_retention_deletes_during_a_search_is_not_missed_in_what_stays(tmp_
                 before = 0
                 while before < 200:
                     first = world.bounds()[0]
-                    found = admin.find_messages(QUEUE.topic, key="k", max_messages=100_000)
+                    found = admin.find_messages(QUEUE.topic, key="k", limit=100_000)
                     assert found.unread == ()
                     offsets = [message.queue_offset for message in found.messages]
                     assert offsets == list(range(offsets[0], offsets[-1] + 1))
@@ -115,7 +115,7 @@ def test_a_search_goes_on_when_its_broker_is_killed_and_comes_back(lone: LocalCl
 
     with Admin(lone.nameserver, timeout_s=30) as admin, Producer(lone.nameserver, compression="zstd") as producer:
         list(producer.send_many([Message(TOPIC, b"x" * 900, keys=(f"k{n}", "many")) for n in range(20_000)]))
-        found = admin.find_messages(TOPIC, key="many", max_messages=100_000, progress=kill)
+        found = admin.find_messages(TOPIC, key="many", limit=100_000, progress=kill)
     assert killed.is_set()
     assert (len(found.messages), found.is_complete) == (20_000, True)
 

@@ -194,13 +194,13 @@ def test_what_is_not_there_is_not_traced(admin: Admin, topic: str, minimq: Minim
     assert "is in no queue" in minimq("message", "trace", "0" * 40, "--topic", topic, status=1)
 
 
-def test_a_tail_follows_leaves_no_group_and_ends_with_ctrl_c(
+def test_a_peek_that_follows_leaves_no_group_and_ends_with_ctrl_c(
     cluster: LocalCluster, admin: Admin, producer: Producer, one_queue: str, minimq: Minimq
 ) -> None:
     groups = admin.list_groups()
     for number in range(3):
         producer.send(Message(one_queue, b"old-%d" % number, "paid"))
-    with minimq.running("message", "tail", one_queue, "--last", "2", "--tags", "paid || new") as tail:
+    with minimq.running("peek", one_queue, "-f", "-o", "table", "-n", "2", "--tags", "paid || new") as tail:
         assert tail.stdout is not None
         assert [tail.stdout.readline().split()[-1] for _ in range(2)] == [b"old-1", b"old-2"]
         producer.send(Message(one_queue, b"passed over", "other"))

@@ -270,7 +270,7 @@ def test_commands_know_fifo_topics_and_message_groups(
     copied = new_name()
     run("topic", "create", copied, "--queues", "1", "--fifo")
     whole = run("peek", name, "--output", "json")
-    run("produce", copied, "--message-group", "other", "--format", "json", stdin=whole.encode())
+    run("produce", copied, "--message-group", "other", "--input", "jsonl", stdin=whole.encode())
     assert groups_of(run("peek", copied, "--output", "json")) == groups_of(whole)
     run("dlq", "resend", name, "--all")
     with WorkQueueConsumer(cluster.nameserver, group=name) as consumer:

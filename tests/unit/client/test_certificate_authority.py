@@ -33,7 +33,7 @@ def run(*arguments: object, status: int = 0) -> Result:
 def test_two_commands_make_what_servers_and_users_need(tmp_path: Path) -> None:
     folder = tmp_path / "secrets"
     printed = run(
-        "init", folder, "--host", "mq1.example.org,10.0.0.1", "--host", "*.mq,a_b,[::5]", "-n", "mq1.example.org:9876"
+        "init", folder, "--host", "mq1.example.org,10.0.0.1", "--host", "*.mq,a_b,[::5]", "-s", "mq1.example.org:9876"
     )
     assert f"--secrets {folder}/server\n" in printed.stdout
     secrets = ServerSecrets(folder / "server", requires_certificates=True)
@@ -54,7 +54,7 @@ def test_two_commands_make_what_servers_and_users_need(tmp_path: Path) -> None:
 
     assert run("issue", folder, "alice").stdout.strip() == f"{folder}/alice.minimq"
     assert "--force" in run("issue", folder, "alice", status=2).stderr
-    run("issue", folder, "alice", "--force", "-n", "mq2:1")
+    run("issue", folder, "alice", "--force", "-s", "mq2:1")
     assert CredentialsFile(Credentials(str(folder / "alice.minimq"))).nameservers == ("mq2:1",)
 
     for path in folder.rglob("*"):
@@ -185,7 +185,7 @@ def test_what_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
 
 
 def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: Path) -> None:
-    run("init", tmp_path, "--host", "mq1", "-n", "mq1:1")
+    run("init", tmp_path, "--host", "mq1", "-s", "mq1:1")
     run("issue", tmp_path, "alice")
     for step in ("use", "retire"):
         assert "the next step is" in run("renew", tmp_path, "--ca", step, status=2).stderr
@@ -210,13 +210,13 @@ def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: 
 
 
 def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_path: Path) -> None:
-    run("init", tmp_path, "-n", "mq1:9876")
+    run("init", tmp_path, "-s", "mq1:9876")
     made = CredentialsFile(Credentials(str(tmp_path / "admin.minimq")))
     key = made.trust().bearer
     assert run("issue", tmp_path, "admin", "--force").stderr == ""
     again = CredentialsFile(Credentials(str(tmp_path / "admin.minimq")))
     assert (again.nameservers, again.trust().bearer) == (("mq1:9876",), key)
-    run("issue", tmp_path, "admin", "--force", "-n", "mq2:9876,mq3:9876")
+    run("issue", tmp_path, "admin", "--force", "-s", "mq2:9876,mq3:9876")
     run("issue", tmp_path, "admin", "--force")
     assert CredentialsFile(Credentials(str(tmp_path / "admin.minimq"))).nameservers == ("mq2:9876", "mq3:9876")
     issued = run("issue", tmp_path, "alice")
@@ -226,7 +226,7 @@ def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_
 
 def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: Path) -> None:
     folder, bob = tmp_path / "secrets", tmp_path / "bob.minimq"
-    run("init", folder, "-n", f"127.0.0.1:{free_port()}")
+    run("init", folder, "-s", f"127.0.0.1:{free_port()}")
     for name, file in (("alice", folder / "alice.minimq"), ("bob", bob)):
         add = ["user", "add", name, "--to", str(file), "--secrets", str(folder)]
         assert CliRunner().invoke(main, add).exit_code == 0

@@ -125,7 +125,7 @@ class DelayedOperations(Operations):
         topic: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
         due_from: Annotated[Time | None, _FROM] = None,
         due_before: Annotated[Time | None, _BEFORE] = None,
-        limit: Annotated[int, Param(low=1, high=10_000, metavar="COUNT")] = 100,
+        limit: Annotated[int, Param(letter="-n", low=1, high=10_000, metavar="N")] = 100,
         on_offline: Annotated[Callable[[OfflineBroker], object] | None, Param(is_collected=True)] = None,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
         """List the delayed messages of a topic, or count those of each topic.

@@ -150,7 +150,7 @@ class TransactionOperations(Operations):
         group: Annotated[str | None, values.ProducerGroup] = None,
         *,
         undecided: bool = False,
-        most: Annotated[int, Param(flag="--limit", low=1, high=_MOST, default="100", metavar="COUNT")] = _MOST,
+        limit: Annotated[int, Param(letter="-n", low=1, high=_MOST, default="100", metavar="N")] = _MOST,
         on_failure: Annotated[OnFailure | None, HIDDEN] = None,
     ) -> ListedTransactions:
         """List the transactions that have not ended, the oldest first.
@@ -162,17 +162,17 @@ class TransactionOperations(Operations):
         Args:
             group: only those of this producer group.
             undecided: only those that brokers no longer ask about.
-            most: maximum number of transactions: the oldest.
+            limit: maximum number of transactions: the oldest.
             on_failure: called with the name of each broker that does not answer, and the error; the result then has the
                 transactions of the others. By default the error is raised.
         """
-        if not 1 <= most <= _MOST:
-            raise InvalidArgument(f"most is {most}: it must be 1 to {_MOST:,}")
-        answers = self._ask_for_halves(group, -1, _MOST if undecided else most, on_failure)
+        if not 1 <= limit <= _MOST:
+            raise InvalidArgument(f"limit is {limit}: it must be 1 to {_MOST:,}")
+        answers = self._ask_for_halves(group, -1, _MOST if undecided else limit, on_failure)
         found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
         found = sorted((each for each in found if each.is_undecided or not undecided), key=lambda each: -each.age_s)
         count = len(found) if undecided else sum(answer.count for answer in answers.values())
-        return ListedTransactions(tuple(found[:most]), count, self._masters.offline())
+        return ListedTransactions(tuple(found[:limit]), count, self._masters.offline())
 
     @_ending("commit", TransactionResolution.COMMIT, "Commit a transaction by hand: its messages are delivered.")
     @_ending("rollback", TransactionResolution.ROLLBACK, "Roll a transaction back by hand: its messages are dropped.")

@@ -126,7 +126,7 @@ class FoundMessages:
     from_slaves: tuple[str, ...] = ()
     #: The number of offsets that were searched.
     searched: int = 0
-    #: The search has ended at `max_messages`; there may be more.
+    #: The search has ended at `limit`; there may be more.
     is_cut: bool = False
 
     @property
@@ -182,7 +182,7 @@ class MessageSearch:
             if self._progress is not None:
                 self._progress(self._searched, self._known)
         self._messages.sort(key=store_order)
-        most = self._bounds.max_messages
+        most = self._bounds.limit
         return FoundMessages(
             tuple(self._messages[:most]),
             tuple(self._unread),
@@ -194,7 +194,7 @@ class MessageSearch:
 
     @property
     def _is_full(self) -> bool:
-        return len(self._messages) >= (1 if self._criterion.is_one else self._bounds.max_messages)
+        return len(self._messages) >= (1 if self._criterion.is_one else self._bounds.limit)
 
     def _round(self, brokers: list[_BrokerSearch]) -> None:
         pause = min(each.ask_at for each in brokers) - time.monotonic()

@@ -20,7 +20,7 @@ _MOST_QUEUE = (1 << 31) - 1
 _MOST_CHARACTERS = 1_000
 
 DEFAULT_SINCE = "-1h"
-DEFAULT_MAX_MESSAGES = 1_000
+DEFAULT_LIMIT = 1_000
 
 
 class MessageAddress(msgspec.Struct, frozen=True, order=True):
@@ -67,7 +67,7 @@ class SearchBounds:
     since_ms: int
     #: Exclusive end, in ms since 1970; 0 for none.
     before_ms: int
-    max_messages: int
+    limit: int
     verify: bool
     #: A broker that does not answer for this long is left out.
     patience_s: float
@@ -85,14 +85,14 @@ class SearchRange(TypedDict, total=False):
             longer. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms
             since 1970.
         until: only messages stored before this time.
-        max_messages: end after this number of messages; 1,000 by default.
+        limit: end after this number of messages; 1,000 by default.
         verify: also verify the checksum of each batch: damaged keys could hide a message. This takes several times as
             long.
     """
 
     since: Time
     until: Time | None
-    max_messages: int
+    limit: int
     verify: bool
 
 
@@ -102,9 +102,9 @@ def bounds_of(chosen: SearchRange, patience_s: float) -> SearchBounds:
     if unknown := chosen.keys() - set(names):
         refuse_unknown(unknown, names, f"a search has {', '.join(names)}")
     now, since, until = time.time(), chosen.get("since", DEFAULT_SINCE), chosen.get("until")
-    most = chosen.get("max_messages", DEFAULT_MAX_MESSAGES)
+    most = chosen.get("limit", DEFAULT_LIMIT)
     if type(most) is not int or most < 1:
-        raise InvalidArgument(f"max_messages is {most!r}: it must be a whole number from 1 on")
+        raise InvalidArgument(f"limit is {most!r}: it must be a whole number from 1 on")
     since_ms = 0 if since == "earliest" else start_ms(since, now, "since", "'earliest', ")
     before_ms = 0 if until is None else timestamp_ms(until, now, "until")
     if until is not None and before_ms <= since_ms:

@@ -144,7 +144,7 @@ def test_the_folder_of_a_server_alone_is_enough(folder: Path, tmp_path: Path) ->
     alice = tmp_path / "alice.minimq"
     for place, name in ((folder, "alice"), (folder / "server", "bob")):
         to = alice.with_stem(name)
-        assert run("-n", "mq2:1", "user", "add", name, "--secrets", place, "--to", to).stdout.startswith(
+        assert run("-s", "mq2:1", "user", "add", name, "--secrets", place, "--to", to).stdout.startswith(
             f"{to}: the credentials of user {name}"
         )
         opened = CredentialsFile(Credentials(str(to)))

@@ -101,8 +101,8 @@ def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() 
 def test_faces_have_one_default_where_the_method_has_another() -> None:
     [listing] = [each for each in operations_of(Admin) if each.name == "transaction list"]
     [limit] = [each for each in command_of(listing).params if each.name == "limit"]
-    assert str(listing.given().most) == limit.default == "100"
-    assert listing.given(most=7).most == 7
+    assert str(listing.given().limit) == limit.default == "100"
+    assert listing.given(limit=7).limit == 7
 
 
 @for_each("text", ["0", "4", "x", "1.5", ""])
@@ -144,7 +144,7 @@ def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:
 def test_a_command_has_an_option_for_each_parameter() -> None:
     opened, closed = command_of(OPEN), command_of(CLOSE)
     assert [each.opts[0] for each in opened.params] == [
-        *("name", "--times", "--room", "--wide", "--width", "--shut", "--dry-run", "--output")
+        *("name", "--times", "--room", "--wide", "--width", "--shut", "--dry-run", "-o")
     ]
     assert "--dry-run" not in [each.opts[0] for each in closed.params]
 
