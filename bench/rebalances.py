@@ -40,7 +40,7 @@ JUMPS_S = (3600, -3600, -3600, 3600, 0, 0)
 SOON_DEAD: Mapping[str, float] = {"session_timeout_s": 3.0, "session_grace_s": 0.5}
 SOON_IN_DOUBT: Mapping[str, float] = {
     name: value
-    for name, value in {"heartbeat_interval_s": 0.4, "lease_trust_s": 1.5}.items()
+    for name, value in {"heartbeat_interval_s": 0.4, "lease_timeout_s": 1.5}.items()
     if name in ConsumerOptions.__dataclass_fields__
 }
 

@@ -132,7 +132,7 @@ def delay_lone(nameserver: str, topic: str, count: int, at: float, spread_s: flo
     body = b"x" * 100
     dues = [at + spread_s * number / count for number in range(count)]
     random.Random(7).shuffle(dues)
-    with Producer(nameserver, window=256, send_timeout_s=60) as producer:
+    with Producer(nameserver, max_in_flight_requests=256, send_timeout_s=60) as producer:
         began = start_line()
         futures = [producer.send_async(Message(topic, body, deliver_at=due, recallable=True)) for due in dues]
         for future in futures:

@@ -66,7 +66,8 @@ class Settlement(Protocol):
 
         Args:
             messages: the messages of one call.
-            delay_s: seconds; None for the subscriber's delay: `retry_delays_s`, or `suspend_s` if it is orderly.
+            delay_s: seconds; None for the subscriber's delay: `retry_delays_s`, or `orderly_retry_delay_s` if it is
+                orderly.
             error: the exception of the handler; None if it raised nothing.
         """
 
@@ -106,7 +107,8 @@ class MinimqMessage(StreamMessage[Any]):
     async def nack(self, delay_s: float | None = None) -> None:
         """Release the message for redelivery after a delay in seconds, by default the one in `retry_delays_s`.
 
-        An orderly subscriber retries after `suspend_s`, and raises `FeatureNotSupportedException` for any other delay.
+        An orderly subscriber retries after `orderly_retry_delay_s`, and raises `FeatureNotSupportedException` for any
+        other delay.
         """
         if self.committed is None and self.settlement is not None:
             await self.settlement.release(self._raw_messages, delay_s, sys.exception())

@@ -28,7 +28,7 @@ class OrderlySubscriber(MinimqSubscriber):
     """Reads queues with an orderly `minimq.aio.PushConsumer`: the members of the group divide them.
 
     Handlers process one message of a queue at a time. A message that is not acknowledged is redelivered after
-    `suspend_s`, before any later message of its queue.
+    `orderly_retry_delay_s`, before any later message of its queue.
     """
 
     def __init__(
@@ -65,9 +65,9 @@ class OrderlySubscriber(MinimqSubscriber):
             orderly=True,
             max_tries=options.max_tries,
             retry_delays_s=options.retry_delays_s,
-            suspend_s=options.suspend_s,
+            orderly_retry_delay_s=options.orderly_retry_delay_s,
         )
-        self._consumer.subscribe(self.topic, options.expression, where=options.where)
+        self._consumer.subscribe(self.topic, options.tags, where=options.where)
         await self._consumer.start(self._listen)
 
     async def stop(self) -> None:
@@ -101,10 +101,10 @@ class OrderlySubscriber(MinimqSubscriber):
     async def release(
         self, messages: Sequence[ReceivedMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
-        """Let the consumer retry after `suspend_s`. Raises `FeatureNotSupportedException` for any other delay."""
+        """Retry after `orderly_retry_delay_s`. Raises `FeatureNotSupportedException` for any other delay."""
         if delay_s is not None:
             raise FeatureNotSupportedException(
-                "an orderly subscriber retries after suspend_s: call nack() without delay"
+                "an orderly subscriber retries after orderly_retry_delay_s: call nack() without delay"
             )
         self._results[messages[0].queue] = (
             error

@@ -17,7 +17,7 @@ class SubscriberOptions:
 
     Attributes:
         group: the consumer group; by default that of the router or the broker.
-        expression: "*" for all messages, tags joined by "||", or a collection of tags.
+        tags: "*" for all messages, tags joined by "||", or a collection of tags.
         where: a filter on properties, such as "amount > 100". A group has one filter for each topic.
         orderly: read queues in order, by committed offsets, instead of messages one by one as a work queue.
         max_workers: maximum number of concurrent handlers. In an orderly subscriber, they run for different queues.
@@ -28,7 +28,7 @@ class SubscriberOptions:
         max_tries: deliveries of a message, including the first, before it becomes a dead letter. None for no limit,
             which only an orderly subscriber may have.
         retry_delays_s: seconds before each retry; the last value applies to all further ones.
-        suspend_s: seconds before an orderly subscriber retries, 0.01 to 30.
+        orderly_retry_delay_s: seconds before an orderly subscriber retries, 0.01 to 30.
         start: where a new group begins: "earliest", "latest" or a time.
 
     Raises:
@@ -36,7 +36,7 @@ class SubscriberOptions:
     """
 
     group: str | None = None
-    expression: str | Sequence[str] = "*"
+    tags: str | Sequence[str] = "*"
     where: str | None = None
     orderly: bool = False
     max_workers: int = 1
@@ -45,7 +45,7 @@ class SubscriberOptions:
     invisible_s: float = 30.0
     max_tries: int | None = 16
     retry_delays_s: Sequence[float] = _RETRY_DELAYS_S
-    suspend_s: float = 1.0
+    orderly_retry_delay_s: float = 1.0
     start: Any = "earliest"
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class SubscriberFields(TypedDict, total=False):
     """The fields of `SubscriberOptions`, for functions that take them by name."""
 
     group: str | None
-    expression: str | Sequence[str]
+    tags: str | Sequence[str]
     where: str | None
     orderly: bool
     max_workers: int
@@ -77,5 +77,5 @@ class SubscriberFields(TypedDict, total=False):
     invisible_s: float
     max_tries: int | None
     retry_delays_s: Sequence[float]
-    suspend_s: float
+    orderly_retry_delay_s: float
     start: Any

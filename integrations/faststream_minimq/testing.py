@@ -149,7 +149,7 @@ class MemoryProducer(ProducerProto[MinimqPublishCommand]):
             options, group = subscriber.options, subscriber.group
             if not messages or subscriber.topic != messages[0].topic or group in groups:
                 continue
-            chosen = MessageFilter(options.expression, options.where).apply(messages)
+            chosen = MessageFilter(options.tags, options.where).apply(messages)
             if group is not None:
                 groups.add(group)
             wanted = wanted or bool(chosen)

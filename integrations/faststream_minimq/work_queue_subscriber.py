@@ -91,7 +91,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 # Prefetched messages would wait for a handler while their invisible duration runs.
                 prefetch_messages=0,
             )
-            self._consumer.subscribe(self.topic, options.expression, where=options.where)
+            self._consumer.subscribe(self.topic, options.tags, where=options.where)
             self._extending = asyncio.create_task(self._extend_all(self._consumer))
         return self._consumer
 

@@ -27,7 +27,7 @@ def test_every_message_is_handled_although_the_server_is_killed(tmp_path: Path, 
         broker = MinimqBroker(cluster.nameserver, group="billing", logger=log)
 
         @broker.subscriber(
-            "orders", max_workers=4, orderly=orderly, invisible_s=5, suspend_s=0.1, retry_delays_s=(0.1,)
+            "orders", max_workers=4, orderly=orderly, invisible_s=5, orderly_retry_delay_s=0.1, retry_delays_s=(0.1,)
         )
         async def handle(number: int, message: MinimqMessage) -> None:
             handled[number] = handled.get(number, 0) + 1

@@ -35,7 +35,7 @@ def test_what_is_published_in_memory_is_handled_before_publish_returns() -> None
     broker = MinimqBroker(group="billing")
     bills = broker.publisher("bills", tag="bill")
 
-    @broker.subscriber("orders", expression="paid")
+    @broker.subscriber("orders", tags="paid")
     @bills
     async def bill(order: Order) -> dict[str, int]:
         return {"total": order.cups * 3}

@@ -56,7 +56,7 @@ def test_the_broker_filters_by_tag_and_property(cluster: LocalCluster, new_name:
     broker = MinimqBroker(cluster.nameserver)
     paid, large, ends = list[str](), list[str](), asyncio.Queue[None]()
 
-    @broker.subscriber(topic, group=new_name(), expression="paid || end")
+    @broker.subscriber(topic, group=new_name(), tags="paid || end")
     async def handle_paid(body: str, message: MinimqMessage) -> None:
         paid.append(body)
         if message.raw_message.tag == "end":

@@ -58,7 +58,12 @@ def test_the_last_try_tells_what_the_handler_raised(
     broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
 
     @broker.subscriber(
-        topic, max_tries=1, retry_delays_s=(0.05,), suspend_s=0.05, orderly=orderly, ack_policy=AckPolicy.MANUAL
+        topic,
+        max_tries=1,
+        retry_delays_s=(0.05,),
+        orderly_retry_delay_s=0.05,
+        orderly=orderly,
+        ack_policy=AckPolicy.MANUAL,
     )
     async def handle(body: str, message: MinimqMessage) -> None:
         try:
@@ -278,7 +283,7 @@ def test_an_orderly_subscriber_keeps_the_order_of_a_queue(
     broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
     calls: list[str] = []
 
-    @broker.subscriber(topic, orderly=True, suspend_s=0.05)
+    @broker.subscriber(topic, orderly=True, orderly_retry_delay_s=0.05)
     async def handle(body: str) -> None:
         calls.append(body)
         if body == "2" and calls.count("2") < 3:
@@ -305,7 +310,7 @@ def test_an_orderly_message_that_nobody_acknowledges_is_handled_again(
     broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
     calls: list[str] = []
 
-    @broker.subscriber(topic, orderly=True, suspend_s=0.05, ack_policy=AckPolicy.MANUAL)
+    @broker.subscriber(topic, orderly=True, orderly_retry_delay_s=0.05, ack_policy=AckPolicy.MANUAL)
     async def handle(body: str, message: MinimqMessage) -> None:
         calls.append(body)
         if body == "0" or calls.count("1") == 3:

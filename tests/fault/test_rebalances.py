@@ -66,7 +66,7 @@ def test_members_that_are_killed() -> None:
 
 @pytest.mark.timeout(60 + 15 * ROUNDS)
 def test_members_that_hang_for_longer_than_their_leases_live() -> None:
-    """Only what such a member had in hand is delivered twice; what it had fetched ahead is not handed out."""
+    """Only what such a member had in flight is delivered twice; what it had fetched ahead is not handed out."""
     found = run("stop", max(1, ROUNDS // 4))
 
     assert_sound(found, twice=True)

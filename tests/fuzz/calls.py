@@ -95,7 +95,7 @@ POOLS: Final = {
     "in_sync": _one_of(0, 1, 2),
     "run": _one_of(1, 2, 1 << 40),
     "wait_ms": _one_of(0, 1, 100),
-    "hold_ms": _one_of(0, 100),
+    "handover_timeout_ms": _one_of(0, 100),
     "max_messages": _one_of(1, 1000),
     "max_bytes": _one_of(1, 1 << 20),
     "read_queues": _one_of(1, 4),

@@ -69,8 +69,8 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
     "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
     "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),
     "orderly is 'no': it must be True or False": lambda: PushConsumer("127.0.0.1:1", group="g", orderly=_wrong("no")),
-    "free_on_close is 'no': it must be True or False": lambda: WorkQueueConsumer(
-        "127.0.0.1:1", group="g", free_on_close=_wrong("no")
+    "release_on_close is 'no': it must be True or False": lambda: WorkQueueConsumer(
+        "127.0.0.1:1", group="g", release_on_close=_wrong("no")
     ),
     "request_timeout_s is -1: it must be above 0": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", request_timeout_s=-1

@@ -131,7 +131,7 @@ def test_a_queue_whose_messages_take_too_long_is_lost_and_its_commit_refused(
     with Producer(cluster.nameserver) as producer:
         producer.send_many(Message(topic, b"%d" % number) for number in range(200))
     with PullConsumer(
-        cluster.nameserver, group=group, drain_s=0.3, client_id=f"a-{group}", auto_commit=False, **told.options
+        cluster.nameserver, group=group, revoke_timeout_s=0.3, client_id=f"a-{group}", auto_commit=False, **told.options
     ) as slow:
         slow.subscribe(topic)
         wait_until(polled(slow)(lambda: len(slow.assignment) == 8), PATIENCE_S)
@@ -156,7 +156,12 @@ def test_the_queues_of_a_broker_that_is_silent_are_lost_until_it_is_back(tmp_pat
         with (
             Producer(cluster.nameserver) as producer,
             PullConsumer(
-                cluster.nameserver, group="g", heartbeat_interval_s=0.2, lease_trust_s=1.0, wait_s=0.2, **told.options
+                cluster.nameserver,
+                group="g",
+                heartbeat_interval_s=0.2,
+                lease_timeout_s=1.0,
+                long_poll_s=0.2,
+                **told.options,
             ) as consumer,
         ):
             consumer.subscribe("t")

@@ -246,7 +246,7 @@ def test_what_a_full_pipe_has_not_taken_comes_again(
     whole = first.decode().split("\n")[:-1]
     rest = minimq("consume", topic, "--group", group, "--exit-at-end").splitlines()
     assert set(whole) | set(rest) == set(lines)
-    if not status:  # the first signal lets it finish what is in hand
+    if not status:  # the first signal lets it finish what is in flight
         assert Counter(whole + rest) == Counter(lines)
 
 

@@ -254,7 +254,7 @@ def described(*queues: GroupQueueDescription, clients: tuple[str, ...], **fields
         GroupMemberDescription(client, ("broker-a",), tuple(item for item in queues if item.owner == client))
         for client in clients
     )
-    plain: dict[str, Any] = {"strategy": "averagely", "hold_s": 0.0, "retry_queues": ()}
+    plain: dict[str, Any] = {"strategy": "averagely", "handover_timeout_s": 0.0, "retry_queues": ()}
     plain |= {"deciding_broker": "broker-a", "brokers": ("broker-a",), "unanswered": {}}
     return GroupDescription(group="billing", members=members, queues=queues, **{**plain, **fields})
 

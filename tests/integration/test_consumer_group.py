@@ -189,7 +189,7 @@ while True:
 
 @pytest.mark.fault
 def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, topic: str, group: str) -> None:
-    """Only messages that the killed member had in hand are read again, and nothing is lost."""
+    """Only messages that the killed member had in flight are read again, and nothing is lost."""
     log = Log()
     with Load(cluster.nameserver, topic) as load, Member(cluster.nameserver, group, topic, log) as survivor:
         wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S)
@@ -232,7 +232,7 @@ def test_a_topic_that_does_not_exist_is_named_at_the_first_poll(cluster: LocalCl
 @pytest.mark.fault
 @pytest.mark.parametrize("how", [pytest.param("stop", marks=pytest.mark.long), "kill"])
 def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing(tmp_path: Path, how: str) -> None:
-    """Consumers may get again what they had in hand; with two members and both brokers in turn."""
+    """Consumers may get again what they had in flight; with two members and both brokers in turn."""
     log = Log()
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:

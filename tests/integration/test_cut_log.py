@@ -84,7 +84,7 @@ def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: P
         consumer.start(listen)
         assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(8)) == list(range(8))
         cut()
-        # What was in hand is given again, since nobody knows any more what becomes of it.
+        # What was in flight is given again, since nobody knows any more what becomes of it.
         assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(2)) == [3, 4]
         assert [(reset.wanted, reset.offset) for reset in resets] == [(8, 5)]
         go_on.set()

@@ -30,7 +30,9 @@ def full() -> Iterator[LocalCluster]:
 
 def join(cluster: LocalCluster, stack: ExitStack, group: str) -> PullConsumer:
     """Return a consumer that its group has taken."""
-    consumer = stack.enter_context(PullConsumer(cluster.nameserver, group=group, auto_commit=False, drain_s=0.5))
+    consumer = stack.enter_context(
+        PullConsumer(cluster.nameserver, group=group, auto_commit=False, revoke_timeout_s=0.5)
+    )
     consumer.subscribe("t")
     wait_until(lambda: consumer.poll(0.1) or consumer.assignment, PATIENCE_S)
     return consumer

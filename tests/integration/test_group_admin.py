@@ -35,7 +35,12 @@ def test_members_and_the_owner_of_each_queue(admin: Admin, cluster: LocalCluster
     with Member(cluster.nameserver, group, topic, log) as one, Member(cluster.nameserver, group, topic, log) as two:
         wait_until(shared_evenly(one, two, queues=8), PATIENCE_S)
         found = admin.describe_group(group)
-        assert (found.group, found.strategy, found.hold_s, found.deciding_broker) == (group, "averagely", 0, "broker-a")
+        assert (found.group, found.strategy, found.handover_timeout_s, found.deciding_broker) == (
+            group,
+            "averagely",
+            0,
+            "broker-a",
+        )
         assert (found.brokers, found.unanswered) == (("broker-a", "broker-b"), {})
         assert found.is_agreed
         assert {member.client_id: [item.queue for item in member.queues] for member in found.members} == {
@@ -63,7 +68,7 @@ def test_a_member_with_a_full_hand_is_waited_for(
     fill(producer, admin.route(topic).read_queues(), 1)
     with PullConsumer(cluster.nameserver, group=group) as busy:
         busy.subscribe(topic)
-        wait_until(lambda: busy.poll(0.1) and len(busy.assignment) == 8, PATIENCE_S, what="a message in hand")
+        wait_until(lambda: busy.poll(0.1) and len(busy.assignment) == 8, PATIENCE_S, what="a message in flight")
         with Member(cluster.nameserver, group, topic, Log()) as hungry:
             waiting = wait_until(
                 lambda: [item for item in admin.describe_group(group).queues if item.waiting], PATIENCE_S
@@ -78,7 +83,7 @@ def test_a_queue_that_is_held_and_a_member_that_one_broker_alone_sees(
     admin: Admin, cluster: LocalCluster, topic: str, group: str
 ) -> None:
     item = broker_pb2.QueueEpoch(topic=topic, queue_id=2)
-    join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="sticky", hold_ms=60_000)
+    join = broker_pb2.JoinGroup(group=group, topics=[topic], allocation="sticky", handover_timeout_ms=60_000)
     with (
         RawMember(cluster.brokers[0].address, "holder") as holder,
         RawMember(cluster.brokers[1].address, "other") as other,
@@ -89,7 +94,7 @@ def test_a_queue_that_is_held_and_a_member_that_one_broker_alone_sees(
         holder.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
         holder.hear("granted")
         found = admin.describe_group(group)
-        assert (found.strategy, found.hold_s, found.is_agreed) == ("sticky", 60, False)
+        assert (found.strategy, found.handover_timeout_s, found.is_agreed) == ("sticky", 60, False)
         assert [(member.client_id, member.seen_by) for member in found.members] == [
             ("holder", ("broker-a",)),
             ("other", ("broker-b",)),

@@ -241,7 +241,7 @@ def test_an_idle_group_goes_by_itself(single: LocalCluster) -> None:
 
 def test_a_quiet_consumer_with_assigned_queues_keeps_its_group(single: LocalCluster) -> None:
     queue = MessageQueue("t", "broker-a", 0)
-    quick = {"commit_interval_s": 0.05, "recommit_interval_s": 0.1}
+    quick = {"commit_interval_s": 0.05, "offset_refresh_interval_s": 0.1}
     with (
         Admin(single.nameserver) as admin,
         PullConsumer(single.nameserver, group="live", **quick) as live,  # type: ignore[arg-type]

@@ -187,7 +187,7 @@ def test_a_queue_that_is_held_refuses_the_reset_of_all(
     queues = admin.route(topic).read_queues()
     fill(producer, queues, 1)
     with RawMember(cluster.brokers[1].address, f"{group}-holder") as holder:
-        holder.join(group, topic, hold_ms=60_000)
+        holder.join(group, topic, handover_timeout_ms=60_000)
         holder.ask(group, topic, 2)
         holder.granted()
         holder.give_back(group, topic, 2)

@@ -81,7 +81,8 @@ def test_all_are_told_the_same_of_what_each_held_when_the_version_began(
 
 
 @pytest.mark.parametrize(
-    ("fields", "text"), [({"hold_ms": 5}, "same hold time"), ({"filters": ["red"]}, "same filters")]
+    ("fields", "text"),
+    [({"handover_timeout_ms": 5}, "same handover_timeout_s"), ({"filters": ["red"]}, "same filters")],
 )
 def test_a_member_that_contradicts_its_group_is_refused(
     member: Connect, topic: str, group: str, fields: dict[str, object], text: str
@@ -105,11 +106,11 @@ def test_filters_and_topics_have_to_match_in_number(member: Connect, topic: str,
 # ---- holds --------------------------------------------------------------------------------------
 
 
-def hand_over(member: Connect, topic: str, group: str, hold_ms: int) -> tuple[RawMember, RawMember]:
+def hand_over(member: Connect, topic: str, group: str, handover_timeout_ms: int) -> tuple[RawMember, RawMember]:
     """Return the owner of queue 0 and one that waits for it."""
     owner, heir = member(f"{group}-owner"), member(f"{group}-heir")
     for one in (owner, heir):
-        one.join(group, topic, hold_ms=hold_ms)
+        one.join(group, topic, handover_timeout_ms=handover_timeout_ms)
         one.hear("members")
         one.ask(group, topic, 0)
     owner.granted()
@@ -143,11 +144,11 @@ def brief(tmp_path: Path) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def heir_of(brief: LocalCluster, owner: RawMember, members: ExitStack, hold_ms: int = 0) -> RawMember:
+def heir_of(brief: LocalCluster, owner: RawMember, members: ExitStack, handover_timeout_ms: int = 0) -> RawMember:
     """Return a member that waits for queue 0, which the owner gets."""
     heir = members.enter_context(RawMember(brief.brokers[0].address, "heir"))
     for one in (owner, heir):
-        one.join("g", "t", hold_ms=hold_ms)
+        one.join("g", "t", handover_timeout_ms=handover_timeout_ms)
         one.hear("members")
         one.ask("g", "t", 0)
     return heir
@@ -181,7 +182,7 @@ def test_a_member_that_hangs_loses_its_queues_and_is_fenced(brief: LocalCluster)
 def test_the_queues_of_a_dead_member_are_held(brief: LocalCluster) -> None:
     with ExitStack() as members:
         owner = RawMember(brief.brokers[0].address, "owner")
-        heir = heir_of(brief, owner, members, hold_ms=LONG_MS)
+        heir = heir_of(brief, owner, members, handover_timeout_ms=LONG_MS)
         owner.granted()
         owner.die()
         while "owner" in heir.hear("members").members.client_ids:
@@ -233,7 +234,7 @@ def test_leases_of_a_deleted_topic_do_not_linger(
     admin.delete_topic(topic)
     admin.create_topic(topic, queues=1)
 
-    heir.join(group, topic, hold_ms=LONG_MS)
+    heir.join(group, topic, handover_timeout_ms=LONG_MS)
     heir.ask(group, topic, 0)
     heir.granted()
     [queue] = heir.call("DescribeGroup", broker_pb2.DescribeGroupRequest(group=group)).queues

@@ -143,7 +143,7 @@ def test_a_process_that_stands_still_keeps_its_queues_if_nobody_else_takes_them(
 ) -> None:
     name = new_name()
     send(cluster, name, "hold")
-    options = {"heartbeat_interval_s": 1, "lease_trust_s": 3}
+    options = {"heartbeat_interval_s": 1, "lease_timeout_s": 3}
     with Holder(cluster.nameserver, name, [name], tmp_path / "log", options) as holder:
         holder.wait_for("began hold 1")
         holder.go_on()
@@ -155,7 +155,7 @@ def test_a_process_that_stands_still_keeps_its_queues_if_nobody_else_takes_them(
         holder.wait_for("began next 1")
         seen, log = holder.end()
     assert seen == ["hold 1", "next 1"]
-    assert "raise lease_trust_s" in log
+    assert "raise lease_timeout_s" in log
 
 
 def test_work_is_done_once_though_the_broker_took_the_process_for_dead(
@@ -164,7 +164,7 @@ def test_work_is_done_once_though_the_broker_took_the_process_for_dead(
     """Nobody else has got the queue meanwhile, so what was finished under the former lease is committed."""
     name = new_name()
     send(impatient, name, "hold")
-    options = {"heartbeat_interval_s": 1, "lease_trust_s": 3}
+    options = {"heartbeat_interval_s": 1, "lease_timeout_s": 3}
     with Holder(impatient.nameserver, name, [name], tmp_path / "log", options) as holder:
         holder.wait_for("began hold 1")
         holder.go_on()
@@ -176,4 +176,4 @@ def test_work_is_done_once_though_the_broker_took_the_process_for_dead(
         holder.wait_for("began next 1")
         seen, log = holder.end()
     assert seen == ["hold 1", "next 1"]
-    assert "raise lease_trust_s, and --session-timeout" in log
+    assert "raise lease_timeout_s, and --session-timeout" in log

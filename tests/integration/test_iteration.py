@@ -60,7 +60,7 @@ def test_a_loop_that_is_left_commits_what_it_went_beyond(
         assert take(consumer, COUNT - 9) == list(range(9, COUNT))
 
 
-def test_a_commit_in_a_loop_does_not_count_the_message_in_hand(
+def test_a_commit_in_a_loop_does_not_count_the_message_in_flight(
     cluster: LocalCluster, admin: Admin, queue: MessageQueue, group: str
 ) -> None:
     with make(cluster, queue, group, auto_commit=False) as consumer:

@@ -59,7 +59,7 @@ def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
 
     monkeypatch.setattr(AppendStream, "append", broken)
     bodies = [b"too much" if number == 50 else b"%d" % number for number in range(100)]
-    with Producer(cluster.nameserver, batch_messages=1, window=64) as producer:
+    with Producer(cluster.nameserver, batch_messages=1, max_in_flight_requests=64) as producer:
         sendings = [producer.send_async(Message(topic, body)) for body in bodies]
         handed_in.set()
         with pytest.raises(InvalidArgument, match=r"traceparent has 1000 characters, the limit is"):
@@ -104,7 +104,7 @@ def test_a_producer_joins_what_waits(
 
     monkeypatch.setattr(AppendStream, "_joined", observed)
     due = time.time() + 3_600
-    with Producer(cluster.nameserver, window=128) as producer:
+    with Producer(cluster.nameserver, max_in_flight_requests=128) as producer:
         producer.send(Message(topic, b"so that the broker has said what it takes"))
         sent = [producer.send_async(Message(topic, b"%d" % each, deliver_at=due + each)) for each in range(1_000)]
         assert len({future.result(PATIENCE_S).message_id for future in sent}) == 1_000

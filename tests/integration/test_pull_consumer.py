@@ -31,7 +31,9 @@ def queue(cluster: LocalCluster, topic: str) -> MessageQueue:
 @pytest.fixture
 def consumer(cluster: LocalCluster, topic: str, queue: MessageQueue, group: str) -> Iterator[PullConsumer]:
     """A consumer that commits when it is told to."""
-    with PullConsumer(cluster.nameserver, group=group, auto_commit=False, client_id=f"a-{group}", drain_s=0.3) as made:
+    with PullConsumer(
+        cluster.nameserver, group=group, auto_commit=False, client_id=f"a-{group}", revoke_timeout_s=0.3
+    ) as made:
         made.subscribe(topic)
         yield made
 
@@ -73,7 +75,7 @@ def test_what_left_before_it_was_committed_is_told_once(
 def test_a_loss_is_logged_at_the_end(
     cluster: LocalCluster, topic: str, queue: MessageQueue, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with PullConsumer(cluster.nameserver, group=group, client_id=f"a-{group}", drain_s=0.3) as consumer:
+    with PullConsumer(cluster.nameserver, group=group, client_id=f"a-{group}", revoke_timeout_s=0.3) as consumer:
         consumer.subscribe(topic)
         assert poll(consumer, 30) == list(range(30))
         wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, PATIENCE_S)

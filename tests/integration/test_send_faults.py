@@ -65,7 +65,7 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
     single: LocalCluster, queue: MessageQueue | None, added: object
 ) -> None:
     [broker] = single.brokers
-    with Producer(single.nameserver, window=1, send_timeout_s=60) as producer:
+    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=60) as producer:
         producer.send(Message("t", b"0"))
         broker.pause()
         first = producer.send_async(Message("t", b"1"), queue=queue)  # takes the whole window
@@ -89,7 +89,7 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
 @pytest.mark.fault
 def test_a_changed_message_that_never_left_does_not_hinder_closing(single: LocalCluster) -> None:
     [broker] = single.brokers
-    producer = Producer(single.nameserver, window=1, send_timeout_s=60)
+    producer = Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=60)
     producer.send(Message("t", b"0"))
     broker.pause()
     keys: list[str] = []
@@ -150,7 +150,7 @@ def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: Loca
     """Some 300 tries of 1 MiB each: they must not gather here, nor at the broker when it goes on."""
     [broker] = single.brokers
     body = bytes(1 << 20)
-    with Producer(single.nameserver, send_timeout_s=2.0, window=32) as producer:
+    with Producer(single.nameserver, send_timeout_s=2.0, max_in_flight_requests=32) as producer:
         producer.send(Message("t", b"warm"))
         broker.pause()
         after_round: list[int] = []
@@ -260,7 +260,7 @@ def test_a_failure_of_the_timer_is_logged_and_the_timer_goes_on(
 @pytest.mark.fault
 def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalCluster) -> None:
     [broker] = single.brokers
-    with Producer(single.nameserver, window=1, send_timeout_s=60) as producer:
+    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=60) as producer:
         producer.send(Message("t", b"0"))
         broker.pause()
         meddled: Future[SendReceipt] = producer.send_async(Message("t", b"1"))

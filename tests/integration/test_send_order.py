@@ -349,7 +349,7 @@ def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str
 
 @pytest.mark.fault
 def test_latency_counts_from_handing_in(single: LocalCluster) -> None:
-    with Producer(single.nameserver, window=1, send_timeout_s=PATIENCE_S) as producer:
+    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=PATIENCE_S) as producer:
         producer.send(Message("t", b"x"))
         single.brokers[0].pause()
         futures = [producer.send_async(Message("t", b"x")) for _ in range(100)]  # all but the first wait in their lane

@@ -220,7 +220,7 @@ def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, 
     assert producer.send(Message(topic, b"new"), queue=queue).queue_offset == 0
 
 
-@for_each("options", [{"window": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
+@for_each("options", [{"max_in_flight_requests": 0}, {"send_timeout_s": -1}, {"bogus": 1}, {"batch_bytes": 0}])
 def test_a_wrong_option_is_named(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=next(iter(options))):
         Producer("127.0.0.1:1", **options)

@@ -64,7 +64,7 @@ def test_a_member_that_is_cut_off_hands_out_nothing_that_others_may_have(cluster
         consumer.subscribe("t")
         assert read(consumer, 10) == list(range(10))
         consumer.commit()
-        assert read(consumer, 5) == list(range(10, 15)), "which it has in hand"
+        assert read(consumer, 5) == list(range(10, 15)), "which it has in flight"
 
         relay.cut(for_good=True)
         heir = members.enter_context(RawMember(broker.address, "heir"))
@@ -132,7 +132,7 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         consumer.subscribe("t")
         consumer.start(listen)
         wait_until(lambda: seen, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
         heir.commit("g", "t", 0, 100, _epoch(heir))
         heir.leave("g")
         relay.mend()

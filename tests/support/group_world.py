@@ -3,7 +3,7 @@
 The decisions are those of the real modules: `LeaseTable` and `GroupTable` at the brokers, `MemberState`, `Rounds` and
 the strategies at the members. What lies between them is played here as the services and the member's thread do it:
 sessions that keep the order of what they carry and lose the rest when they break, timers, and readers that take a while
-to finish what is in hand.
+to finish what is in flight.
 """
 
 from __future__ import annotations

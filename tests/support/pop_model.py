@@ -80,7 +80,7 @@ class PopModel:
 
     @property
     def held(self) -> int:
-        """Number of messages in hand."""
+        """Number of messages in flight."""
         return len([told for told in self.messages.values() if told.state is RunState.OUT])
 
     @property

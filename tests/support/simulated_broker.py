@@ -159,8 +159,8 @@ class SimulatedBroker(Process):
         self, name: str, session: Session, held: Sequence[MessageQueue], filters: tuple[tuple[str, str], ...]
     ) -> None:
         self.started_once = True
-        hold_ms = round(self.world.times.hold_s * 1000)
-        agreement = GroupConfig(filters, self.world.strategy.name, hold_ms)
+        handover_timeout_ms = round(self.world.times.handover_timeout_s * 1000)
+        agreement = GroupConfig(filters, self.world.strategy.name, handover_timeout_ms)
         try:
             changed = self.groups.join(GROUP, name, agreement, held)
         except GroupConflict:
@@ -184,7 +184,7 @@ class SimulatedBroker(Process):
 
     def _on_release(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
         self._note_hold(key_of(queue), name)
-        self._tell(self.leases.release(key_of(queue), name, self.world.now, self.world.times.hold_s))
+        self._tell(self.leases.release(key_of(queue), name, self.world.now, self.world.times.handover_timeout_s))
 
     def _on_saved(self, name: str, session: Session, queue: MessageQueue, epoch: int) -> None:
         former, held_epoch, _ = self._holds.get(key_of(queue), ("", 0, 0.0))
@@ -202,7 +202,7 @@ class SimulatedBroker(Process):
         for queue in self.world.queues:
             if queue.broker_name == self.name:
                 self._note_hold(key_of(queue), name)
-        self._tell(self.leases.drop(GROUP, name, self.world.now, self.world.times.hold_s))
+        self._tell(self.leases.drop(GROUP, name, self.world.now, self.world.times.handover_timeout_s))
         if self.groups.leave(GROUP, name) is not None:
             self._changed()
 
@@ -241,7 +241,7 @@ class SimulatedBroker(Process):
     def _note_hold(self, key: LeaseKey, name: str) -> None:
         owner = self.leases.owner(key)
         if owner is not None and owner[0] == name and self._saved_ahead.get(key) != owner:
-            self._holds[key] = *owner, self.world.now + self.world.times.hold_s
+            self._holds[key] = *owner, self.world.now + self.world.times.handover_timeout_s
 
     def _tell(self, events: Sequence[LeaseEvent]) -> None:
         for event in events:

@@ -60,7 +60,9 @@ class SimulatedMember(Process):
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
         self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
-        self._state = MemberState(drain_s=world.times.drain_s, trust_s=world.times.trust_s)
+        self._state = MemberState(
+            revoke_timeout_s=world.times.revoke_timeout_s, lease_timeout_s=world.times.lease_timeout_s
+        )
         self._rounds = RebalanceSchedule(gap_s=GAP_S, interval_s=world.times.interval_s, now=world.now)
         self._sent_changes = 0
         self._send_holding_at = world.now
@@ -268,10 +270,10 @@ class SimulatedMember(Process):
         self._leaves.discard(queue)
 
     def _finish_later(self, queue: MessageQueue) -> None:
-        """The reader works on what is in hand, which may take too long, and gives the queue back."""
+        """The reader works on what is in flight, which may take too long, and gives the queue back."""
         epoch = self.reads[queue]
-        chance, drain_s = self.world.chance, self.world.times.drain_s
-        seconds = chance.uniform(0.0, 0.1 if chance.random() < 0.9 else 2 * drain_s)
+        chance, revoke_timeout_s = self.world.chance, self.world.times.revoke_timeout_s
+        seconds = chance.uniform(0.0, 0.1 if chance.random() < 0.9 else 2 * revoke_timeout_s)
         if chance.random() < 0.03:
             return  # it never comes to an end
 
@@ -280,13 +282,15 @@ class SimulatedMember(Process):
                 self.world.after(0.1, finish)
             elif self.alive and queue in self._leaves and self.reads.get(queue) == epoch:
                 self._forget(queue)
-                hold_s = self.world.times.hold_s
+                handover_timeout_s = self.world.times.handover_timeout_s
                 saves_at_once = self.world.chance.random() < 0.6
-                if hold_s and saves_at_once:
+                if handover_timeout_s and saves_at_once:
                     self.post(self._save, queue)
                 self.post(self._release, queue, epoch)
-                if hold_s and not saves_at_once and self.world.chance.random() < 0.7:
-                    self.world.after(self.world.chance.uniform(0.0, 2 * hold_s), self.post, self._save, queue)
+                if handover_timeout_s and not saves_at_once and self.world.chance.random() < 0.7:
+                    self.world.after(
+                        self.world.chance.uniform(0.0, 2 * handover_timeout_s), self.post, self._save, queue
+                    )
 
         self.world.after(seconds, finish)
 

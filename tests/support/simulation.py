@@ -31,13 +31,13 @@ class Times:
         longest_delay_s: of what is on its way.
     """
 
-    trust_s: float = 3.0
+    lease_timeout_s: float = 3.0
     timeout_s: float = 6.0
     grace_s: float = 4.0
     heartbeat_s: float = 1.0
-    drain_s: float = 2.0
+    revoke_timeout_s: float = 2.0
     interval_s: float = 5.0
-    hold_s: float = 0.0
+    handover_timeout_s: float = 0.0
     longest_delay_s: float = 1.0
 
 

@@ -60,8 +60,9 @@ def main() -> None:
     with LocalCluster(brokers=2, broker_options={"segment_bytes": 1 << 20}) as cluster:
         with Admin(cluster.nameserver, timeout_s=3) as admin:
             admin.create_topic("orders", queues=8)
-        with Producer(cluster.nameserver, ProducerOptions(window=4), compression="zstd", send_timeout_s=3) as producer:
-            message = Message("orders", b"espresso", tag="paid", keys=["o-17"], properties={"region": "eu"})
+        with Producer(cluster.nameserver, ProducerOptions(max_in_flight_requests=4), compression="zstd",
+            send_timeout_s=3) as producer: message = Message("orders", b"espresso", tag="paid", keys=["o-17"],
+            properties={"region": "eu"})
             future: Future[SendReceipt] = producer.send_async(message, callback=told)
             offset: int = future.result().queue_offset
             try:
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 async def async_main(nameserver: str) -> None:
-    async with minimq.aio.Producer(nameserver, window=4) as producer:
+    async with minimq.aio.Producer(nameserver, max_in_flight_requests=4) as producer:
         await (await producer.send_async(Message("orders", b"x")))
     async with minimq.aio.PullConsumer(nameserver, group="billing", wait_s=1.0) as consumer:
         async for message in consumer:
@@ -95,7 +96,7 @@ WRONG = """\
 import minimq.aio
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer, RetryLater
 Producer(send_timeout=3)
-Producer(window="8")
+Producer(max_in_flight_requests="8")
 Producer(compression="gzip")
 PullConsumer(group="g", prefetch_message=1)
 PullConsumer(group="g", offset_reset="first")

@@ -23,7 +23,7 @@ CHUNK = 250
 LASTS_S, SETTLES_S = 25.0, 40.0
 
 CAREFUL = Times()
-HOLDING = Times(hold_s=2.5)
+HOLDING = Times(handover_timeout_s=2.5)
 #: A broken connection is taken for a dead client soon, also when the client lives and only cannot come back. One that
 #: hangs is not among the faults: it cannot know that its connection broke.
 QUICK = Times(grace_s=1.5, longest_delay_s=0.1)
@@ -153,7 +153,7 @@ def test_a_member_that_slept_does_not_claim_what_it_held_before() -> None:
 
 
 #: Only the end of a conflict brings members in: no round that is made in any case, and no reader is slow.
-PROMPT = Times(interval_s=20.0, longest_delay_s=0.05, drain_s=0.3)
+PROMPT = Times(interval_s=20.0, longest_delay_s=0.05, revoke_timeout_s=0.3)
 
 
 @for_each("strategy", ["averagely", "sticky"])
@@ -193,4 +193,4 @@ def test_a_topic_is_divided_among_its_subscribers_while_a_deploy_rolls(strategy:
 def test_a_violation_is_found() -> None:
     """The checks can fail: members that trust their leases for longer than a broker waits are found out."""
     with pytest.raises(AssertionError, match=Violation.__name__):
-        play_many("careless", range(1000), Times(trust_s=60.0), ALL, "averagely")
+        play_many("careless", range(1000), Times(lease_timeout_s=60.0), ALL, "averagely")

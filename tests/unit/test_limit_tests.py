@@ -97,7 +97,7 @@ REACHED = {
         "states of unsettled messages": "features/work_queues/test_pop_service.py::"
         "test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks",
         "messages of one work queue": POPPING
-        + "test_as_many_messages_are_in_hand_as_may_be_and_no_more_until_some_are_settled",
+        + "test_as_many_messages_are_in_flight_as_may_be_and_no_more_until_some_are_settled",
         "queues that a member requests": "unit/broker/groups/test_lease_keeper.py::"
         "test_members_request_a_limited_number_of_queues",
         "time until the request of a call": "unit/common/test_dispatcher.py::"

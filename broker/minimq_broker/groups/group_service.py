@@ -61,7 +61,7 @@ class GroupService:
         described = broker_pb2.DescribeGroupResponse(
             client_ids=[*self._engine.groups.members(group).client_ids, *poppers.of_group(group)],
             allocation=agreement.allocation if agreement else "",
-            hold_ms=agreement.hold_ms if agreement else 0,
+            handover_timeout_ms=agreement.handover_timeout_ms if agreement else 0,
             dead_letters=self._dead_letters(group),
             bytes_deleted_early=self._engine.counters.bytes_deleted_early,
             expires_ms=expires_ms(self._engine, self._expiry, group),

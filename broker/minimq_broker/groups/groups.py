@@ -1,6 +1,7 @@
 """The members of consumer groups. Each member list has a version, so that members know which one is newer.
 
-The members of a group must agree on its configuration: allocation strategy, filters, hold time. They may subscribe to
+The members of a group must agree on its configuration: allocation strategy, filters, handover timeout. They may
+    subscribe to
 different topics: a deployment that adds a topic replaces one member at a time. A member whose configuration conflicts
 with the others is refused. It is remembered, so that the broker can notify it once the conflict is over.
 
@@ -40,7 +41,7 @@ class GroupConfig(NamedTuple):
 
     filters: tuple[tuple[str, str], ...]
     allocation: str
-    hold_ms: int = 0
+    handover_timeout_ms: int = 0
 
     @property
     def topics(self) -> list[str]:
@@ -68,10 +69,11 @@ def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
                 f"group {group!r} filters topic {topic!r} by {filter_of_group!r}, this member by {filter_of_member!r}: "
                 "all members of a group need the same filters"
             )
-    if own.hold_ms != theirs.hold_ms:
+    if own.handover_timeout_ms != theirs.handover_timeout_ms:
         raise GroupConflict(
-            f"group {group!r} holds queues for {theirs.hold_ms} ms after a release, this member for {own.hold_ms} ms: "
-            "all members of a group need the same hold time"
+            f"group {group!r} has a handover timeout of {theirs.handover_timeout_ms} ms, "
+            f"this member one of {own.handover_timeout_ms} ms: "
+            "all members of a group need the same handover_timeout_s"
         )
 
 

@@ -190,7 +190,9 @@ class LeaseKeeper:
             for item in part:
                 self._forget_wish(group, client_id, item.topic, item.queue_id)
             for key, _ in self._present(group, part):
-                self._announce(self._engine.leases.release(key, client_id, self._loop.time(), self._hold_s(group)))
+                self._announce(
+                    self._engine.leases.release(key, client_id, self._loop.time(), self._handover_timeout_s(group))
+                )
             self._set_timer()
 
     async def saved(self, group: str, client_id: str, queues: Sequence[broker_pb2.QueueEpoch]) -> None:
@@ -230,7 +232,7 @@ class LeaseKeeper:
 
     def drop(self, group: str, client_id: str) -> bool:
         """Take some queues of a member that leaves; True if none is left. Must precede its removal from the group."""
-        self._announce(self._engine.leases.drop(group, client_id, self._loop.time(), self._hold_s(group)))
+        self._announce(self._engine.leases.drop(group, client_id, self._loop.time(), self._handover_timeout_s(group)))
         self._wish_count -= len(self._wishes.pop((group, client_id), ()))
         self._given_back.pop((group, client_id), None)
         self._set_timer()
@@ -254,9 +256,9 @@ class LeaseKeeper:
         if not wishes:
             self._wishes.pop((group, client_id), None)
 
-    def _hold_s(self, group: str) -> float:
+    def _handover_timeout_s(self, group: str) -> float:
         agreement = self._engine.groups.agreement(group)
-        return agreement.hold_ms / 1000 if agreement else 0.0
+        return agreement.handover_timeout_ms / 1000 if agreement else 0.0
 
     def _present(
         self, group: str, queues: Sequence[broker_pb2.QueueEpoch]
@@ -343,7 +345,7 @@ class LeaseKeeper:
         )
         deliveries = self._engine.state.deliveries.get((group, *queue))
         if deliveries is not None:
-            granted.tries, granted.in_hand_end = deliveries.tries, deliveries.in_hand_end
+            granted.tries, granted.in_flight_end = deliveries.tries, deliveries.in_flight_end
             granted.queue_end = self._engine.store.queue_end(queue).offset
         return granted
 

@@ -184,7 +184,7 @@ class LeaseTable:
             return self._grant(key, lease, client_id)
         return self._settle(key, lease, now)
 
-    def release(self, key: LeaseKey, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
+    def release(self, key: LeaseKey, client_id: str, now: float, handover_timeout_s: float = 0.0) -> list[LeaseEvent]:
         """Release the queue of an owner, or cancel the request of a waiting member; grant it to the next."""
         lease = self._leases.get(key)
         if lease is None:
@@ -194,7 +194,7 @@ class LeaseTable:
             lease.waiting.pop(client_id, None)
             return self._settle(key, lease, now)
         lease.owned = False
-        self._wait_until(key, lease, now if lease.saved else now + hold_s)
+        self._wait_until(key, lease, now if lease.saved else now + handover_timeout_s)
         return self._settle(key, lease, now)
 
     def saved(self, key: LeaseKey, client_id: str, epoch: int, now: float) -> list[LeaseEvent]:
@@ -208,13 +208,13 @@ class LeaseTable:
         self._wait_until(key, lease, now)
         return self._settle(key, lease, now)
 
-    def drop(self, group: str, client_id: str, now: float, hold_s: float = 0.0) -> list[LeaseEvent]:
+    def drop(self, group: str, client_id: str, now: float, handover_timeout_s: float = 0.0) -> list[LeaseEvent]:
         """Release what a member owns or waits for, up to `AT_ONCE` queues: repeat until `of_member` is empty."""
         events: list[LeaseEvent] = []
         for key in list(itertools.islice(self.of_member(group, client_id), AT_ONCE)):
             if self._leases[key].owned and self._leases[key].owner == client_id:
                 events.append(Fencing(client_id, key))
-            events += self.release(key, client_id, now, hold_s)
+            events += self.release(key, client_id, now, handover_timeout_s)
         return events
 
     def renew(self, key: LeaseKey) -> list[LeaseEvent]:

@@ -76,7 +76,7 @@ class OffsetService:
             return CommittedOffset(*queue, item.offset)
         # None keeps the tries recorded at this offset: a plain commit says nothing of the message there, which may have
         # killed a member.
-        return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_hand_end)
+        return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_flight_end)
 
     def _fact(
         self,

@@ -310,7 +310,7 @@ def _agreement(join: broker_pb2.JoinGroup) -> GroupConfig:
     if len(filters) != len(join.topics):
         raise InvalidArgument(f"{len(join.filters)} filters for {len(join.topics)} topics: give one for each, or none")
     by_topic = dict(zip(join.topics, filters, strict=True))
-    return GroupConfig(tuple(sorted(by_topic.items())), join.allocation, join.hold_ms)
+    return GroupConfig(tuple(sorted(by_topic.items())), join.allocation, join.handover_timeout_ms)
 
 
 async def _queues(names: Sequence[broker_pb2.QueueName]) -> list[MessageQueue]:

@@ -94,7 +94,7 @@ class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
     #: See `Deliveries`. None leaves them unchanged at the same offset, and clears them if the offset moves.
     tries: int | None = None
     epoch: int = 0
-    in_hand_end: int = 0
+    in_flight_end: int = 0
 
 
 class Deliveries(msgspec.Struct, frozen=True, array_like=True):
@@ -103,7 +103,7 @@ class Deliveries(msgspec.Struct, frozen=True, array_like=True):
     tries: int
     epoch: int
     #: End offset of the latest delivery; 0 if unknown.
-    in_hand_end: int = 0
+    in_flight_end: int = 0
 
 
 class OffsetsCommitted(msgspec.Struct, frozen=True, tag="offsets"):

@@ -297,7 +297,7 @@ class State:
             key = (group, item.topic_id, item.queue_id)
             before = self.committed.get(key, -1)
             if forced or item.offset > before or (item.offset == before and item.tries is not None):
-                self._deliver(key, Deliveries(item.tries, item.epoch, item.in_hand_end) if item.tries else None)
+                self._deliver(key, Deliveries(item.tries, item.epoch, item.in_flight_end) if item.tries else None)
             if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
                 self._forget_popped(key)  # the group continues at the offset: handles are invalid

@@ -485,7 +485,7 @@ def _refuse_if_live(
     if held:
         raise GroupConflict(
             f"queues of group {group} are held for members that have left: {listing(held, _NAMED)}; wait until the "
-            f"hold ends, or {action} with force (--force)"
+            f"handover timeout ends, or {action} with force (--force)"
         )
 
 

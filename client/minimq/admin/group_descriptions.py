@@ -113,7 +113,7 @@ class GroupDescription:
     #: The allocation strategy; None while it has no members, or they receive messages one by one.
     strategy: str | None
     #: Seconds for which a queue is held for its former owner; 0 for no hold.
-    hold_s: float
+    handover_timeout_s: float
     #: The broker whose member list the group uses; None if no broker carries its topics. While members subscribe to
     #: different topics, each topic uses the first broker that carries it.
     deciding_broker: str | None
@@ -200,7 +200,7 @@ def group_from_wire(
     return GroupDescription(
         group=group,
         strategy=live[0].allocation if live and not pops else None,
-        hold_s=live[0].hold_ms / 1000 if live else 0.0,
+        handover_timeout_s=live[0].handover_timeout_ms / 1000 if live else 0.0,
         deciding_broker=carriers[0] if carriers else None,
         members=_members(group, answers, queues),
         queues=queues,

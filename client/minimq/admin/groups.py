@@ -67,8 +67,8 @@ def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | R
 
 def _summary(found: GroupDescription) -> str:
     how = [found.strategy] if found.strategy else []
-    if found.hold_s:
-        how.append(f"hold {found.hold_s:g} s")
+    if found.handover_timeout_s:
+        how.append(f"handover timeout {found.handover_timeout_s:g} s")
     members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
     if found.is_published and not found.members:
         members = "offsets published by a Spark query for monitoring"

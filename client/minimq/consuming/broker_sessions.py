@@ -253,7 +253,7 @@ def join(
             topics=topics,
             allocation=name_of(strategy),
             start=membership.start,
-            hold_ms=round(options.hold_s * 1000),
+            handover_timeout_ms=round(options.handover_timeout_s * 1000),
             filters=[membership.filters[topic] for topic in topics],
             held=map(_name, held[:AT_ONCE]),
         ),

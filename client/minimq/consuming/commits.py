@@ -43,7 +43,7 @@ def commit_request(group: str, client_id: str, commits: Sequence[Commit]) -> bro
                 epoch=commit.epoch,
                 term=commit.term,
                 tries=commit.tries,
-                in_hand_end=commit.in_hand_end,
+                in_flight_end=commit.in_flight_end,
             )
             for commit in commits
         ],

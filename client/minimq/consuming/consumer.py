@@ -115,11 +115,11 @@ class Found(NamedTuple):
             if reader.turn is not turn:
                 return
             given += 1
-            handed.in_hand = True
+            handed.in_flight = True
             handed.given = given
             yield message
         if reader.turn is turn:
-            handed.in_hand = False
+            handed.in_flight = False
 
 
 class Consumer:
@@ -201,9 +201,9 @@ class Consumer:
     def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         """Report that your state of these queues is saved, so that other members may have the queues.
 
-        With `hold_s`, a queue that this member has left is granted to another member only after this report, or when
-        `hold_s` is over. When `on_revoked` returns, the state counts as saved, unless it returns `False` or raises.
-        Thread-safe; call it before or after the queues are revoked.
+        With `handover_timeout_s`, a queue that this member has left is granted to another member only after this
+        report, or when `handover_timeout_s` is over. When `on_revoked` returns, the state counts as saved, unless it
+        returns `False` or raises. Thread-safe; call it before or after the queues are revoked.
 
         Raises:
             InvalidArgument: topics were not subscribed to.
@@ -350,7 +350,7 @@ class Consumer:
         callback, saved = self._options.on_revoked, False
         if known and callback is not None:
             saved = await self._call_user(partial(self._call_back, callback, known, known))
-        if self._options.hold_s and self._member is not None:
+        if self._options.handover_timeout_s and self._member is not None:
             # The user has no state of queues that were never announced.
             self._member.mark_state_saved([queue for queue in queues if saved or queue not in known])
 

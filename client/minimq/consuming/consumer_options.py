@@ -44,25 +44,25 @@ class ConsumerChanges(TypedDict, total=False):
 
     prefetch_messages: int
     prefetch_bytes: int
-    wait_s: float
+    long_poll_s: float
     commit_interval_s: float
-    recommit_interval_s: float
+    offset_refresh_interval_s: float
     rebalance_interval_s: float
     heartbeat_interval_s: float
-    lease_trust_s: float
+    lease_timeout_s: float
     request_timeout_s: float
     start_timeout_s: float
-    drain_s: float
-    max_in_hand_messages: int
-    max_in_hand_bytes: int
-    max_in_hand_span: int
+    revoke_timeout_s: float
+    max_in_flight_messages: int
+    max_in_flight_bytes: int
+    max_in_flight_span: int
     max_tries: int | None
     retry_delays_s: Sequence[float]
-    local_retry_s: float
-    suspend_s: float
+    retry_send_delay_s: float
+    orderly_retry_delay_s: float
     consume_timeout_s: float
     invisible_s: float
-    hold_s: float
+    handover_timeout_s: float
     model: Model
     read_from_slaves: bool
     offsets_dir: str | os.PathLike[str]
@@ -83,35 +83,35 @@ class ConsumerOptions:
             than 4096.
         prefetch_bytes: maximum bytes of prefetched messages of the consumer. Each queue that it reads has an equal
             share, but always room for one batch.
-        wait_s: seconds that a broker holds a long poll while there is nothing to read.
+        long_poll_s: seconds that a broker holds a long poll while there is nothing to read.
         commit_interval_s: seconds between two automatic commits; 0 turns them off.
-        recommit_interval_s: seconds after which an automatic commit repeats an unchanged offset, so that brokers keep
-            the group of a quiet topic; clearly less than their `--group-expiry`.
+        offset_refresh_interval_s: seconds after which an automatic commit repeats an unchanged offset, so that brokers
+            keep the group of a quiet topic; clearly less than their `--group-expiry`.
         rebalance_interval_s: seconds after which the allocation is checked again without a notification.
         heartbeat_interval_s: seconds between heartbeats to each broker.
-        lease_trust_s: seconds without an answer from a broker after which its queues count as lost; more than the
+        lease_timeout_s: seconds without an answer from a broker after which its queues count as lost; more than the
             heartbeat interval and clearly less than the brokers' `--session-timeout`.
         request_timeout_s: timeout of calls to brokers in seconds.
         start_timeout_s: seconds for which the start of a consumer (`start`, `assign`, or the first polls, each within
             its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither.
-        drain_s: seconds after which a revoked queue is returned although messages are in flight.
-        max_in_hand_messages: maximum number of messages of one queue in flight to listeners.
-        max_in_hand_bytes: maximum bytes of bodies in flight to listeners. Each queue has an equal share, but always
+        revoke_timeout_s: seconds after which a revoked queue is returned although messages are in flight.
+        max_in_flight_messages: maximum number of messages of one queue in flight to listeners.
+        max_in_flight_bytes: maximum bytes of bodies in flight to listeners. Each queue has an equal share, but always
             room for one call.
-        max_in_hand_span: maximum distance in offsets between the first unfinished message of a queue and the last one
+        max_in_flight_span: maximum distance in offsets between the first unfinished message of a queue and the last one
             delivered, which limits what is reread after a crash. Not for orderly consumers.
         max_tries: deliveries of a message, the first one included, after which it becomes a dead letter; None for 16,
             and for no limit in an orderly consumer.
         retry_delays_s: seconds before each retry; the last value applies to all further retries. The same
             for all members of a group.
-        local_retry_s: seconds before a message that could not be sent to the retry topic is redelivered to the
+        retry_send_delay_s: seconds before a message that could not be sent to the retry topic is redelivered to the
             listener.
-        suspend_s: seconds before an orderly consumer retries, 0.01 to 30.
+        orderly_retry_delay_s: seconds before an orderly consumer retries, 0.01 to 30.
         consume_timeout_s: seconds after which a call of the listener counts as hung.
         invisible_s: with `mode="work_queue"`, seconds after which the messages of a consumer that hangs or is cut off
             are redelivered, from 1 to 43200; a live consumer extends them.
-        hold_s: seconds for which a queue that this consumer has left is held for it, unless it reports that its state
-            is saved; 0 turns holds off. The same on all members.
+        handover_timeout_s: seconds for which a queue that this consumer has left is held for it, unless it reports that
+            its state is saved; 0 turns that off. The same on all members.
         model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
             all queues and keeps the offsets itself, which needs a stable `client_id`.
         read_from_slaves: read from a slave while no master of a broker answers, and when a master redirects this
@@ -130,25 +130,25 @@ class ConsumerOptions:
 
     prefetch_messages: int = 100_000
     prefetch_bytes: int = 16 << 20
-    wait_s: float = 15.0
+    long_poll_s: float = 15.0
     commit_interval_s: float = 5.0
-    recommit_interval_s: float = 3600.0
+    offset_refresh_interval_s: float = 3600.0
     rebalance_interval_s: float = 20.0
     heartbeat_interval_s: float = 10.0
-    lease_trust_s: float = 30.0
+    lease_timeout_s: float = 30.0
     request_timeout_s: float = 5.0
     start_timeout_s: float = START_TIMEOUT_S
-    drain_s: float = 30.0
-    max_in_hand_messages: int = 4096
-    max_in_hand_bytes: int = 16 << 20
-    max_in_hand_span: int = 16_384
+    revoke_timeout_s: float = 30.0
+    max_in_flight_messages: int = 4096
+    max_in_flight_bytes: int = 16 << 20
+    max_in_flight_span: int = 16_384
     max_tries: int | None = None
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
-    local_retry_s: float = 5.0
-    suspend_s: float = 1.0
+    retry_send_delay_s: float = 5.0
+    orderly_retry_delay_s: float = 1.0
     consume_timeout_s: float = 900.0
     invisible_s: float = 30.0
-    hold_s: float = 0.0
+    handover_timeout_s: float = 0.0
     model: Model = "clustering"
     read_from_slaves: bool = True
     offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
@@ -160,18 +160,20 @@ class ConsumerOptions:
     credentials: CredentialsArgument | None = None
 
     def __post_init__(self) -> None:
-        check_above_zero(self, but=("commit_interval_s", "hold_s", "start_timeout_s"))
-        if self.lease_trust_s <= self.heartbeat_interval_s:
+        check_above_zero(self, but=("commit_interval_s", "handover_timeout_s", "start_timeout_s"))
+        if self.lease_timeout_s <= self.heartbeat_interval_s:
             raise InvalidArgument(
-                f"lease_trust_s is {self.lease_trust_s}: it must be above heartbeat_interval_s, which is "
+                f"lease_timeout_s is {self.lease_timeout_s}: it must be above heartbeat_interval_s, which is "
                 f"{self.heartbeat_interval_s}"
             )
         if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 1):
             raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 1 on, or None")
-        if self.hold_s * 1000 > DAY_MS:
-            raise InvalidArgument(f"hold_s is {self.hold_s}: it must be at most {DAY_MS // 1000}, a day")
-        if not 0.01 <= self.suspend_s <= 30:
-            raise InvalidArgument(f"suspend_s is {self.suspend_s}: it must be from 0.01 to 30")
+        if self.handover_timeout_s * 1000 > DAY_MS:
+            raise InvalidArgument(
+                f"handover_timeout_s is {self.handover_timeout_s}: it must be at most {DAY_MS // 1000}, a day"
+            )
+        if not 0.01 <= self.orderly_retry_delay_s <= 30:
+            raise InvalidArgument(f"orderly_retry_delay_s is {self.orderly_retry_delay_s}: it must be from 0.01 to 30")
         invisible_ms(self.invisible_s)
         if not _are_delays(self.retry_delays_s):
             raise InvalidArgument(
@@ -224,7 +226,7 @@ class WorkQueueOptions:
     invisible_s: float = 30.0
     max_tries: int = 16
     start: Start = "earliest"
-    free_on_close: bool = True
+    release_on_close: bool = True
     request_timeout_s: float = 10.0
     prefetch_messages: int = PREFETCH_MESSAGES
     credentials: CredentialsArgument | None = None

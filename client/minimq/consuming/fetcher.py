@@ -68,10 +68,10 @@ class Fetcher:
         self._options = FetchOptions(
             options.prefetch_messages,
             options.prefetch_bytes,
-            wait_s=options.wait_s,
+            long_poll_s=options.long_poll_s,
             offset_reset=options.offset_reset,
             slaves=options.read_from_slaves,
-            recommit_s=options.recommit_interval_s,
+            offset_refresh_s=options.offset_refresh_interval_s,
             readers=lambda: max(len(self._readers), self._expected, 1),
         )
         self._trim_at = 0.0
@@ -129,7 +129,7 @@ class Fetcher:
     def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
         """Return the hand-over from which messages may be delivered without waiting, if any."""
         before = self._handed
-        if before is not None and before.given == before.count and not before.in_hand:
+        if before is not None and before.given == before.count and not before.in_flight:
             before.free()
             self._handed = None
         if self._needs_attention:
@@ -145,7 +145,7 @@ class Fetcher:
     def finish(self) -> None:
         """Record that the user has finished all delivered messages."""
         if self._handed is not None:
-            self._handed.in_hand = False
+            self._handed.in_flight = False
 
     def _next_turn(self, but: Collection[MessageQueue]) -> tuple[HandOver | None, bool]:
         """Move the first hand-over to the front that may be delivered, or is over; return it, and whether it may."""

@@ -44,7 +44,7 @@ _MIN_REBALANCE_GAP_S = 0.05
 _MIN_HOLDING_GAP_S = 0.2
 STOOD_STILL = (
     "group: this process stood still for %.0f s, so other members may own its queues now group=%s: if a listener holds "
-    "the GIL that long, raise lease_trust_s, and --session-timeout of the brokers above it"
+    "the GIL that long, raise lease_timeout_s, and --session-timeout of the brokers above it"
 )
 #: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
 _LARGE_GROUP = 1_000
@@ -76,7 +76,7 @@ class GroupMember:
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
-        self._state = MemberState(drain_s=options.drain_s, trust_s=options.lease_trust_s)
+        self._state = MemberState(revoke_timeout_s=options.revoke_timeout_s, lease_timeout_s=options.lease_timeout_s)
         self._sessions = BrokerSessions(
             client.connection,
             self._master_of,
@@ -179,7 +179,7 @@ class GroupMember:
 
     async def _keep_time(self) -> None:
         now = time.monotonic()
-        if now - self._ticked_at > self._options.lease_trust_s:
+        if now - self._ticked_at > self._options.lease_timeout_s:
             log.warning(STOOD_STILL, now - self._ticked_at, self._about.group)
         self._ticked_at = now
         self._deleted.look(now)
@@ -228,7 +228,7 @@ class GroupMember:
                     granted.given_back,
                     self._sessions.address(name),
                     tries=granted.tries,
-                    in_hand_end=granted.in_hand_end,
+                    in_flight_end=granted.in_flight_end,
                     queue_end=granted.queue_end,
                     trust=self._state.trust(name),
                 )

@@ -9,10 +9,10 @@ A claim to a queue goes through these phases:
     HELD     the queue is read under a lease
     LEAVING  the queue is revoked for another member: the reader finishes messages in flight, then reports `released`
 
-A lease is trusted for `trust_s` after the broker's last sign of life. That time counts from when this member sent the
-request that the broker has answered, so neither a delayed answer nor a process that slept extends it. When trust ends,
-the queue is lost, whatever the broker thinks; the member asks for it again, under the former epoch, when the broker is
-back.
+A lease is trusted for `lease_timeout_s` after the broker's last sign of life. That time counts from when this member
+sent the request that the broker has answered, so neither a delayed answer nor a process that slept extends it. When
+trust ends, the queue is lost, whatever the broker thinks; the member asks for it again, under the former epoch, when
+the broker is back.
 
 When a session breaks, its leases become unconfirmed much earlier: the broker may notice, too, and grants the queues to
 others after a grace. The grace counts from the latest request known to have arrived, since the session existed then.
@@ -62,9 +62,9 @@ class Grant(NamedTuple):
     address: str = ""
     #: Term of the log that the offset belongs to; 0 if it is not to be checked.
     term: int = 0
-    #: Number of members that died with the messages from the offset to `in_hand_end`, which is 0 if unknown.
+    #: Number of members that died with the messages from the offset to `in_flight_end`, which is 0 if unknown.
     tries: int = 0
-    in_hand_end: int = 0
+    in_flight_end: int = 0
     queue_end: int = 0
     #: That of the session.
     trust: Trust = Trust()
@@ -139,9 +139,9 @@ class _Claim:
 class MemberState:
     """Decides which queues one member asks for, holds and gives up. Used by one thread."""
 
-    def __init__(self, *, drain_s: float, trust_s: float) -> None:
-        self._drain_s = drain_s
-        self._trust_s = trust_s
+    def __init__(self, *, revoke_timeout_s: float, lease_timeout_s: float) -> None:
+        self._revoke_timeout_s = revoke_timeout_s
+        self._lease_timeout_s = lease_timeout_s
         self.changes = 0
         self._target: frozenset[MessageQueue] = frozenset()
         self._claims: dict[MessageQueue, _Claim] = {}
@@ -248,7 +248,7 @@ class MemberState:
     def heard(self, broker: str, sent_at: float, now: float) -> list[Step]:
         """Record the answer of a broker to a request of `sent_at`: the broker knew then that this member was alive."""
         trust = self.trust(broker)
-        trust.until = max(sent_at + self._trust_s, trust.until)
+        trust.until = max(sent_at + self._lease_timeout_s, trust.until)
         if broker not in self._distrusted or now >= trust.until:
             return []
         self._distrusted.discard(broker)
@@ -301,7 +301,8 @@ class MemberState:
         """Give up queues whose trust or drain time is over. Call it a few times a second.
 
         After the process stood still, answers of brokers may be waiting unread. So the member asks silent
-        brokers again, and gives up their queues only `trust_s` later; until a grant, nothing of them is delivered.
+        brokers again, and gives up their queues only `lease_timeout_s` later; until a grant, nothing of them is
+        delivered.
         """
         steps: list[Step] = []
         silent = {broker for broker, trust in self._trust.items() if now >= trust.until}
@@ -315,7 +316,7 @@ class MemberState:
                 self._claims[queue].stood_still = True
             self.changes += bool(asking)
         self._ticked_at = now
-        if now < self._woke_at + self._trust_s:
+        if now < self._woke_at + self._lease_timeout_s:
             silent = set()
         over = [
             queue
@@ -370,11 +371,11 @@ class MemberState:
         return [Lose(queue)]
 
     def _is_over(self, claim: _Claim, now: float) -> bool:
-        drained = claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._drain_s
+        drained = claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._revoke_timeout_s
         return drained or self._unconfirmed_too_long(claim, now)
 
     def _unconfirmed_too_long(self, claim: _Claim, now: float) -> bool:
-        return claim.unconfirmed_since is not None and now >= claim.unconfirmed_since + self._trust_s
+        return claim.unconfirmed_since is not None and now >= claim.unconfirmed_since + self._lease_timeout_s
 
 
 _ORDER = (Lose, GiveBack, Saved, Ask)

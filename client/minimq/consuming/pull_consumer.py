@@ -61,19 +61,19 @@ class BasePullConsumer(BaseConsumer):
         self._turn = self._make_turn()
         self._finalizer = Finalizer(self, self._reader.release)
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
+    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
         """Read the queues of a topic that are assigned to this member; call it before the first `poll`.
 
         Args:
             topic: its name; call again for further topics.
-            expression: which tags: "*", for example "paid || refunded", or ["paid", "refunded"].
+            tags: which ones: "*", for example "paid || refunded", or ["paid", "refunded"].
             where: which properties, for example "region = 'eu' AND amount > 10"; see docs/filtering.md. A message must
                 match both. All members of a group need the same filter.
 
         Raises:
             InvalidArgument: the name or an expression is wrong, or queues were assigned.
         """
-        self._reader.subscribe(topic, expression, where)
+        self._reader.subscribe(topic, tags, where)
 
     def position(self, queue: MessageQueue) -> int:
         """Return the offset of the next message of a queue. Raises `InvalidArgument`."""
@@ -107,8 +107,8 @@ class PullConsumer(BasePullConsumer):
     Messages that `poll` returned are in flight until the next `poll`, `commit` or `close`: then they count as done. A
     queue is revoked only in `poll`, when none of its messages is in flight, after its finished messages have been
     committed; with `auto_commit=False` you have to commit them, in `on_revoked` at the latest. If the next `poll` comes
-    later than `drain_s`, the queue is lost: its messages in flight are redelivered by the new owner, and their commit
-    raises `Fenced`. Not thread-safe: one thread polls and runs the callbacks. Another thread may call `close`.
+    later than `revoke_timeout_s`, the queue is lost: its messages in flight are redelivered by the new owner, and their
+    commit raises `Fenced`. Not thread-safe: one thread polls and runs the callbacks. Another thread may call `close`.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.

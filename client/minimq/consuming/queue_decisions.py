@@ -68,10 +68,10 @@ class FetchOptions:
 
     max_messages: int
     max_bytes: int
-    wait_s: float = 0.0
+    long_poll_s: float = 0.0
     offset_reset: Literal["earliest", "latest", "error"] = "error"
     slaves: bool = False
-    recommit_s: float = math.inf
+    offset_refresh_s: float = math.inf
     #: Returns the number of readers, at least 1.
     readers: Callable[[], int] = lambda: 1
 
@@ -154,9 +154,9 @@ class Commit(NamedTuple):
     #: Address of the broker that granted the lease; empty without one.
     address: str = ""
     term: int = 0
-    #: Number of the delivery of the messages from the offset to `in_hand_end`, if they are delivered alone; else 0.
+    #: Number of the delivery of the messages from the offset to `in_flight_end`, if they are delivered alone; else 0.
     tries: int = 0
-    in_hand_end: int = 0
+    in_flight_end: int = 0
 
 
 class QueueEvent(Enum):

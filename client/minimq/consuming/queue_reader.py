@@ -183,7 +183,7 @@ class QueueReader:
             return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
         # The first pull returns at once, to learn the end of the queue. So do pulls from a slave: at its end the master
         # goes on. A slave does not know leases, so the epoch is left out; `is_trusted` checks the lease here.
-        wait_s = 0.0 if self._queue_end is None or self.slave else self._options.wait_s
+        wait_s = 0.0 if self._queue_end is None or self.slave else self._options.long_poll_s
         epoch = 0 if self.slave else self.lease.epoch
         offset = self._ahead.fetch_offset
         return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
@@ -382,7 +382,7 @@ class QueueReader:
         """Return the commit of an offset in the log of a term; None if an automatic commit is not needed."""
         # An offset beyond `next_offset` is from before the queue was lost and granted anew. If its topic was deleted
         # and recreated meanwhile, committing it would skip messages.
-        is_recorded = self._recorded == offset and now - self._recorded_at < self._options.recommit_s
+        is_recorded = self._recorded == offset and now - self._recorded_at < self._options.offset_refresh_s
         if automatic and (self.is_deleted or offset > self.next_offset or is_recorded):
             return None
         sought, self._is_sought = self._is_sought, False  # a later seek belongs to the next commit

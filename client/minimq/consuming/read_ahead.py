@@ -41,7 +41,7 @@ class HandOver:
         "dropped",
         "first",
         "given",
-        "in_hand",
+        "in_flight",
         "is_cut",
         "messages",
         "moves",
@@ -69,19 +69,19 @@ class HandOver:
         #: Number of messages delivered to the user.
         self.given = 0
         #: The user is still processing the last delivered message, as in a `for` loop.
-        self.in_hand = False
+        self.in_flight = False
         #: The batches after `messages` are damaged.
         self.is_cut = False
 
     @property
     def is_over(self) -> bool:
         """True if the user has finished all of it."""
-        return self.given == self.count and not self.in_hand
+        return self.given == self.count and not self.in_flight
 
     @property
     def position(self) -> int:
         """Offset after the last message that the user has finished."""
-        return self._behind(self.given - self.in_hand)
+        return self._behind(self.given - self.in_flight)
 
     @property
     def next_offset(self) -> int:

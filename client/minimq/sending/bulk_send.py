@@ -254,7 +254,7 @@ class BulkSend:
 
     def _spread(self, batch: _OpenBatch) -> list[_OpenBatch]:
         topic, queue, _, _ = batch.destination
-        portions = math.ceil(len(batch.records) / self._options.spread_messages)
+        portions = math.ceil(len(batch.records) / self._options.min_split_messages)
         if portions > 1 and queue is None and batch.destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
         else:

@@ -29,11 +29,11 @@ class ProducerChanges(TypedDict, total=False):
     max_body_bytes: int
     batch_messages: int
     batch_bytes: int
-    spread_messages: int
+    min_split_messages: int
     buffer_bytes: int
     delay_precision_s: float
     block_when_full: bool
-    window: int
+    max_in_flight_requests: int
     close_timeout_s: float
     compression: CompressionName
     compress_above_bytes: int
@@ -54,14 +54,14 @@ class ProducerOptions:
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.
         batch_bytes: total size of bodies, in bytes, at which a batch is full; at most 4 MiB.
-        spread_messages: smallest batch, in messages, when a `send_many` that does not fill a batch, or single messages
-            that have gathered, are divided among the queues of a topic. A larger number makes fewer batches.
+        min_split_messages: smallest batch, in messages, when a `send_many` that does not fill a batch, or single
+            messages that have gathered, are divided among the queues of a topic. A larger number makes fewer batches.
         buffer_bytes: most memory, in bytes, for messages without a receipt. Approximate: a message takes its content,
             0.1 KiB in `send_many` or 0.5 KiB in any other send, and 64 to 256 bytes for each key and property.
         delay_precision_s: seconds by which a delayed message may be due later than asked, so that it can share a batch
             with others; it is never delivered earlier. With 0.001, only those of the same millisecond share one.
         block_when_full: wait for room in the buffer, or raise BufferFull.
-        window: maximum number of requests in flight to one broker.
+        max_in_flight_requests: maximum number of requests in flight to one broker.
         close_timeout_s: seconds that `close` waits for messages in flight.
         compression: of batches, "none" or "zstd"; brokers store batches as they are, and consumers read both.
         compress_above_bytes: smaller batches are not compressed, nor are those that compression hardly shrinks.
@@ -76,11 +76,11 @@ class ProducerOptions:
     max_body_bytes: int = 4 << 20
     batch_messages: int = 4096
     batch_bytes: int = 1 << 20
-    spread_messages: int = 32
+    min_split_messages: int = 32
     buffer_bytes: int = 64 << 20
     delay_precision_s: float = 0.1
     block_when_full: bool = True
-    window: int = 8
+    max_in_flight_requests: int = 8
     close_timeout_s: float = 30.0
     compression: CompressionName = "none"
     compress_above_bytes: int = 4096

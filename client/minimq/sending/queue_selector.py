@@ -48,7 +48,7 @@ class QueueSelector:
         self._known = known
         self._chance = chance
         self._troubles = troubles
-        self._window = options.window
+        self._max_in_flight = options.max_in_flight_requests
         self._machine_rooms = frozenset(options.machine_rooms)
         self._avoids_faults = options.fault_avoidance
         self._under_way: dict[str, int] = {}  # requests by broker name
@@ -86,7 +86,7 @@ class QueueSelector:
         if target is not None:
             name = target.queue.broker_name
             under_way = self._under_way[name] = self._under_way.get(name, 0) + 1
-            if under_way == self._window:
+            if under_way == self._max_in_flight:
                 self._full += 1
         return target
 
@@ -98,12 +98,16 @@ class QueueSelector:
         """Return whether the window of a broker has room; for None, whether any may have."""
         if broker is None:
             return not self._brokers or self._full < len(self._brokers)
-        return self._under_way.get(broker, 0) < self._window
+        return self._under_way.get(broker, 0) < self._max_in_flight
 
     def capacity(self, topic: str) -> int:
         """Return how many batches of a topic may be in flight at once, each to another queue; at least 1."""
         writable = self._writable_of(topic)
-        return max(1, min(len(writable.targets), self._window * len(writable.brokers))) if writable is not None else 1
+        return (
+            max(1, min(len(writable.targets), self._max_in_flight * len(writable.brokers)))
+            if writable is not None
+            else 1
+        )
 
     def has_other(self, topic: str, broker: str | None, now: float) -> bool:
         """Return whether a healthy broker other than this one takes messages of a topic."""
@@ -159,7 +163,7 @@ class QueueSelector:
         """Free a place in the window. `latency_s` is that of an acknowledged batch; 0 if the try failed."""
         broker = target.queue.broker_name
         under_way = self._under_way[broker]
-        self._full -= under_way == self._window
+        self._full -= under_way == self._max_in_flight
         self._under_way[broker] = under_way - 1
         if latency_s >= SLOW_S and self._avoids_faults:
             self._troubles.measured(target.address, latency_s, now)

@@ -202,7 +202,7 @@ class DestinationQueues:
         if batch.queue is not None:
             return self._options.batch_messages
         part = math.ceil(len(batch.messages) / self._selector.capacity(batch.topic))
-        batch.part = max(batch.part, part, self._options.spread_messages)
+        batch.part = max(batch.part, part, self._options.min_split_messages)
         return min(self._options.batch_messages, batch.part)
 
     # ---- turns ----------------------------------------------------------------------------------

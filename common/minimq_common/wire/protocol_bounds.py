@@ -55,7 +55,7 @@ MAX_TOPICS = _of(nameserver_pb2.TopicGroup, "topics")
 MAX_WATCHED = _of(nameserver_pb2.WatchRoutesRequest, "topics")
 
 #: The longest hold of a queue for its former owner.
-DAY_MS = _of(broker_pb2.JoinGroup, "hold_ms", options_pb2.max)
+DAY_MS = _of(broker_pb2.JoinGroup, "handover_timeout_ms", options_pb2.max)
 YEAR_MS = _of(broker_pb2.Compaction, "min_lag_ms", options_pb2.max)
 MAX_RETENTION_MS = _of(broker_pb2.Topic, "retention_ms", options_pb2.max)
 MAX_NUMBER = (1 << 63) - 1

@@ -1489,7 +1489,7 @@ class QueueOffset(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
-    IN_HAND_END_FIELD_NUMBER: builtins.int
+    IN_FLIGHT_END_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
     offset: builtins.int
@@ -1498,10 +1498,10 @@ class QueueOffset(google.protobuf.message.Message):
     term: builtins.int
     """In a commit: as in `PullRequest`."""
     tries: builtins.int
-    """In a commit under a lease: only the messages before `in_hand_end` are about to be delivered, and this is try number
+    """In a commit under a lease: only the messages before `in_flight_end` are about to be delivered, and this is try number
     `tries`. 0 for no such delivery.
     """
-    in_hand_end: builtins.int
+    in_flight_end: builtins.int
     def __init__(
         self,
         *,
@@ -1511,9 +1511,9 @@ class QueueOffset(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         term: builtins.int = ...,
         tries: builtins.int = ...,
-        in_hand_end: builtins.int = ...,
+        in_flight_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "in_hand_end", b"in_hand_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 
@@ -1720,7 +1720,7 @@ global___BeginGroupResponse = BeginGroupResponse
 
 @typing.final
 class JoinGroup(google.protobuf.message.Message):
-    """Joins a group. All members must have the same filter for a topic, `allocation` and `hold_ms`; their topics may differ. A
+    """Joins a group. All members must have the same filter for a topic, `allocation` and `handover_timeout_ms`; their topics may differ. A
     member that contradicts the group is rejected, and gets `ConflictOver` when the contradiction is gone.
     """
 
@@ -1730,13 +1730,13 @@ class JoinGroup(google.protobuf.message.Message):
     TOPICS_FIELD_NUMBER: builtins.int
     ALLOCATION_FIELD_NUMBER: builtins.int
     START_FIELD_NUMBER: builtins.int
-    HOLD_MS_FIELD_NUMBER: builtins.int
+    HANDOVER_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     FILTERS_FIELD_NUMBER: builtins.int
     HELD_FIELD_NUMBER: builtins.int
     group: builtins.str
     allocation: builtins.str
     """Name of the allocation strategy."""
-    hold_ms: builtins.int
+    handover_timeout_ms: builtins.int
     """After a release, other members get the queue once its former owner has sent `StateSaved`, or this time is over."""
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -1757,12 +1757,12 @@ class JoinGroup(google.protobuf.message.Message):
         topics: collections.abc.Iterable[builtins.str] | None = ...,
         allocation: builtins.str = ...,
         start: global___StartPosition | None = ...,
-        hold_ms: builtins.int = ...,
+        handover_timeout_ms: builtins.int = ...,
         filters: collections.abc.Iterable[builtins.str] | None = ...,
         held: collections.abc.Iterable[global___QueueName] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["start", b"start"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "held", b"held", "hold_ms", b"hold_ms", "start", b"start", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allocation", b"allocation", "filters", b"filters", "group", b"group", "handover_timeout_ms", b"handover_timeout_ms", "held", b"held", "start", b"start", "topics", b"topics"]) -> None: ...
 
 global___JoinGroup = JoinGroup
 
@@ -2120,7 +2120,7 @@ class QueueGranted(google.protobuf.message.Message):
     TOPIC_ID_FIELD_NUMBER: builtins.int
     GIVEN_BACK_FIELD_NUMBER: builtins.int
     TRIES_FIELD_NUMBER: builtins.int
-    IN_HAND_END_FIELD_NUMBER: builtins.int
+    IN_FLIGHT_END_FIELD_NUMBER: builtins.int
     QUEUE_END_FIELD_NUMBER: builtins.int
     group: builtins.str
     topic: builtins.str
@@ -2133,7 +2133,7 @@ class QueueGranted(google.protobuf.message.Message):
     """Copied from the request, so that the member recognizes a grant that crossed a later release."""
     tries: builtins.int
     """How often messages from the offset on were delivered to members that died."""
-    in_hand_end: builtins.int
+    in_flight_end: builtins.int
     """With `tries`: the end of these messages, 0 if unknown, and the end of the queue."""
     queue_end: builtins.int
     def __init__(
@@ -2147,10 +2147,10 @@ class QueueGranted(google.protobuf.message.Message):
         topic_id: builtins.int = ...,
         given_back: builtins.int = ...,
         tries: builtins.int = ...,
-        in_hand_end: builtins.int = ...,
+        in_flight_end: builtins.int = ...,
         queue_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_hand_end", b"in_hand_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 
@@ -2425,7 +2425,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
 
     CLIENT_IDS_FIELD_NUMBER: builtins.int
     ALLOCATION_FIELD_NUMBER: builtins.int
-    HOLD_MS_FIELD_NUMBER: builtins.int
+    HANDOVER_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     QUEUES_FIELD_NUMBER: builtins.int
     DEAD_LETTERS_FIELD_NUMBER: builtins.int
     EXPIRES_MS_FIELD_NUMBER: builtins.int
@@ -2434,7 +2434,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
     PUBLISHED_FIELD_NUMBER: builtins.int
     SETTLED_LETTERS_FIELD_NUMBER: builtins.int
     allocation: builtins.str
-    hold_ms: builtins.int
+    handover_timeout_ms: builtins.int
     dead_letters: builtins.int
     """Number of dead letters on this broker."""
     expires_ms: builtins.int
@@ -2462,7 +2462,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         *,
         client_ids: collections.abc.Iterable[builtins.str] | None = ...,
         allocation: builtins.str = ...,
-        hold_ms: builtins.int = ...,
+        handover_timeout_ms: builtins.int = ...,
         queues: collections.abc.Iterable[global___GroupQueue] | None = ...,
         dead_letters: builtins.int = ...,
         expires_ms: builtins.int | None = ...,
@@ -2472,7 +2472,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         settled_letters: collections.abc.Iterable[global___SettledLetters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "hold_ms", b"hold_ms", "published", b"published", "queues", b"queues", "settled_letters", b"settled_letters", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "handover_timeout_ms", b"handover_timeout_ms", "published", b"published", "queues", b"queues", "settled_letters", b"settled_letters", "topics", b"topics"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expires_ms", b"_expires_ms"]) -> typing.Literal["expires_ms"] | None: ...
 
 global___DescribeGroupResponse = DescribeGroupResponse

@@ -26,7 +26,7 @@ from support.waiting import wait_until
 PATIENCE_S = 60.0
 TRIES = 2
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-LEASED = {"max_tries": TRIES, "retry_delays_s": [0.1], "suspend_s": 0.1}
+LEASED = {"max_tries": TRIES, "retry_delays_s": [0.1], "orderly_retry_delay_s": 0.1}
 POPPED = {"mode": "work_queue", "max_tries": TRIES, "retry_delays_s": [0.1]}
 
 
@@ -170,7 +170,7 @@ def test_it_becomes_a_dead_letter_of_a_leased_queue(
 
 @pytest.mark.fault
 def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str, tmp_path: Path) -> None:
-    """Messages behind those that were in hand come in batches, of which one kills once more."""
+    """Messages behind those that were in flight come in batches, of which one kills once more."""
     send(single.nameserver, topic, MANY)
     options = LEASED | {"threads": 2, "batch_size": 8}
     workers = Workers(single.nameserver, topic, tmp_path / "log", options)
@@ -307,14 +307,14 @@ def test_calls_that_last_and_suspects_do_not_stop_other_queues(
             may_end["suspect-0"].set()
             put("other", 0)
             wait_until(lambda: "other" in began, PATIENCE_S)
-            assert "suspect-1" not in began  # nothing else may be in hand
+            assert "suspect-1" not in began  # nothing else may be in flight
         finally:
             for event in may_end.values():
                 event.set()
         wait_until(lambda: "suspect-1" in began, PATIENCE_S)
 
 
-def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_hand(single: LocalCluster, topic: str) -> None:
+def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_flight(single: LocalCluster, topic: str) -> None:
     send(single.nameserver, topic, ["a", "b"])
     die_with(single, topic, 0)
     came: list[tuple[bytes, int]] = []

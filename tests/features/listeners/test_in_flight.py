@@ -1,4 +1,4 @@
-"""The account of what a listener has in hand."""
+"""The account of what a listener has in flight."""
 
 from __future__ import annotations
 

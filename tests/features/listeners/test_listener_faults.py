@@ -160,7 +160,7 @@ def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
         consumer.start(listener)
         producer.send(Message(topic, b"body"))
         wait_until(lambda: listener.calls[b"body"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
     assert interceptor.calls == 3
     assert "SystemExit: before" in caplog.text
     assert "KeyboardInterrupt: after" in caplog.text
@@ -330,7 +330,7 @@ def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
             return ConsumeResult.SUCCESS
         raise ValueError("no such order")
 
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
         consumer.subscribe(topic)
         consumer.start(fail_first)
         assert answered.wait(PATIENCE_S)

@@ -79,7 +79,7 @@ def test_it_is_not_ready_once_its_cluster_is_closed(cluster: LocalCluster, topic
 def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
     cluster: LocalCluster, topic: str, group: str, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first, second = (PushConsumer(cluster.nameserver, group=group, mode=mode, wait_s=1.0) for _ in range(2))
+    first, second = (PushConsumer(cluster.nameserver, group=group, mode=mode, long_poll_s=1.0) for _ in range(2))
     with second:
         with first:
             first.subscribe(topic)
@@ -108,7 +108,7 @@ def test_it_is_not_ready_while_unexpected_errors_repeat(
     async def fail(*_: object) -> None:
         raise IndexError("out of range")
 
-    with PushConsumer(cluster.nameserver, group=group, mode=mode, wait_s=1.0) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, mode=mode, long_poll_s=1.0) as consumer:
         consumer.subscribe(topic)
         consumer.start(Listener())
         wait_until(lambda: consumer.is_ready, PATIENCE_S)
@@ -185,7 +185,7 @@ def test_closing_does_not_wait_for_messages_that_wait_for_another_try_here(
     listener = fail_on(b"bad")
     queue = producer.send(Message(topic, b"good-0")).queue
     producer.send_many([Message(topic, b"bad"), Message(topic, b"good-1")], queue=queue)
-    consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, orderly=True, suspend_s=30.0)
+    consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, orderly=True, orderly_retry_delay_s=30.0)
     consumer.subscribe(topic)
     consumer.start(listener)
     wait_until(lambda: listener.calls[b"bad"] == 1, PATIENCE_S)
@@ -199,12 +199,12 @@ def test_closing_does_not_wait_for_messages_that_wait_for_another_try_here(
 @pytest.mark.parametrize(
     ("limit", "options"),
     [
-        ("messages", {"max_in_hand_messages": 20}),
-        ("bytes", {"max_in_hand_bytes": 20 * 1000}),
-        ("span", {"max_in_hand_span": 20}),
+        ("messages", {"max_in_flight_messages": 20}),
+        ("bytes", {"max_in_flight_bytes": 20 * 1000}),
+        ("span", {"max_in_flight_span": 20}),
     ],
 )
-def test_a_slow_listener_has_a_bounded_number_of_messages_in_hand(
+def test_a_slow_listener_has_a_bounded_number_of_messages_in_flight(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, limit: str, options: dict[str, Any]
 ) -> None:
     """The first call blocks; the other threads go on with the queue until a limit is reached."""
@@ -251,8 +251,8 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
             consumer.subscribe("another")
     with pytest.raises(InvalidArgument):
         PushConsumer(cluster.nameserver, group=group, threads=0)
-    with pytest.raises(InvalidArgument, match="suspend_s is 60: it must be from"):
-        PushConsumer(cluster.nameserver, group=group, suspend_s=60)
+    with pytest.raises(InvalidArgument, match="orderly_retry_delay_s is 60: it must be from"):
+        PushConsumer(cluster.nameserver, group=group, orderly_retry_delay_s=60)
     with pytest.raises(InvalidArgument, match="retry_delays_s"):
         PushConsumer(cluster.nameserver, group=group, retry_delays_s=())
     with pytest.raises(InvalidArgument, match="max_tries"):

@@ -69,7 +69,7 @@ def test_order_is_kept_while_messages_fail(
 ) -> None:
     witness = Witness(every=20, tries=2)
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, threads=16, batch_size=batch_size, suspend_s=0.02
+        cluster.nameserver, group=group, orderly=True, threads=16, batch_size=batch_size, orderly_retry_delay_s=0.02
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(witness)
@@ -95,7 +95,7 @@ def test_a_suspended_queue_stands_still_and_others_go_on(
     listener = Listener(answer)
     producer.send_many([Message(topic, b"bad"), Message(topic, b"behind")], queue=bad)
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, threads=1, batch_size=1, suspend_s=0.3
+        cluster.nameserver, group=group, orderly=True, threads=1, batch_size=1, orderly_retry_delay_s=0.3
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -117,14 +117,16 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     )
     queue = MessageQueue(topic, "broker-a", 0)
     producer.send_many([Message(topic, b"bad", properties={"a": "1"}), Message(topic, b"behind")], queue=queue)
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01) as consumer:
+    with PushConsumer(
+        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01
+    ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
         wait_until(lambda: listener.calls[b"bad"] > 25, PATIENCE_S)
         assert listener.calls[b"behind"] == 0
     before = listener.calls[b"bad"]
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=0.01, max_tries=6
+        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01, max_tries=6
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -148,7 +150,7 @@ def test_what_succeeded_before_a_failure_is_not_given_again(
         return answer if len(messages) > 1 else ConsumeResult.SUCCESS
 
     producer.send_many([Message(topic, b"%d" % number) for number in range(4)])
-    with PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.01) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
         wait_until(lambda: len(calls) == 4, PATIENCE_S)
@@ -166,7 +168,9 @@ def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
         producer.send_many([Message(topic, b"good"), Message(topic, b"bad"), Message(topic, b"behind")], queue=queue)
 
     def start(listener: Listener) -> PushConsumer:
-        consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, suspend_s=30, drain_s=1000)
+        consumer = PushConsumer(
+            cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=30, revoke_timeout_s=1000
+        )
         consumer.subscribe(topic)
         consumer.start(listener)
         return consumer
@@ -195,7 +199,7 @@ def test_closing_begins_no_call_that_waits_for_another(
     producer.send_many(
         [Message(topic, b"%d" % number) for number in range(5)], queue=MessageQueue(topic, "broker-a", 0)
     )
-    consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, suspend_s=0.02)
+    consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.02)
     consumer.subscribe(topic)
     consumer.start(listener)
     assert again.wait(PATIENCE_S)
@@ -250,7 +254,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
             model="broadcasting",
             offsets_dir=str(tmp_path),
             batch_size=1,
-            local_retry_s=0.05,
+            retry_send_delay_s=0.05,
             max_tries=3,
         )
         consumer.subscribe(topic)

@@ -106,7 +106,7 @@ def test_a_consumer_for_broadcasting_tries_only_what_failed(
         client_id="display-1",
         model="broadcasting",
         offsets_dir=tmp_path,
-        local_retry_s=0.05,
+        retry_send_delay_s=0.05,
         max_tries=3,
     ) as consumer:
         consumer.subscribe(topic)

@@ -169,7 +169,7 @@ def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
         consumers = []
         for number in range(2):
             consumer = stack.enter_context(
-                PushConsumer(cluster.nameserver, group=group, retry_delays_s=(60, 120), drain_s=1000)
+                PushConsumer(cluster.nameserver, group=group, retry_delays_s=(60, 120), revoke_timeout_s=1000)
             )
             consumer.subscribe(topic)
             consumer.start(listener)
@@ -217,7 +217,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         consumer.start(listener)
         sent = producer.send(Message(topic, b"hangs"))
         wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_hand, PATIENCE_S)
+        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
         go_on.set()
     assert listener.tries_of(b"hangs") == [0, 1]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
@@ -328,13 +328,13 @@ def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-def test_while_copies_cannot_be_sent_messages_stay_in_hand_and_are_tried_here(tmp_path: Path) -> None:
+def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(tmp_path: Path) -> None:
     """Both brokers take nothing for a while; the message is tried again without them, and later through them."""
     listener = fail_on(b"bad", tries=4)
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)
         with PushConsumer(
-            cluster.nameserver, group="g", retry_delays_s=(0.1,), local_retry_s=0.1, request_timeout_s=1.0
+            cluster.nameserver, group="g", retry_delays_s=(0.1,), retry_send_delay_s=0.1, request_timeout_s=1.0
         ) as consumer:
             with Producer(cluster.nameserver) as producer:
                 sent = producer.send(Message("t", b"bad"))
@@ -364,13 +364,13 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
             return listener(messages)
 
         with PushConsumer(
-            cluster.nameserver, group="g", retry_delays_s=(0.1,), local_retry_s=0.2, request_timeout_s=1.0
+            cluster.nameserver, group="g", retry_delays_s=(0.1,), retry_send_delay_s=0.2, request_timeout_s=1.0
         ) as consumer:
             with Producer(cluster.nameserver) as producer:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")
             consumer.start(listen)  # type: ignore[arg-type]
-            wait_until(lambda: len(consumer._runner.in_hand) == 1, PATIENCE_S)
+            wait_until(lambda: len(consumer._runner.in_flight) == 1, PATIENCE_S)
             next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
             held.set()
             wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)

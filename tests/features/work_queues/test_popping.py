@@ -241,7 +241,7 @@ def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
 
 
 class Worker:
-    """A consumer: it remembers the messages that it was handed out, has in hand, and has settled."""
+    """A consumer: it remembers the messages that it was handed out, has in flight, and has settled."""
 
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
@@ -250,7 +250,7 @@ class Worker:
         self.handed: Counter[tuple[int, int]] = Counter()
 
     def work(self, popper: RawPopper) -> None:
-        """Take some, and settle a part of what is in hand."""
+        """Take some, and settle a part of what is in flight."""
         popper.cancel([1])  # first: it is the same process
         for _ in range(20):
             self._take(popper.take(50, invisible_s=3600))
@@ -263,7 +263,7 @@ class Worker:
                 self.held.append(rest)
 
     def finish(self, popper: RawPopper) -> None:
-        """Take all there is, and settle all that is in hand."""
+        """Take all there is, and settle all that is in flight."""
         popper.cancel([1])
         while messages := popper.take(500, wait_s=1):
             self._take(messages)

@@ -1,4 +1,4 @@
-"""The bounds of what may be under way, in hand and on one stream of consumers that take messages one by one."""
+"""The bounds of what may be under way, in flight and on one stream of consumers that take messages one by one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def settling(popper: RawPopper, epoch: int, spans: list[int]) -> broker_pb2.PopS
     return broker_pb2.PopSettle(topic=popper.topic, queue_id=0, epoch=epoch, spans=spans, outcome=DONE)
 
 
-def test_as_many_messages_are_in_hand_as_may_be_and_no_more_until_some_are_settled(
+def test_as_many_messages_are_in_flight_as_may_be_and_no_more_until_some_are_settled(
     cluster: LocalCluster, admin: Admin, one_queue: str, popper: RawPopper
 ) -> None:
     send(cluster, one_queue, MAX_HELD + MAX_TAKEN)

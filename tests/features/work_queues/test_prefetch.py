@@ -237,7 +237,7 @@ def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: Lo
 
 
 def test_nothing_is_taken_ahead_unless_that_is_safe(cluster: LocalCluster, filled: str) -> None:
-    for options in ({"prefetch_messages": 0}, {"free_on_close": False}, {"max_tries": 1}):
+    for options in ({"prefetch_messages": 0}, {"release_on_close": False}, {"max_tries": 1}):
         with simple(cluster, filled, **options) as consumer:
             for _ in range(60):
                 assert consumer.receive(1)

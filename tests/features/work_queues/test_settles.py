@@ -133,7 +133,7 @@ def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
 
     async def cancel() -> bool:
         for epoch in range(epochs):
-            settler.in_hand.add(queue, epoch, 2, 3600.0, suspect=False)
+            settler.in_flight.add(queue, epoch, 2, 3600.0, suspect=False)
         settling = asyncio.ensure_future(settler.settle_receipts({(queue, at): [(0, 2)] for at in range(epochs)}, how))
         for _ in range(3):  # until it has asked
             await asyncio.sleep(0)
@@ -142,7 +142,7 @@ def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
         await asyncio.wait([settling])
         brokers.may_answer("a")
         await asyncio.sleep(0)
-        return settler.in_hand.add(queue, epochs, 1, 3600.0, suspect=True)
+        return settler.in_flight.add(queue, epochs, 1, 3600.0, suspect=True)
 
     added: Future[bool] = Future()
     connection.call_soon(
@@ -161,13 +161,13 @@ def test_messages_are_extended_although_the_handles_of_others_have_expired(
 
     async def extend() -> list[bool]:
         for epoch in range(3):
-            settler.in_hand.add(queue, epoch, 2, 1.0, suspect=False)
+            settler.in_flight.add(queue, epoch, 2, 1.0, suspect=False)
         extended = Settlement(broker_pb2.POP_OUTCOME_EXTEND, 3_600_000)
         receipts = {(queue, epoch): [(2 * epoch, 2 * epoch + 2)] for epoch in range(3)}
         with pytest.raises(HandleExpired):
             await settler.settle_receipts(receipts, extended)
         later = asyncio.get_running_loop().time() + 60
-        return [settler.in_hand._delivered[queue, epoch].until > later for epoch in range(3)]
+        return [settler.in_flight._delivered[queue, epoch].until > later for epoch in range(3)]
 
     extended: Future[list[bool]] = Future()
     connection.call_soon(

@@ -208,7 +208,7 @@ def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
 
 def test_another_process_settles_by_the_handle(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 1)
-    with WorkQueueConsumer(pair.nameserver, group=topic, free_on_close=False) as taker:
+    with WorkQueueConsumer(pair.nameserver, group=topic, release_on_close=False) as taker:
         taker.subscribe(topic)
         [message] = taker.receive()
         handle = message.handle
@@ -494,11 +494,11 @@ def test_a_damaged_batch_takes_no_message_beside_it_out_of_hand(tmp_path: Path) 
         with WorkQueueConsumer(cluster.nameserver, group="g") as consumer:
             consumer.subscribe("t")
             first, third = consumer.receive()
-            in_hand = consumer._reader.settler.in_hand._delivered
+            in_flight = consumer._reader.settler.in_flight._delivered
             consumer.ack(first)
-            assert [each.count for each in in_hand.values()] == [1]
+            assert [each.count for each in in_flight.values()] == [1]
             consumer.ack(third)
-            assert not in_hand
+            assert not in_flight
 
 
 def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, topic: str) -> None:

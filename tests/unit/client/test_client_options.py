@@ -21,8 +21,8 @@ from support.cases import for_each
 
 
 def test_single_options_are_changed_by_name() -> None:
-    assert with_changes(ProducerOptions(window=3), {"block_when_full": False}) == ProducerOptions(
-        window=3, block_when_full=False
+    assert with_changes(ProducerOptions(max_in_flight_requests=3), {"block_when_full": False}) == ProducerOptions(
+        max_in_flight_requests=3, block_when_full=False
     )
     assert with_changes(ConsumerOptions(), {}) == ConsumerOptions()
 
@@ -71,11 +71,11 @@ def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
 @for_each(
     ("options", "change"),
     [
-        (ProducerOptions, {"window": 0}),
+        (ProducerOptions, {"max_in_flight_requests": 0}),
         (ProducerOptions, {"send_timeout_s": float("nan")}),
         (ProducerOptions, {"compress_above_bytes": 0}),
         (ProducerOptions, {"batch_bytes": True}),
-        (ConsumerOptions, {"wait_s": 0}),
+        (ConsumerOptions, {"long_poll_s": 0}),
         (ConsumerOptions, {"commit_interval_s": -1}),
         (RangeOptions, {"patience_s": -1}),
     ],
@@ -107,8 +107,8 @@ def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compres
 @for_each(
     ("change", "said"),
     [
-        ({"window": 0.5}, "window is 0.5: it must be a whole number"),
-        ({"window": "8"}, "window is '8': it must be a whole number"),
+        ({"max_in_flight_requests": 0.5}, "max_in_flight_requests is 0.5: it must be a whole number"),
+        ({"max_in_flight_requests": "8"}, "max_in_flight_requests is '8': it must be a whole number"),
         ({"close_timeout_s": float("inf")}, "close_timeout_s is inf: it must be a finite number"),
         ({"block_when_full": "no"}, "block_when_full is 'no': it must be True or False"),
         ({"max_body_bytes": 1 << 30}, "max_body_bytes is 1073741824: it must be at most 33554432"),
@@ -132,10 +132,10 @@ def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str)
         ({"max_tries": 1.5}, "max_tries is 1.5: it must be a whole number from 1 on, or None"),
         ({"max_tries": True}, "max_tries is True: it must be a whole number from 1 on, or None"),
         ({"max_tries": 0}, "max_tries is 0: it must be a whole number from 1 on, or None"),
-        ({"suspend_s": "1"}, "suspend_s is '1': it must be a finite number"),
-        ({"suspend_s": 31}, "suspend_s is 31: it must be from 0.01 to 30"),
-        ({"lease_trust_s": 10}, "lease_trust_s is 10: it must be above heartbeat_interval_s"),
-        ({"hold_s": None}, "hold_s is None: it must be a finite number"),
+        ({"orderly_retry_delay_s": "1"}, "orderly_retry_delay_s is '1': it must be a finite number"),
+        ({"orderly_retry_delay_s": 31}, "orderly_retry_delay_s is 31: it must be from 0.01 to 30"),
+        ({"lease_timeout_s": 10}, "lease_timeout_s is 10: it must be above heartbeat_interval_s"),
+        ({"handover_timeout_s": None}, "handover_timeout_s is None: it must be a finite number"),
         ({"model": None}, "model is None: it must be one of clustering, broadcasting"),
         ({"model": ["clustering"]}, "model is ['clustering']: it must be one of clustering, broadcasting"),
         ({"offsets_dir": 5}, "offsets_dir is 5: it must be the path of a folder"),

@@ -169,7 +169,7 @@ def test_a_call_that_does_not_exist_is_said_to_be_unknown_by_grpc_itself(channel
 
 
 @pytest.mark.parametrize("method", KINDS)
-def test_what_a_handler_had_in_hand_is_given_back_at_once(channel: grpc.Channel, method: str) -> None:
+def test_what_a_handler_had_in_flight_is_given_back_at_once(channel: grpc.Channel, method: str) -> None:
     gc.disable()
     try:
         for _ in range(3):

@@ -1,7 +1,7 @@
 """Unfinished deliveries of leased queues: detects messages that kill their consumer.
 
-After the death of a member, the next owner delivers the messages that may be the reason with nothing else in hand, and
-records each such delivery before it makes it. If a member dies without such a record, the broker records a try: any
+After the death of a member, the next owner delivers the messages that may be the reason with nothing else in flight,
+and records each such delivery before it makes it. If a member dies without such a record, the broker records a try: any
 message from the committed offset on may be the reason.
 """
 
@@ -38,5 +38,5 @@ def withdrawn(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsC
         deliveries = state.deliveries.get((group, *queue))
         if deliveries is not None and epoch and deliveries.epoch == epoch:
             offset = state.offset(group, queue) or 0
-            found.append(CommittedOffset(*queue, offset, deliveries.tries - 1, in_hand_end=deliveries.in_hand_end))
+            found.append(CommittedOffset(*queue, offset, deliveries.tries - 1, in_flight_end=deliveries.in_flight_end))
     return OffsetsCommitted(group, tuple(found)) if found else None

@@ -41,8 +41,8 @@ class Suspects(NamedTuple):
     @classmethod
     def of(cls, lease: Grant, most: int) -> Suspects:
         """Return the suspects of a granted queue; a member has at most `most` messages in calls at once."""
-        near = lease.in_hand_end or min(lease.offset + most, lease.queue_end)
-        return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_hand_end))
+        near = lease.in_flight_end or min(lease.offset + most, lease.queue_end)
+        return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_flight_end))
 
     def tries_of(self, offset: int) -> int:
         """Return how many members died with this message in flight, as far as is known; 0 if it is no suspect."""
@@ -72,7 +72,7 @@ class LeasedDelivery(Delivery):
 
 
 class _QueueWork:
-    __slots__ = ("end", "in_hand", "messages", "size", "suspects")
+    __slots__ = ("end", "in_flight", "messages", "size", "suspects")
 
     def __init__(self, offset: int, suspects: Suspects) -> None:
         self.messages = self.size = 0
@@ -80,12 +80,12 @@ class _QueueWork:
         self.end = offset
         self.suspects = suspects
         #: Ordered by offset.
-        self.in_hand: dict[LeasedDelivery, None] = {}
+        self.in_flight: dict[LeasedDelivery, None] = {}
 
     @property
     def commit_position(self) -> int:
         # The lowest unfinished offset: messages finish in any order, and a commit must not pass an unfinished one.
-        lowest = next(iter(self.in_hand), None)
+        lowest = next(iter(self.in_flight), None)
         return self.end if lowest is None else lowest.messages[0].queue_offset
 
     def is_full(self, limits: InFlightLimits, share: int) -> bool:
@@ -164,7 +164,7 @@ class InFlight:
 
     def _update(self, queue: MessageQueue, work: _QueueWork) -> None:
         share = max(self._limits.size // max(len(self._queues), 1), 1)
-        if work.in_hand if self._one_at_a_time else work.is_full(self._limits, share):
+        if work.in_flight if self._one_at_a_time else work.is_full(self._limits, share):
             self.blocked.add(queue)
         else:
             self.blocked.discard(queue)
@@ -187,7 +187,7 @@ class InFlight:
         deliveries = [LeasedDelivery(part, work) for part in parts]
         for delivery in deliveries:
             self._count(delivery)
-            work.in_hand[delivery] = None
+            work.in_flight[delivery] = None
         work.end = parts[-1][-1].queue_offset + 1
         self._update(deliveries[0].queue, work)
         return deliveries
@@ -198,7 +198,7 @@ class InFlight:
 
     def finish(self, delivery: LeasedDelivery) -> LeasedDelivery | None:
         """Finish a current delivery; return the delivery that waits for it, if any."""
-        del delivery.work.in_hand[delivery]
+        del delivery.work.in_flight[delivery]
         self._count(delivery, -1)
         self._update(delivery.queue, delivery.work)
         return delivery.following
@@ -221,9 +221,9 @@ class InFlight:
         self._count(delivery, -1)
         for one in again:
             self._count(one)
-        in_hand, work.in_hand = work.in_hand, {}
-        for each in in_hand:
-            work.in_hand |= dict.fromkeys(again if each is delivery else (each,))
+        in_flight, work.in_flight = work.in_flight, {}
+        for each in in_flight:
+            work.in_flight |= dict.fromkeys(again if each is delivery else (each,))
         self._update(delivery.queue, work)
         if self._one_at_a_time:
             for one, following in pairwise(again):

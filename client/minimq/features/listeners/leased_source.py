@@ -67,7 +67,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._retry_topic = retry_topic(group) if options.model == "clustering" else None
         self._rule = RetryRule(options, in_order=calls.in_order)
         self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
-        limits = InFlightLimits(options.max_in_hand_messages, options.max_in_hand_bytes, options.max_in_hand_span)
+        limits = InFlightLimits(options.max_in_flight_messages, options.max_in_flight_bytes, options.max_in_flight_span)
         self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
         #: No further callbacks: closing.
         self._is_over = False
@@ -121,7 +121,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             return False
         leaving = self._fetcher.leaving()
         # Messages that wait for a local retry do not delay the release: the next owner gets them.
-        busy = {delivery.queue for delivery in self.host.in_hand}
+        busy = {delivery.queue for delivery in self.host.in_flight}
         if offsets := self._in_flight.leave(leaving.keys() - busy):
             await self._revoke_and_release(offsets, commit=True)
         return len(offsets) < len(leaving)
@@ -318,7 +318,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         again = [tried_again(message) for message in messages] if delivery.verdict is None else messages
         for one in self._in_flight.split(delivery, again):
             one.verdict = delivery.verdict
-            self.host.put_off(one, self._options.suspend_s if self._in_order else self._options.local_retry_s)
+            self.host.put_off(
+                one, self._options.orderly_retry_delay_s if self._in_order else self._options.retry_send_delay_s
+            )
         self._fetcher.wake()
 
     def _finish(self, delivery: LeasedDelivery) -> None:

@@ -47,7 +47,7 @@ class RetryLater:
         first: index of the first message to retry; those before it have succeeded. If it is the number of messages, all
             have succeeded.
         level: index of the delay in `retry_delays_s`; with None, the number of tries so far selects it. In an orderly
-            consumer the delay is always `suspend_s`.
+            consumer the delay is always `orderly_retry_delay_s`.
         indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
             consumer retries all messages from the lowest index on, since nothing may overtake it.
 

@@ -58,7 +58,7 @@ class ListenerRunner(Generic[D]):
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
         #: Deliveries that were submitted and are not settled.
-        self.in_hand: dict[D, None] = {}
+        self.in_flight: dict[D, None] = {}
         #: Number of occupied slots.
         self._running = 0
         #: Set when a call ends while fewer than `_notify_below` slots are occupied.
@@ -147,7 +147,7 @@ class ListenerRunner(Generic[D]):
 
     def submit(self, delivery: D) -> None:
         """Schedule a call of the listener, or process the verdict if it is already known."""
-        self.in_hand[delivery] = None
+        self.in_flight[delivery] = None
         if delivery.verdict is not None:
             self._act_on(delivery, delivery.verdict)
             return
@@ -240,7 +240,7 @@ class ListenerRunner(Generic[D]):
             self._flush()
 
     def _settled(self, delivery: D) -> None:
-        self.in_hand.pop(delivery, None)
+        self.in_flight.pop(delivery, None)
         self._free_slot(delivery)
 
     def _free_slot(self, delivery: D) -> None:
@@ -291,7 +291,7 @@ class ListenerRunner(Generic[D]):
     async def wait_idle(self, timeout_s: float, *, may_hang: bool = True) -> bool:
         """Wait until all deliveries are settled, or hang if they may; return whether that happened in time."""
         until = time.monotonic() + timeout_s
-        while not all(may_hang and delivery.hangs for delivery in self.in_hand):
+        while not all(may_hang and delivery.hangs for delivery in self.in_flight):
             if (left_s := until - time.monotonic()) <= 0:
                 return False
             await self.wait_changed(left_s)
@@ -308,7 +308,7 @@ class ListenerRunner(Generic[D]):
                 await self._give_up(InternalError(text))
                 return
             self._source.tick(now)
-            for delivery in [*self.in_hand]:
+            for delivery in [*self.in_flight]:
                 began_at = delivery.began_at
                 if began_at is not None and not delivery.hangs and now >= began_at + self._hangs_after_s:
                     self._hangs(delivery)
@@ -348,14 +348,14 @@ class ListenerRunner(Generic[D]):
                 return
             timeout_s -= _QUIET_CLOSE_S
             text = "consumer: closes, and waits up to %.0f s for %s group=%s"
-            log.warning(text, timeout_s, self._in_hand_text(), self._source.group)
+            log.warning(text, timeout_s, self._in_flight_text(), self._source.group)
         if not await self.wait_idle(timeout_s, may_hang=False):
             text = "consumer: closes, and waits no longer for %s group=%s"
-            log.warning(text, self._in_hand_text(), self._source.group)
+            log.warning(text, self._in_flight_text(), self._source.group)
 
-    def _in_hand_text(self) -> str:
-        calls = sum(delivery.began_at is not None for delivery in self.in_hand)
-        results = len(self.in_hand) - calls
+    def _in_flight_text(self) -> str:
+        calls = sum(delivery.began_at is not None for delivery in self.in_flight)
+        results = len(self.in_flight) - calls
         parts = [f"{count_of(calls, 'call')} of the listener"] if calls else []
         if results:
             parts.append(f"{count_of(results, 'result')} not yet settled at the brokers")

@@ -94,15 +94,15 @@ class BasePushConsumer(BaseConsumer):
         """
         return self._runner.error
 
-    def subscribe(self, topic: str, expression: TagExpression = "*", *, where: str | None = None) -> None:
+    def subscribe(self, topic: str, tags: TagExpression = "*", *, where: str | None = None) -> None:
         """Read a topic; before `start`. Raises `InvalidArgument`.
 
         Args:
             topic: its name; call again for further topics.
-            expression: which tags: "*", or for example "paid || refunded".
+            tags: which ones: "*", or for example "paid || refunded".
             where: which properties, for example "region = 'EU'"; see docs/filtering.md.
         """
-        self._reader.subscribe(topic, expression, where)
+        self._reader.subscribe(topic, tags, where)
 
     def _adapter(self, listener: Listener | AsyncListener, *, awaited: bool) -> ListenerAdapter:
         replier, in_order = self._runner.replier, self._in_order
@@ -122,7 +122,8 @@ class PushConsumer(BasePushConsumer):
     after `max_tries` deliveries they go to `%DLQ%group`. Both topics are created when they are first needed.
 
     An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
-    `suspend_s`, then the same messages are redelivered, one after the other; no other message overtakes them.
+    `orderly_retry_delay_s`, then the same messages are redelivered, one after the other; no other message overtakes
+    them.
 
     A call that lasts longer than `consume_timeout_s` is logged. Its thread is unavailable until the listener returns; a
     concurrent consumer retries the messages meanwhile, and ignores the late result of the listener.

@@ -38,7 +38,7 @@ STOOD_STILL = (
 #: Defaults of the options that make sense only for leased queues.
 _LEASE_OPTIONS = {
     name: ConsumerOptions.__dataclass_fields__[name].default
-    for name in ("model", "hold_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
+    for name in ("model", "handover_timeout_s", "on_assigned", "on_revoked", "on_lost", "on_offset_reset")
 }
 
 
@@ -156,7 +156,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             self._rule.max_tries or 1,
             start,
             request_timeout_s=options.request_timeout_s,
-            prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_hand_messages),
+            prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_flight_messages),
             credentials=options.credentials,
         )
         self._batch_size = calls.batch_size
@@ -169,7 +169,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         self._lanes = Lanes()
         #: Time of the latest tick, and of the latest one that found that the process had stood still.
         self._ticked_at = self._stood_still_at = 0.0
-        #: When everything in hand was last extended because the process had stood still.
+        #: When everything in flight was last extended because the process had stood still.
         self._woke_at = 0.0
 
     @property
@@ -217,13 +217,13 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         """Submit messages for about `room` calls: retried ones and message groups may need more."""
         if (refused_s := self._reader.refused_s()) > 0:
             await asyncio.sleep(refused_s)
-        in_hand = sum(len(delivery.messages) for delivery in self.host.in_hand)
-        most = min(room * self._batch_size, self._options.max_in_hand_messages - in_hand)
+        in_flight = sum(len(delivery.messages) for delivery in self.host.in_flight)
+        most = min(room * self._batch_size, self._options.max_in_flight_messages - in_flight)
         if most <= 0:
             await self.host.wait_changed()
             return
         asked_at, messages = time.monotonic(), TakenMessages()
-        await self._reader.receive(most, None, self._options.wait_s, messages)
+        await self._reader.receive(most, None, self._options.long_poll_s, messages)
         held: Sequence[WorkQueueMessage] = messages
         if messages and self._stood_still_since(asked_at):
             held = await self._still_held(messages)
@@ -231,13 +231,13 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             if self._lanes.add(delivery):
                 self.host.submit(delivery)
             else:
-                self.host.in_hand[delivery] = None
+                self.host.in_flight[delivery] = None
 
     async def _before_take(self) -> None:
         if self._stood_still_since(self._woke_at):
             now = time.monotonic()
-            in_hand = [each for each in self.host.in_hand if each.kept and not each.is_lost]
-            await asyncio.gather(*(self._keep(delivery, now) for delivery in in_hand))
+            in_flight = [each for each in self.host.in_flight if each.kept and not each.is_lost]
+            await asyncio.gather(*(self._keep(delivery, now) for delivery in in_flight))
             self._woke_at = now
 
     def _stood_still_since(self, since: float) -> bool:
@@ -254,14 +254,14 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         return messages
 
     def tick(self, now: float) -> None:
-        """Extend the messages in hand when it is due."""
+        """Extend the messages in flight when it is due."""
         before = self._ticked_at
         if self._stood_still_since(now):
             self._stood_still_at = now
         self._ticked_at = now
-        if now - before > self._options.invisible_s and self.host.in_hand:
+        if now - before > self._options.invisible_s and self.host.in_flight:
             log.warning(STOOD_STILL, now - before, self.group)
-        for delivery in self.host.in_hand:
+        for delivery in self.host.in_flight:
             is_due = now >= delivery.kept_at + _EXTEND_AFTER * self._options.invisible_s
             if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:
                 self.host.run(self._keep(delivery, now))
@@ -281,7 +281,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     def _expired(self, delivery: WorkQueueDelivery, error: HandleExpired) -> None:
         if not delivery.is_lost:
-            text = "consumer: messages in hand were redelivered to others group=%s queue=%s error=%s"
+            text = "consumer: messages in flight were redelivered to others group=%s queue=%s error=%s"
             log.warning(text, self.group, delivery.queue, error)
         delivery.is_lost = True
 
@@ -314,7 +314,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     def _withdraw(self, withdrawn: Sequence[WorkQueueDelivery]) -> list[WorkQueueMessage]:
         for delivery in withdrawn:
-            self.host.in_hand.pop(delivery, None)
+            self.host.in_flight.pop(delivery, None)
         return [message for delivery in withdrawn for message in delivery.messages]
 
     async def _settle(self, delivery: WorkQueueDelivery, verdict: Verdict) -> None:

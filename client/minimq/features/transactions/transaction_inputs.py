@@ -140,7 +140,7 @@ class WorkQueueInput:
     def answered(self, error: MinimqError | None) -> None:
         """Record that the messages are settled, unless there is an error."""
         if error is None:
-            self._settler.in_hand.settled(receipts_of(self._messages, self._group))
+            self._settler.in_flight.settled(receipts_of(self._messages, self._group))
 
     def may_pass(self) -> bool:
         """Return False: an expired handle stays expired."""

@@ -94,7 +94,7 @@ class _Delivered:
     until: float
 
 
-class InHand:
+class InFlightMessages:
     """Counts received, unsettled messages, and keeps suspects alone. Lives on the event loop of the connection.
 
     A suspect is a message whose consumer died. If it kills this consumer, too, no other message should be lost with it.
@@ -105,7 +105,7 @@ class InHand:
         self._delivered: OrderedDict[tuple[MessageQueue, int], _Delivered] = OrderedDict()
         #: The delivery of a suspect.
         self._suspect: tuple[MessageQueue, int] | None = None
-        #: A suspect waits: receive nothing until all messages in hand are settled.
+        #: A suspect waits: receive nothing until all messages in flight are settled.
         self._suspect_waits = False
         self._changed = asyncio.Event()
 
@@ -124,7 +124,7 @@ class InHand:
         return True
 
     def make_room(self) -> None:
-        """Receive nothing until the messages in hand are settled: a suspect waits."""
+        """Receive nothing until the messages in flight are settled: a suspect waits."""
         self._suspect_waits = True
 
     def settled(self, receipts: Receipts) -> None:
@@ -185,7 +185,7 @@ class Settler:
         self._sends, self._woken = 0, -1
         # The rest is changed on the event loop only.
         self._has_acks_under_way = False
-        self.in_hand = InHand()
+        self.in_flight = InFlightMessages()
         self._streams: dict[str, PopStream] = {}
         #: By broker address, when its latest lasting stream ended.
         self._lost_at: dict[str, float] = {}
@@ -266,12 +266,12 @@ class Settler:
             expired = await tried(once, self.timeout_s)
         except asyncio.CancelledError:
             if not is_extended:  # the caller is done with them, whatever the outcome
-                self.in_hand.settled({(queue, epoch): spans})
+                self.in_flight.settled({(queue, epoch): spans})
             raise
         if not is_extended:
-            self.in_hand.settled({(queue, epoch): spans})
+            self.in_flight.settled({(queue, epoch): spans})
         elif len(expired) < sum(end - first for first, end in spans):
-            self.in_hand.extended(queue, epoch, how.duration_ms / 1000)
+            self.in_flight.extended(queue, epoch, how.duration_ms / 1000)
         return expired
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:

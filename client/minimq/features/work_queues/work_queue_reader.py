@@ -91,7 +91,7 @@ class WorkQueueReader:
         self._closing = Closing()
         self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
         # A process that dies would otherwise delay or lose the messages that it has.
-        ahead = options.prefetch_messages if options.free_on_close and options.max_tries > 1 else 0
+        ahead = options.prefetch_messages if options.release_on_close and options.max_tries > 1 else 0
         self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
@@ -151,7 +151,7 @@ class WorkQueueReader:
                 return
             # Before the take: if its message kills the process, earlier acknowledged messages are not redelivered.
             await self.settler.send_acks_first()
-            await self.settler.in_hand.turn(until)
+            await self.settler.in_flight.turn(until)
             taken, failure = await self._takes.first(self._wanted(), TakeRequest(most, duration_ms), until)
             if taken.messages:
                 into += taken.messages
@@ -241,7 +241,7 @@ class WorkQueueReader:
             have=kept,
             filter=filtered_by.text,
             tag_hashes=filtered_by.tag_hashes,
-            unbound=not self._options.free_on_close,
+            unbound=not self._options.release_on_close,
             ahead=wanted.ahead,
         )
         try:
@@ -251,7 +251,7 @@ class WorkQueueReader:
             limit_s = self._options.request_timeout_s
             raise DeadlineExceeded(f"broker {place.address} gave no answer within {limit_s:g} s") from None
         if popped.makes_room:
-            self.settler.in_hand.make_room()
+            self.settler.in_flight.make_room()
         return popped
 
     async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
@@ -326,10 +326,10 @@ class WorkQueueReader:
         return messages, damaged, removed
 
     def _joins(self, messages: Sequence[WorkQueueMessage], count: int, invisible_s: float, *, suspect: bool) -> bool:
-        if not messages or not self._options.free_on_close:  # another process may settle them
+        if not messages or not self._options.release_on_close:  # another process may settle them
             return True
         first = messages[0]  # the count includes damaged and removed messages, which are settled, too
-        return self.settler.in_hand.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
+        return self.settler.in_flight.add(first.queue, first.epoch, count, invisible_s, suspect=suspect)
 
     async def _put_aside(
         self, messages: Sequence[WorkQueueMessage], wanted: Sequence[WorkQueueMessage], most: int

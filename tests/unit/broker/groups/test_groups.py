@@ -46,7 +46,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
         (RED, "filters topic 't' by '', this member by 'red'.*same filters"),
         (RED_WITH_U, "filters topic 't' by '', this member by 'red'.*same filters"),
         (PUSH, "has pull consumers, this member is one of push consumers.*of one kind"),
-        (T._replace(hold_ms=50_000), "for 0 ms after a release, this member for 50000 ms.*same hold time"),
+        (T._replace(handover_timeout_ms=50_000), "of 0 ms, this member one of 50000 ms.*same handover_timeout_s"),
     ],
 )
 def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: GroupConfig, text: str) -> None:
@@ -141,7 +141,7 @@ def test_who_was_refused_is_told_once_when_nobody_is_contradicted_any_more() -> 
 # ---- changing one's mind ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [RED, T._replace(allocation="circle"), T._replace(hold_ms=1)])
+@pytest.mark.parametrize("other", [RED, T._replace(allocation="circle"), T._replace(handover_timeout_ms=1)])
 def test_a_lone_member_may_change_its_mind(other: GroupConfig) -> None:
     table = GroupTable(0)
     table.join("g", "a", T)

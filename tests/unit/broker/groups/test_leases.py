@@ -304,10 +304,10 @@ class LeaseMachine(RuleBasedStateMachine):
                 self.claims.setdefault(key, set()).add(client)
         self.hear(self.table.acquire(key, client, self.now, epoch, held=held))
 
-    @rule(key=keys, client=clients, hold_s=holds)
-    def give_back(self, key: LeaseKey, client: str, hold_s: float) -> None:
-        self.forget(key, client, hold_s)
-        self.hear(self.table.release(key, client, self.now, hold_s))
+    @rule(key=keys, client=clients, handover_timeout_s=holds)
+    def give_back(self, key: LeaseKey, client: str, handover_timeout_s: float) -> None:
+        self.forget(key, client, handover_timeout_s)
+        self.hear(self.table.release(key, client, self.now, handover_timeout_s))
 
     @rule(key=keys, client=clients)
     def save(self, key: LeaseKey, client: str) -> None:
@@ -317,12 +317,12 @@ class LeaseMachine(RuleBasedStateMachine):
             del self.held[key]
         self.hear(self.table.saved(key, client, 0, self.now))
 
-    @rule(group=st.sampled_from("gh"), client=clients, hold_s=holds)
-    def die(self, group: str, client: str, hold_s: float) -> None:
+    @rule(group=st.sampled_from("gh"), client=clients, handover_timeout_s=holds)
+    def die(self, group: str, client: str, handover_timeout_s: float) -> None:
         for key in list(self.wishes):
             if key.group == group:
-                self.forget(key, client, hold_s)
-        self.hear(self.table.drop(group, client, self.now, hold_s))
+                self.forget(key, client, handover_timeout_s)
+        self.hear(self.table.drop(group, client, self.now, handover_timeout_s))
 
     @rule(key=keys)
     def renew(self, key: LeaseKey) -> None:
@@ -343,11 +343,11 @@ class LeaseMachine(RuleBasedStateMachine):
         self.now += seconds
         self.hear(self.table.expire(self.now))
 
-    def forget(self, key: LeaseKey, client: str, hold_s: float) -> None:
+    def forget(self, key: LeaseKey, client: str, handover_timeout_s: float) -> None:
         if self.owners.get(key, ("",))[0] == client:
             del self.owners[key]
-            if hold_s and key not in self.saved:
-                self.held[key] = client, self.now + hold_s
+            if handover_timeout_s and key not in self.saved:
+                self.held[key] = client, self.now + handover_timeout_s
         else:
             self.wishes.get(key, set()).discard(client)
             self.claims.get(key, set()).discard(client)

@@ -98,10 +98,10 @@ def test_members_may_subscribe_to_different_topics() -> None:
 
 def test_the_lowest_named_broker_with_a_topic_decides() -> None:
     found = describe(
-        c=answer("m", queue(0), allocation="averagely", hold_ms=50_000),
-        b=answer("m", queue(0), allocation="averagely", hold_ms=50_000),
+        c=answer("m", queue(0), allocation="averagely", handover_timeout_ms=50_000),
+        b=answer("m", queue(0), allocation="averagely", handover_timeout_ms=50_000),
         a=answer(""),
     )
-    assert (found.deciding_broker, found.strategy, found.hold_s) == ("b", "averagely", 50)
+    assert (found.deciding_broker, found.strategy, found.handover_timeout_s) == ("b", "averagely", 50)
     assert found.brokers == ("a", "b", "c")
     assert [item.queue.broker_name for item in found.queues] == ["b", "c"]

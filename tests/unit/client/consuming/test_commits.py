@@ -36,7 +36,7 @@ def store() -> Store:
 
 
 def new_commits(store: Store) -> tuple[Commits, dict[MessageQueue, QueueReader]]:
-    options = FetchOptions(100, 1 << 20, recommit_s=3600.0)
+    options = FetchOptions(100, 1 << 20, offset_refresh_s=3600.0)
     readers = {queue: QueueReader(queue, Grant(0, 5, 0), options) for queue in (QUEUE, OTHER)}
     return Commits(readers, store), readers
 

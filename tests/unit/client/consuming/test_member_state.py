@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from minimq.consuming.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
 from minimq_common.model import MessageQueue
 
-DRAIN_S, TRUST_S = 5.0, 30.0
+REVOKE_TIMEOUT_S, LEASE_TIMEOUT_S = 5.0, 30.0
 Q = MessageQueue("t", "a", 0)
 R = MessageQueue("t", "a", 1)
 OTHER = MessageQueue("t", "b", 0)
@@ -26,7 +26,7 @@ def grant(epoch: int) -> Grant:
 @pytest.fixture
 def state() -> MemberState:
     """A member that has heard of both brokers at time 0."""
-    made = MemberState(drain_s=DRAIN_S, trust_s=TRUST_S)
+    made = MemberState(revoke_timeout_s=REVOKE_TIMEOUT_S, lease_timeout_s=LEASE_TIMEOUT_S)
     made.heard("a", 0.0, 0.0)
     made.heard("b", 0.0, 0.0)
     return made
@@ -276,7 +276,7 @@ def play(state: MemberState, reader: Reader, now: float, event: Any) -> Sequence
 
 @given(events)
 def test_reader_and_member_never_disagree_about_what_is_held(happening: list[Any]) -> None:
-    state, reader = MemberState(drain_s=DRAIN_S, trust_s=TRUST_S), Reader()
+    state, reader = MemberState(revoke_timeout_s=REVOKE_TIMEOUT_S, lease_timeout_s=LEASE_TIMEOUT_S), Reader()
     now, changes, held = 0.0, state.changes, state.held()
     for event in happening:
         now += event[1] if event[0] == "tick" else 0.1

@@ -41,7 +41,7 @@ def test_it_says_what_happened(reset: OffsetReset, text: str) -> None:
     assert str(reset) == text
 
 
-# ---- what listeners have in hand ------------------------------------------------------------------
+# ---- what listeners have in flight ------------------------------------------------------------------
 
 
 def messages(first: int, count: int) -> list[ReceivedMessage]:
@@ -50,7 +50,7 @@ def messages(first: int, count: int) -> list[ReceivedMessage]:
 
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])
-def test_what_is_in_hand_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
+def test_what_is_in_flight_of_a_queue_that_has_shrunk_is_read_again(end: int, again: int) -> None:
     in_flight = InFlight(InFlightLimits(5, 1 << 20, 100), one_at_a_time=False)
     in_flight.start(QUEUE, 10)
     [delivery] = in_flight.take([messages(10, 5)])

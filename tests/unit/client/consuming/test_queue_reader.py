@@ -29,7 +29,7 @@ from support.cases import for_each
 from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
-OPTIONS = FetchOptions(100, 1 << 20, wait_s=15.0, offset_reset="earliest", slaves=True, recommit_s=3600.0)
+OPTIONS = FetchOptions(100, 1 << 20, long_poll_s=15.0, offset_reset="earliest", slaves=True, offset_refresh_s=3600.0)
 RANGE = FetchOptions(1 << 40, 1 << 20)
 NO_LEASE = Grant(0, 0, 0)
 #: Epochs of two terms of a broker.

@@ -135,7 +135,7 @@ def test_a_broker_that_left_a_try_without_an_answer_for_long_is_slow_when_it_is_
 
 
 def test_a_queue_of_the_caller_ignores_what_is_known_of_its_broker() -> None:
-    selector = selector_of(Routes("a", "b"), window=1)
+    selector = selector_of(Routes("a", "b"), max_in_flight_requests=1)
     queue = MessageQueue("t", "a", 0)
     selector.fail("a", Unavailable("gone"), 0.0)
     assert selector.take("t", queue, None, False, 1.0) == Target(queue, "a:1")

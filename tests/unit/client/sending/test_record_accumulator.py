@@ -74,7 +74,12 @@ class Play:
     """A producer, its two brokers, and the time. Messages are numbered as they are handed in."""
 
     def __init__(self, **options: int) -> None:
-        settings = {"window": 2, "batch_messages": 4, "batch_bytes": 1000, "spread_messages": 4} | options
+        settings = {
+            "max_in_flight_requests": 2,
+            "batch_messages": 4,
+            "batch_bytes": 1000,
+            "min_split_messages": 4,
+        } | options
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
         self.health = BrokerTroubles()
@@ -217,7 +222,7 @@ class Play:
         assert self.now < batch.expires <= deadline + 0.2
         self.under_way.append(one)
         windows = Counter(other.target.queue.broker_name for other in self.under_way)
-        assert max(windows.values()) <= self.options.window
+        assert max(windows.values()) <= self.options.max_in_flight_requests
         bound = Counter(other.batch.queue for other in self.under_way if other.batch.queue is not None)
         assert not bound or max(bound.values()) == 1, "nothing overtakes in a chosen queue"
 
@@ -233,7 +238,7 @@ class Play:
 
 
 def test_messages_gather_while_the_window_is_full() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     for _ in range(6):
         play.message()
     assert play.sizes() == [1, 1]  # one at each broker
@@ -246,7 +251,7 @@ def delayed(delay_s: float, now: float = 0.0, *, recallable: bool = False) -> Du
 
 
 def test_delayed_messages_travel_with_those_that_are_due_in_the_same_bucket() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     for _ in range(2):  # one under way at each broker
         play.message()
     soon, plain = play.message(due=delayed(5.01)), play.message()
@@ -261,7 +266,7 @@ def test_delayed_messages_travel_with_those_that_are_due_in_the_same_bucket() ->
 
 
 def test_a_recallable_message_travels_alone() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     for _ in range(2):
         play.message()
     for _ in range(3):
@@ -282,7 +287,7 @@ def test_a_delayed_message_keeps_its_due_time_over_tries() -> None:
 
 
 def test_a_flood_for_one_destination_lets_the_others_through() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     for _ in range(100):
         play.records()
     bound, other = play.message(QUEUES[0]), play.message(topic="u")
@@ -293,7 +298,7 @@ def test_a_flood_for_one_destination_lets_the_others_through() -> None:
 
 
 def test_a_batch_that_failed_does_not_hold_up_those_that_may_still_go() -> None:
-    play = Play(window=1, fault_avoidance=False)
+    play = Play(max_in_flight_requests=1, fault_avoidance=False)
     for _ in range(4):
         play.records()
     failed = play.under_way[0].target.queue.broker_name
@@ -304,7 +309,7 @@ def test_a_batch_that_failed_does_not_hold_up_those_that_may_still_go() -> None:
 
 
 def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
-    play = Play(batch_messages=1000, spread_messages=5)
+    play = Play(batch_messages=1000, min_split_messages=5)
     for _ in range(4):
         play.message()  # all places are taken
     for _ in range(400):
@@ -316,7 +321,7 @@ def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
 
 
 def test_what_is_bound_to_a_queue_leaves_together() -> None:
-    play = Play(batch_messages=1000, spread_messages=5)
+    play = Play(batch_messages=1000, min_split_messages=5)
     for _ in range(400):
         play.message(QUEUES[0])
     play.answer()
@@ -462,7 +467,7 @@ def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MinimqErr
 
 
 def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_number() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     play.message(QUEUES[0])
     late = [play.message(QUEUES[0]) for _ in range(3)]
     while not play.told[late[0]].outcomes:
@@ -473,7 +478,7 @@ def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_num
 
 
 def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     item = PendingMessage(Message("t", b"x"), QUEUES[0], 1, told := Told())
     item.ticket, item.born_ms, item.handed_in = 0, 0, play.now
     play.batches[0] = [0]
@@ -487,7 +492,7 @@ def test_what_is_given_up_fails_alone_and_leaves_its_room() -> None:
 
 
 def test_closing_fails_all_that_has_no_outcome() -> None:
-    play = Play(window=1)
+    play = Play(max_in_flight_requests=1)
     for queue in (None, None, None, QUEUES[0], QUEUES[0]):
         play.message(queue)
     play.fail(SystemBusy("later", retry_after_s=0.5))
@@ -534,11 +539,11 @@ def _step(play: Play, chance: random.Random) -> None:
                 play.hang(index, stored=chance.random() < 0.5)
 
 
-@pytest.mark.parametrize("window", [1, 2, 3])
-def test_promises_hold_whatever_happens(window: int) -> None:
+@pytest.mark.parametrize("max_in_flight_requests", [1, 2, 3])
+def test_promises_hold_whatever_happens(max_in_flight_requests: int) -> None:
     for schedule in range(SCHEDULES):
-        chance = random.Random(f"{SEED} {window} {schedule}")
-        play = Play(window=window)
+        chance = random.Random(f"{SEED} {max_in_flight_requests} {schedule}")
+        play = Play(max_in_flight_requests=max_in_flight_requests)
         for _ in range(chance.randrange(10, 120)):
             _step(play, chance)
         play.routes.routes = Routes().routes

@@ -1,19 +1,19 @@
-"""The messages that a consumer of a work queue has in hand: a suspect is with nothing else."""
+"""The messages that a consumer of a work queue has in flight: a suspect is with nothing else."""
 
 from __future__ import annotations
 
 import asyncio
 
-from minimq.features.work_queues.settler import InHand
+from minimq.features.work_queues.settler import InFlightMessages
 from minimq_common.model import MessageQueue
 
 A, B = MessageQueue("t", "a", 0), MessageQueue("t", "b", 0)
 LONG_S = 3600.0
 
 
-def test_a_suspect_waits_for_what_is_in_hand_and_others_wait_for_it() -> None:
+def test_a_suspect_waits_for_what_is_in_flight_and_others_wait_for_it() -> None:
     async def run() -> None:
-        hand = InHand()
+        hand = InFlightMessages()
         assert hand.add(A, 1, 2, LONG_S, suspect=False)
         assert hand.add(B, 2, 1, LONG_S, suspect=False)
         assert not hand.add(A, 3, 1, LONG_S, suspect=True)
@@ -33,9 +33,9 @@ def test_a_suspect_waits_for_what_is_in_hand_and_others_wait_for_it() -> None:
     asyncio.run(run())
 
 
-def test_what_was_forgotten_is_in_hand_no_more() -> None:
+def test_what_was_forgotten_is_in_flight_no_more() -> None:
     async def run() -> None:
-        hand = InHand()
+        hand = InFlightMessages()
         assert hand.add(A, 1, 2, 0.0, suspect=True)
         await hand.turn(LONG_S + asyncio.get_running_loop().time())
         assert hand.add(A, 2, 2, LONG_S, suspect=True)

@@ -35,9 +35,9 @@ LONG_S = 300.0
 def test_state_counts_as_saved_when_on_revoked_returns(cluster: LocalCluster, topic: str, group: str) -> None:
     told = QueueLog()
     log = Log()
-    with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, **told.options) as first:
+    with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, **told.options) as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
-        with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, **told.options) as second:
+        with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, **told.options) as second:
             wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S, what="closing hands over, too")
     assert len(told.queues("revoked")) == 4 + 4 + 8
@@ -50,12 +50,12 @@ def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
     for queue in queues:
         producer.send(Message(topic, b"x"), queue=queue)
     revoked: list[MessageQueue] = []
-    options = ConsumerOptions(hold_s=LONG_S, on_revoked=revoked.extend, commit_interval_s=0.1)
+    options = ConsumerOptions(handover_timeout_s=LONG_S, on_revoked=revoked.extend, commit_interval_s=0.1)
     with PushConsumer(cluster.nameserver, group=group, mode="queues", options=options) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda messages: ConsumeResult.SUCCESS)
         wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), PATIENCE_S)
-    with Member(cluster.nameserver, group, topic, Log(), hold_s=LONG_S) as member:
+    with Member(cluster.nameserver, group, topic, Log(), handover_timeout_s=LONG_S) as member:
         wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
     assert set(queues) <= set(revoked)
 
@@ -72,10 +72,12 @@ def test_otherwise_the_queues_wait_until_it_is_said(cluster: LocalCluster, topic
 
     options: dict[str, Any] = {} if how == "no callback" else {"on_revoked": on_revoked}
     log = Log()
-    with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, client_id=f"a-{group}", **options) as first:
+    with Member(
+        cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"a-{group}", **options
+    ) as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
         had = first.queues
-        with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, client_id=f"b-{group}") as second:
+        with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"b-{group}") as second:
             wait_until(lambda: len(first.queues) == 4, PATIENCE_S)
             left = sorted(set(had) - set(first.queues))
             assert sorted(revoked) == ([] if how == "no callback" else left)
@@ -96,9 +98,9 @@ def _passes(seconds: float) -> Callable[[], bool]:
 
 def test_a_former_owner_gets_its_queues_back_at_once(cluster: LocalCluster, topic: str, group: str) -> None:
     log = Log()
-    with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, client_id=f"a-{group}") as first:
+    with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"a-{group}") as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
-        with Member(cluster.nameserver, group, topic, log, hold_s=LONG_S, client_id=f"b-{group}"):
+        with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"b-{group}"):
             wait_until(lambda: len(first.queues) == 4, PATIENCE_S)
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
 
@@ -106,7 +108,7 @@ def test_a_former_owner_gets_its_queues_back_at_once(cluster: LocalCluster, topi
 MEMBER = """
 import sys
 from minimq import PullConsumer
-consumer = PullConsumer(sys.argv[1], group=sys.argv[2], client_id="a-killed", hold_s=float(sys.argv[4]))
+consumer = PullConsumer(sys.argv[1], group=sys.argv[2], client_id="a-killed", handover_timeout_s=float(sys.argv[4]))
 consumer.subscribe(sys.argv[3])
 while True:
     consumer.poll(0.1)
@@ -116,9 +118,9 @@ while True:
 
 @pytest.mark.fault
 def test_the_queues_of_a_killed_member_are_held_for_the_time(cluster: LocalCluster, topic: str, group: str) -> None:
-    hold_s = 6.0
+    handover_timeout_s = 6.0
     process = subprocess.Popen(
-        [sys.executable, "-c", MEMBER, cluster.nameserver, group, topic, str(hold_s)],
+        [sys.executable, "-c", MEMBER, cluster.nameserver, group, topic, str(handover_timeout_s)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -131,19 +133,21 @@ def test_the_queues_of_a_killed_member_are_held_for_the_time(cluster: LocalClust
     process.wait(PATIENCE_S)
     process.stdout.close()
     died_at = time.monotonic()
-    with Member(cluster.nameserver, group, topic, Log(), hold_s=hold_s, client_id="b") as member:
+    with Member(
+        cluster.nameserver, group, topic, Log(), handover_timeout_s=handover_timeout_s, client_id="b"
+    ) as member:
         wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
-        assert time.monotonic() - died_at >= hold_s
+        assert time.monotonic() - died_at >= handover_timeout_s
 
 
 def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> None:
-    with pytest.raises(InvalidArgument, match="hold_s is -1"):
-        PullConsumer(cluster.nameserver, group=group, hold_s=-1)
+    with pytest.raises(InvalidArgument, match="handover_timeout_s is -1"):
+        PullConsumer(cluster.nameserver, group=group, handover_timeout_s=-1)
     with PullConsumer(cluster.nameserver, group=group) as consumer, pytest.raises(InvalidArgument, match="subscribe"):
         consumer.mark_state_saved([])
-    with Member(cluster.nameserver, group, topic, Log(), hold_s=LONG_S) as first:
+    with Member(cluster.nameserver, group, topic, Log(), handover_timeout_s=LONG_S) as first:
         wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
         with Member(cluster.nameserver, group, topic, Log()) as second:
             error = wait_until(lambda: second.error, PATIENCE_S)
             assert isinstance(error, GroupConflict)
-            assert "hold" in error.message
+            assert "handover_timeout_s" in error.message
