@@ -1,37 +1,56 @@
 """Counts the calls of minimq's own Python functions per operation, at client and broker.
 
-Usage: python bench/own_calls.py [--by-name | --json] [send] [ack] [poll]; `--by-name` lists the functions.
+Usage: python bench/own_calls.py [--by-name | --json]; `--by-name` lists the functions.
 
-An operation is one message: `send`, `receive(1)` with its `ack`, or `poll`. Operations are counted in groups of
-ten, and the cheapest group is reported: other load on the machine splits and delays work, which adds calls to some
-groups.
+The operations are a `send`, a `receive(1)` with its `ack`, and the delivery of a message to a waiting consumer with its
+`poll`. Each runs alone, eleven times. Timers of event loops are held back until it is over. A function's figure is the
+third lowest of its counts, because other periodic work adds calls to many operations if they are slow.
 """
 
 from __future__ import annotations
 
 import asyncio
+import faulthandler
+import gc
 import json
+import multiprocessing
+import os
 import sys
 import tempfile
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from heapq import heappush
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
+from weakref import WeakSet
 
-from minimq import Admin, Message, Producer, PullConsumer, WorkQueueConsumer
+from minimq import Cluster, Message, Producer, PullConsumer, WorkQueueConsumer, WorkQueueMessage
 from minimq_broker.broker import Broker
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
-_ROOT = Path(__file__).parents[1]
-_GROUPS, _WARM_UP, _SIZE = 40, 10, 10
-#: Number of calls by thread and code.
+_ROOT = f"{Path(__file__).resolve().parents[1]}/"
+_OPERATIONS, _WARM_UP = 11, 2
+#: Longer than a producer's timer runs: a send that finds none starts one.
+_PAUSE_S = 0.11
+#: Threads that call nothing for this time are idle. Longer than the broker trusts its last check of the disk.
+_IDLE_S = 0.02
+
+_run_once = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
+_loops = WeakSet[Any]()
+_holds_timers = False
+
+#: Number of calls by function, and of iterations of event loops by None.
+Calls = Counter[str | None]
+Step = Callable[[], object]
+#: By thread, as each changes only its own counts.
 _counts: dict[int, Counter[CodeType]] = {}
-_rounds: Counter[int] = Counter()
 
 
 def _count(frame: FrameType, event: str, _: object) -> None:
@@ -39,122 +58,181 @@ def _count(frame: FrameType, event: str, _: object) -> None:
         _counts.setdefault(threading.get_ident(), Counter())[frame.f_code] += 1
 
 
-def _count_rounds() -> None:
-    run_once = asyncio.BaseEventLoop._run_once  # type: ignore[attr-defined]
-
-    def counted(self: Any) -> None:
-        _rounds[threading.get_ident()] += 1
-        run_once(self)
-
-    asyncio.BaseEventLoop._run_once = counted  # type: ignore[attr-defined]
+def _prepare() -> None:
+    """Count the calls of threads that start from now on; let no collection or forced switch of threads add some."""
+    threading.setprofile(_count)
+    sys.setswitchinterval(60)
+    gc.disable()
+    asyncio.BaseEventLoop._run_once = _run_without_timers  # type: ignore[attr-defined]
 
 
-def _is_own(code: CodeType) -> bool:
-    return (
-        code.co_filename.startswith(str(_ROOT)) and "/.venv/" not in code.co_filename and code.co_filename != __file__
-    )
+def _run_without_timers(loop: Any) -> None:
+    _loops.add(loop)
+    held, loop._scheduled = (loop._scheduled, []) if _holds_timers else ([], loop._scheduled)
+    _run_once(loop)
+    for timer in held:
+        heappush(loop._scheduled, timer)
 
 
-async def _start(folder: str) -> tuple[NameServer, Broker]:
+def _hold_timers(*, held: bool) -> None:
+    global _holds_timers  # noqa: PLW0603 - for all loops
+    if held is not _holds_timers:
+        _holds_timers = held
+        for loop in [*_loops]:
+            loop.call_soon_threadsafe(lambda: None)  # it waits for its timers again, or no longer
+
+
+def _taken() -> Calls:
+    """Return the calls of own functions since the last time."""
+    found = Calls()
+    for counts in [*_counts.values()]:
+        for code in [*counts]:
+            n, path = counts.pop(code), code.co_filename.removeprefix(_ROOT)
+            if code is _run_once.__code__:
+                found[None] += n
+            elif not path.startswith(("/", "<", ".venv", "bench/")):
+                found[f"{path} {code.co_qualname}"] += n
+    return found
+
+
+# ---- the servers, in a process of their own --------------------------------------------------------
+
+
+def _serve(pipe: Connection, folder: str) -> None:
+    _prepare()
+    asyncio.run(_start(pipe, folder))
+
+
+async def _start(pipe: Connection, folder: str) -> None:
     nameserver = NameServer(NameServerOptions(listen="127.0.0.1:0"))
     await nameserver.start()
-    broker = Broker(BrokerOptions(data_dir=Path(folder), listen="127.0.0.1:0", nameservers=(nameserver.address,)))
-    await broker.start()
-    return nameserver, broker
-
-
-@contextmanager
-def _sends(nameserver: str) -> Iterator[Callable[[], object]]:
-    with Producer(nameserver) as producer:
-        yield lambda: producer.send(Message("t", b"x" * 100))
-
-
-@contextmanager
-def _acks(nameserver: str) -> Iterator[Callable[[], object]]:
-    _fill(nameserver)
-    with WorkQueueConsumer(nameserver, group="acks") as consumer:
-        consumer.subscribe("t")
-        yield lambda: consumer.ack(consumer.receive(1, timeout=10))
-
-
-@contextmanager
-def _polls(nameserver: str) -> Iterator[Callable[[], object]]:
-    _fill(nameserver)
-    with PullConsumer(nameserver, group="polls") as consumer:
-        consumer.subscribe("t")
-        yield lambda: consumer.poll(timeout=10, max_messages=1)
-
-
-def _fill(nameserver: str) -> None:
-    with Producer(nameserver) as producer:
-        for _ in range(_GROUPS * _SIZE):
-            producer.send(Message("t", b"x" * 100))
-
-
-_OPERATIONS = {"send": _sends, "ack": _acks, "poll": _polls}
-
-
-def _counted(act: Callable[[], object], servers: set[int]) -> tuple[dict[str, Counter[CodeType]], int]:
-    """Return the calls of each side and the iterations of the broker's loop, in the cheapest group of operations."""
-    groups = []
+    options = BrokerOptions(
+        data_dir=Path(folder), listen="127.0.0.1:0", nameservers=(nameserver.address,), auto_create_queues=1
+    )
+    await Broker(options).start()
     sys.setprofile(_count)
-    for number in range(_GROUPS):
-        _counts.clear()
-        _rounds.clear()
-        for _ in range(_SIZE):
-            act()
+    pipe.send(nameserver.address)
+    threading.Thread(target=_answer, args=(pipe,)).start()
+    await asyncio.Event().wait()
+
+
+def _answer(pipe: Connection) -> None:
+    try:
+        while True:
+            _hold_timers(held=pipe.recv())
+            pipe.send(_taken())
+    finally:  # the client has ended
+        os._exit(0)
+
+
+# ---- the client ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _send(cluster: Cluster) -> Iterator[list[Step]]:
+    with Producer(cluster) as producer:
+        yield [lambda: producer.send(Message("sends", b"x" * 100))]
+
+
+@contextmanager
+def _take_and_ack(cluster: Cluster) -> Iterator[list[Step]]:
+    with Producer(cluster) as producer:
+        for _ in range(_WARM_UP + _OPERATIONS + 1):  # one is left, so that all takes find more
+            producer.send(Message("acks", b"x" * 100))
+    with WorkQueueConsumer(cluster, group="acks", prefetch_messages=0) as consumer:
+        consumer.subscribe("acks")
+        taken: list[WorkQueueMessage] = []
+        yield [lambda: taken.extend(consumer.receive(1, timeout=60)), lambda: consumer.ack(taken.pop())]
+
+
+@contextmanager
+def _send_and_poll(cluster: Cluster) -> Iterator[list[Step]]:
+    with Producer(cluster) as producer, PullConsumer(cluster, group="polls") as consumer:
+        producer.send(Message("polls", b"x" * 100))  # creates the topic
+        consumer.subscribe("polls")
+        consumer.poll(timeout=60)
+        yield [lambda: producer.send(Message("polls", b"x" * 100)), lambda: consumer.poll(timeout=60)]
+
+
+def _measured(steps: list[Step], pipe: Connection) -> dict[str, Calls]:
+    """Return the calls of an operation for each side."""
+    operations: dict[str, list[Calls]] = {"client": [], "broker": []}
+    for number in range(_WARM_UP + _OPERATIONS):
+        time.sleep(_PAUSE_S)
+        _until_idle(pipe)
+        found = {"client": Calls(), "broker": Calls()}
+        for step in steps:
+            sys.setprofile(_count)
+            step()
+            sys.setprofile(None)
+            for side, calls in _until_idle(pipe).items():
+                found[side].update(calls)
+        _both_taken(pipe, held=False)
         if number >= _WARM_UP:
-            sides = {"client": Counter[CodeType](), "broker": Counter[CodeType]()}
-            for ident, counts in [*_counts.items()]:
-                sides["broker" if ident in servers else "client"] += Counter(
-                    {code: n for code, n in [*counts.items()] if _is_own(code)}
-                )
-            groups.append((sides, sum(_rounds[each] for each in servers)))
-    sys.setprofile(None)
-    return min(groups, key=lambda group: group[0]["client"].total() + group[0]["broker"].total())
+            for side, calls in found.items():
+                operations[side].append(calls)
+    return {side: _typical(each) for side, each in operations.items()}
 
 
-def _measured(name: str) -> dict[str, int]:
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with tempfile.TemporaryDirectory() as folder:
-        nameserver, broker = asyncio.run_coroutine_threadsafe(_start(folder), loop).result()
-        servers = {each.ident or 0 for each in threading.enumerate()} - {threading.get_ident()}
-        with Admin(nameserver.address) as admin:
-            admin.create_topic("t", queues=1)
-        with _OPERATIONS[name](nameserver.address) as act:
-            sides, rounds = _counted(act, servers)
-        asyncio.run_coroutine_threadsafe(_stop(nameserver, broker), loop).result()
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-    if "--json" not in sys.argv:
-        print(
-            f"{name}: " + ", ".join(f"{side} {counts.total() / _SIZE:.1f} calls" for side, counts in sides.items()),
-            end="",
-        )
-        print(f", {rounds / _SIZE:.1f} iterations of the broker's loop")
-    if "--by-name" in sys.argv:
-        for side, counts in sides.items():
-            for code, n in counts.most_common():
-                print(f"{side} {n / _SIZE:7.1f} {code.co_filename.removeprefix(str(_ROOT))} {code.co_qualname}")
-    return {f"own calls of {name}: {side}": round(counts.total() / _SIZE) for side, counts in sides.items()}
+def _until_idle(pipe: Connection) -> dict[str, Calls]:
+    found = {"client": Calls(), "broker": Calls()}
+    is_idle = False
+    while not is_idle:
+        time.sleep(_IDLE_S)
+        taken = _both_taken(pipe, held=True)
+        is_idle = not any(taken.values())
+        for side, calls in taken.items():
+            found[side].update(calls)
+    return found
+
+
+def _both_taken(pipe: Connection, *, held: bool) -> dict[str, Calls]:
+    _hold_timers(held=held)
+    pipe.send(held)
+    return {"broker": pipe.recv(), "client": _taken()}
+
+
+def _typical(operations: list[Calls]) -> Calls:
+    functions = {function for calls in operations for function in calls}
+    return Calls({function: sorted(calls[function] for calls in operations)[2] for function in functions})
 
 
 def main() -> None:
-    """Run each operation repeatedly, and print the calls of client and broker per operation."""
-    _count_rounds()
-    threading.setprofile(_count)
-    found: dict[str, int] = {}
-    for name in [each for each in _OPERATIONS if each in sys.argv] or _OPERATIONS:
-        found |= _measured(name)
+    """Run each operation repeatedly, and print its calls at client and broker."""
+    faulthandler.dump_traceback_later(300, exit=True)  # held timers include the timeout of a failing send
+    spawn = multiprocessing.get_context("spawn")
+    pipe, other = spawn.Pipe()
+    found: dict[str, dict[str, Calls]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        servers = spawn.Process(target=_serve, args=(other, folder), daemon=True)
+        servers.start()
+        other.close()
+        try:
+            nameserver = pipe.recv()
+            _prepare()
+            with Cluster(nameserver) as cluster:
+                for name, operation in (("send", _send), ("take and ack", _take_and_ack), ("poll", _send_and_poll)):
+                    with operation(cluster) as steps:
+                        found[name] = _measured(steps, pipe)
+        finally:
+            servers.kill()
+            servers.join()
+    for side, calls in found["poll"].items():
+        calls.subtract(found["send"][side])  # as it was counted together with that of its message
+    _show(found)
+
+
+def _show(found: dict[str, dict[str, Calls]]) -> None:
+    by_side = {f"{name}: {side}": calls for name, sides in found.items() for side, calls in sides.items()}
+    iterations = {name: calls.pop(None, 0) for name, calls in by_side.items()}
     if "--json" in sys.argv:
-        print(json.dumps(found))
-
-
-async def _stop(nameserver: NameServer, broker: Broker) -> None:
-    await broker.stop()
-    await nameserver.stop()
+        print(json.dumps({name: calls.total() for name, calls in by_side.items()}))
+        return
+    for name, calls in by_side.items():
+        print(f"{name} {calls.total()} calls in {iterations[name]} iterations of its event loop")
+        if "--by-name" in sys.argv:
+            for function, n in calls.most_common():
+                print(f"{n:5} {function}")
 
 
 if __name__ == "__main__":

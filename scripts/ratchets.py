@@ -1,7 +1,8 @@
 """Count what may only fall, and compare it with the limits in scripts/ratchets.json.
 
 The kernel's folders are listed below; a feature is a folder of `features/`. `--write` lowers the limits to the counts
-and never raises one: do that by hand, with its reason in the commit. `--list NAME` prints what a figure counts.
+and never raises one: do that by hand, with its reason in the commit. `--list NAME` prints what a figure counts, and
+`bench/own_calls.py --by-name` the own calls.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ DECISIONS = (
     ast.ExceptHandler,
 )
 MAX_DECISIONS = 12
+#: Python versions count the same code differently: a comprehension is a call up to 3.11 only.
+OWN_CALLS_PYTHON = (3, 11)
 #: Identifiers and name prefixes of features.
 FEATURE_NAMES = re.compile(
     r"%(DLQ|RETRY|REPLY)%|\b\w*(recall|delayed|half_message|staged|work_queue|dead_letter|compact(?!ion_settings)|popp?(?:er|ed|ing)\b)\w*",
@@ -168,23 +171,34 @@ def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
     return found
 
 
+def own_calls() -> dict[str, int]:
+    """Return the calls of own functions per operation, if this is the Python of their limits."""
+    if sys.version_info[:2] != OWN_CALLS_PYTHON:
+        print("own calls are not checked: their limits are those of Python {}.{}".format(*OWN_CALLS_PYTHON))
+        return {}
+    command = [sys.executable, str(ROOT / "bench/own_calls.py"), "--json"]
+    counted = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+    return {f"own calls of {name}": n for name, n in counted.items()}
+
+
 def main() -> None:
-    found = figures(source(ROOT))
     if sys.argv[1:2] == ["--list"]:
-        listed = found[sys.argv[2]]
+        listed = figures(source(ROOT))[sys.argv[2]]
         print(listed if isinstance(listed, int) else "\n".join(listed))
         return
+    found = figures(source(ROOT)) | own_calls()
     counts = {name: each if isinstance(each, int) else len(each) for name, each in found.items()}
     limits: dict[str, int] = json.loads(LIMITS.read_text()) if LIMITS.exists() else counts
     if sys.argv[1:] == ["--write"]:
-        limits = {name: min(count, limits.get(name, count)) for name, count in counts.items()}
+        limits = limits | {name: min(count, limits.get(name, count)) for name, count in counts.items()}
         LIMITS.write_text(json.dumps(limits, indent=2) + "\n")
     grown = [f"{name}: {count:,}, was {limits[name]:,}" for name, count in counts.items() if count > limits[name]]
     if grown:
         sys.exit(
             "\n  ".join(
                 [
-                    "Figures that may only fall have risen; scripts/ratchets.py --list NAME shows what is counted:",
+                    "Figures that may only fall have risen; scripts/ratchets.py --list NAME shows what is counted,"
+                    " bench/own_calls.py --by-name the own calls:",
                     *grown,
                 ]
             )
