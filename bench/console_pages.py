@@ -52,7 +52,7 @@ def populate(nameserver: str, topics: Sequence[str], groups: Sequence[str]) -> N
 
         def begin(numbered: tuple[int, str]) -> None:
             number, group = numbered
-            admin.reset_offsets(group, topics[number % len(topics)], "earliest")
+            admin.reset_offset(group, topics[number % len(topics)], "earliest")
 
         list(threads.map(create, topics))
         with Producer(nameserver) as producer:

@@ -43,7 +43,7 @@ def run(nameserver: str) -> tuple[int, int, int]:
     first = read(nameserver, "billing", 1000)
     beside = len(since_yesterday(nameserver, "orders"))
     with Admin(nameserver) as admin:
-        admin.reset_offsets("billing", "orders", "-24h")  # running members continue from there, too
+        admin.reset_offset("billing", "orders", "-24h")  # running members continue from there, too
     return first, beside, read(nameserver, "billing", 1000)
 
 

@@ -73,7 +73,7 @@ TOPICS = Dashboard(
                 one(
                     "Dead letters",
                     "short",
-                    "Messages that a group could not process: minimq dlq show GROUP.",
+                    "Messages that a group could not process: minimq dlq describe GROUP.",
                     f"group:minimq_broker_dead_letters:sum{{{GROUP}}}",
                     "{{group}}",
                 ),

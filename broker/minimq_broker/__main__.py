@@ -74,7 +74,7 @@ def check(directory: Path, other: Path | None) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The running broker, master or slave.")
+@click.option("--source", "address", required=True, metavar="HOST:PORT", help="The running broker, master or slave.")
 @click.pass_obj
 def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
     """Copy all data of a running broker into a DIRECTORY, with which a broker can be started.
@@ -82,10 +82,10 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
     The copy ends at the position that was confirmed when it began. After an interruption, run it again with the same
     DIRECTORY: it starts over.
 
-    Example: minimq-broker snapshot --from 127.0.0.1:10911 /backup/broker-a
+    Example: minimq-broker snapshot --source 127.0.0.1:10911 /backup/broker-a
     """
     with _failing(), _copy_bar() as began:
-        check_named("--from", check_address, address)
+        check_named("--source", check_address, address)
         security = security_of(secrets_of(options.secrets, options.client_certificates))
         copy = take_snapshot(address, directory, options.segment_bytes, began, security)
         start, end = asyncio.run(copy)
@@ -94,7 +94,7 @@ def snapshot(options: BrokerOptions, address: str, directory: Path) -> None:
 
 @main.command()
 @click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--from", "address", required=True, metavar="HOST:PORT", help="The running master.")
+@click.option("--source", "address", required=True, metavar="HOST:PORT", help="The running master.")
 @click.pass_obj
 def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     """Replace log and state in the data DIRECTORY of a slave by a copy from its master.
@@ -102,10 +102,10 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     For a slave with damaged data that is stopped. Deletes the existing data once the copy is complete and synced, so
     the disk needs room for both. After any interruption, run it again.
 
-    Example: minimq-broker rebuild --from 10.0.0.1:10911 /var/lib/minimq/broker-a
+    Example: minimq-broker rebuild --source 10.0.0.1:10911 /var/lib/minimq/broker-a
     """
     with _failing(), _copy_bar() as began:
-        check_named("--from", check_address, address)
+        check_named("--source", check_address, address)
         security = security_of(secrets_of(options.secrets, options.client_certificates))
         copy = rebuild_directory(directory, address, options.segment_bytes, began, security)
         start, end = asyncio.run(copy)

@@ -78,7 +78,7 @@ _SPARE_SEGMENTS = 8
 #: The remedy if the store of a replica cannot be opened.
 _REMEDY = (
     "if another replica is the master now (minimq cluster status), rebuild this one from it: minimq-broker rebuild "
-    "--from MASTER_HOST:PORT {}"
+    "--source MASTER_HOST:PORT {}"
 )
 _BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 _REPLICATION = replication_pb2.DESCRIPTOR.services_by_name["Replication"]

@@ -1,4 +1,4 @@
-"""`minimq dlq show`: dead letters as lines of stdout."""
+"""`minimq dlq describe`: dead letters as lines of stdout."""
 
 from __future__ import annotations
 
@@ -90,8 +90,8 @@ def _parts(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
     yield part
 
 
-@declared("show", "Show the open dead letters of a group.", abouts=CHOICE)
-def show(
+@declared("describe", "Show the open dead letters of a group.", abouts=CHOICE)
+def describe(
     nameserver: str,
     group: values.GroupName,
     *,
@@ -103,9 +103,9 @@ def show(
 
     \b
     Examples:
-      minimq dlq show billing --limit 10
-      minimq dlq show billing --from -1h --reason "listener raised ValueError" -o jsonl
-      minimq dlq show billing --id broker-a:0@17
+      minimq dlq describe billing --limit 10
+      minimq dlq describe billing --since -1h --reason "listener raised ValueError" -o jsonl
+      minimq dlq describe billing --id broker-a:0@17
     """
     damages: list[DamagedMessages] = []
     offline: list[OfflineBroker] = []

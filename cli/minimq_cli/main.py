@@ -36,7 +36,7 @@ COMMANDS = {
     "peek": ("minimq_cli.peek:peek", "Show the messages of a topic, without a group."),
     "delayed": ("minimq_cli.nouns:delayed", "List or recall delayed messages."),
     "transaction": ("minimq_cli.nouns:transaction", "List open transactions, or end some by hand."),
-    "dlq": ("minimq_cli.nouns:dlq", "Show, resend or drop dead letters."),
+    "dlq": ("minimq_cli.nouns:dlq", "Describe, resend or delete dead letters."),
     "bench": ("minimq_cli.bench:bench", "Measure throughput and latency."),
     "secure": ("minimq_cli.secure:secure", "Make certificates and credentials."),
     "user": ("minimq_cli.nouns:user", "Add users, grant rights, and rotate or revoke keys."),

@@ -32,11 +32,11 @@ _MORE = {
     "the cluster.",
     "access issuer": "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
     "message": "These commands need no group, and leave no trace. `minimq peek ADDRESS` shows a message.",
-    "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or dropped.",
+    "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or deleted.",
 }
 
 #: Commands of nouns that are not operations.
-_BESIDES = {"dlq": "dlq:show"}
+_BESIDES = {"dlq": "dlq:describe"}
 #: Operations without a noun.
 _ALONE = {"route": "admin.topics:TopicOperations", "can": "admin.users:UserOperations"}
 

@@ -184,11 +184,11 @@ def _new_key(_nameserver: str) -> None:
     click.echo(issue_key()[0].text)
 
 
-@declared("show", "Show the certificates in DIR, and the users.")
+@declared("describe", "Show the certificates in DIR, and the users.")
 def _show_certificates(_nameserver: str, directory: Directory, *, output: Output = "table") -> None:
     """Show the certificates in DIR with their names and expiry dates, and the users.
 
-    Example: minimq secure show secrets
+    Example: minimq secure describe secrets
     """
     found = CertificateAuthority(directory).certificates()
     rows: list[Row] = [

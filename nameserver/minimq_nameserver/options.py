@@ -39,7 +39,7 @@ class NameServerOptions:
     remember_offline_s: float = option(
         7 * 86_400.0,
         "Time for which a departed broker is remembered: until then each key keeps its queue, and tools and Spark name "
-        "the missing queues. `minimq cluster forget` ends it; 0 remembers none. A restart forgets all of them.",
+        "the missing queues. `minimq cluster delete-broker` ends it; 0 remembers none. A restart forgets all of them.",
         minimum=0,
     )
     remember_offline_brokers: int = option(100, "Maximum number of departed brokers to remember.", minimum=1)

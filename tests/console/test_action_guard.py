@@ -77,7 +77,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             admin.create_topic("orders", queues=1)
             admin.create_topic("payroll", queues=1)
             texts = {user: admin.add_user(user, rules) for user, rules in rights.items()}
-            admin.reset_offsets("billing", "orders", "earliest")
+            admin.reset_offset("billing", "orders", "earliest")
         keys = {}
         for user, text in texts.items():
             bearer = trust_of(Credentials.from_text(text)).bearer
@@ -201,7 +201,7 @@ def test_a_right_that_is_taken_before_the_confirmation_is_missing(secured: Secur
     visitor = secured.visitor("owner")
     described = fill_in(visitor, "/create-topic", name="orders-3", queues="1")
     with Admin(credentials=secured.cluster.credentials) as admin:
-        admin.remove_rules("owner", ["allow manage topic orders*"])
+        admin.delete_rules("owner", ["allow manage topic orders*"])
         try:
             assert visitor.post("/create-topic", confirmation_of(described)).status == 403
             assert "orders-3" not in admin.list_topics()
@@ -218,18 +218,18 @@ def test_dead_letters_are_resent_to_topics_to_which_the_visitor_may_send(
         reader = secured.visitor("reader")
         page = reader.json("/dead-letters/salaries")
         [letter] = page["letters"]
-        assert [each["action"] for each in letter["actions"]] == ["drop-letters"]
+        assert [each["action"] for each in letter["actions"]] == ["delete-letters"]
         assert "you may not send to payroll" in fill_in(reader, "/dead-letters/salaries/resend").text
         admin.add_rules("reader", ["allow write topic payroll"])
         try:
             [letter] = reader.json("/dead-letters/salaries")["letters"]
-            assert [each["action"] for each in letter["actions"]] == ["resend-letters", "drop-letters"]
+            assert [each["action"] for each in letter["actions"]] == ["resend-letters", "delete-letters"]
             audit()
             assert "1 dead letter resent" in use(reader, "/dead-letters/salaries/resend")
             assert audit() == ["done"]
             assert list(admin.dead_letters("salaries")) == []
         finally:
-            admin.remove_rules("reader", ["allow write topic payroll"])
+            admin.delete_rules("reader", ["allow write topic payroll"])
 
 
 def test_a_line_has_the_user_and_no_key(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
@@ -262,7 +262,7 @@ def test_a_program_without_the_right_changes_nothing(
         "replica_id": 1,
     }
     given |= {name: value for name, value in known.items() if name in given}
-    given |= {"everything": True} if operation.name.startswith("dlq") else {}
+    given |= {"all": True} if operation.name.startswith("dlq") else {}
     sure = {"yes": True} if operation.asks else {}
     path = operation.name.replace(" ", "/")
     for user, address in (("nobody", secured.address), ("owner", secured.reading)):
@@ -276,16 +276,16 @@ def test_a_program_without_the_right_changes_nothing(
 
 def test_a_program_of_an_administrator_changes_users_and_issuers(secured: Secured) -> None:
     root, reader = secured.visitor("root"), secured.visitor("reader")
-    assert ask_api(reader, "user/list")[0] == ask_api(reader, "access/show")[0] == 403
-    before = ask_api(root, "access/show")[1]["result"]["version"]
+    assert ask_api(reader, "user/list")[0] == ask_api(reader, "access/describe")[0] == 403
+    before = ask_api(root, "access/describe")[1]["result"]["version"]
     _, planned = ask_api(root, "user/add", name="eve", rules=["allow read topic x"], lifetime_s=60, dry_run=True)
     assert "user eve added" in planned["changes"][0]
-    assert ask_api(root, "access/show")[1]["result"]["version"] == before
+    assert ask_api(root, "access/describe")[1]["result"]["version"] == before
     for wrong in ({"lifetime_s": 0}, {"lifetime_s": -1}, {"to": "/tmp/eve.minimq"}, {"rules": ["allow all"]}):
         assert ask_api(root, "user/add", name="eve", **wrong)[0] == 400, wrong
     assert "ca = " in ask_api(root, "user/add", name="eve", lifetime_s=60)[1]["result"]["credentials"]
-    assert ask_api(root, "user/remove", name="eve")[0] == 400
-    assert ask_api(root, "user/remove", name="eve", yes=True)[1]["result"]["name"] == "eve"
+    assert ask_api(root, "user/delete", name="eve")[0] == 400
+    assert ask_api(root, "user/delete", name="eve", yes=True)[1]["result"]["name"] == "eve"
 
     wrongs: list[dict[str, object]] = [{"jwks": None}, {"roles": "admin"}, {"roles": [["admin"]]}, {"more": 1}]
     for issuer in ({}, *({**ISSUER, **each} for each in wrongs)):
@@ -294,7 +294,7 @@ def test_a_program_of_an_administrator_changes_users_and_issuers(secured: Secure
     assert ask_api(root, "access/issuer/add", name="k8s", issuer=ISSUER)[0] == 200
     [listed] = ask_api(root, "access/issuer/list")[1]["result"]
     assert {**listed, **ISSUER} == listed
-    assert ask_api(root, "access/issuer/remove", name="k8s", yes=True)[0] == 200
+    assert ask_api(root, "access/issuer/delete", name="k8s", yes=True)[0] == 200
 
 
 # ---- From where ---------------------------------------------------------------------------------

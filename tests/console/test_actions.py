@@ -126,7 +126,7 @@ def test_an_action_that_takes_long_is_followed_on_its_page(
     visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str, audit: Callable[[], list[str]]
 ) -> None:
     producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 3))
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     address = f"/topics/{topic}/resize"
     wait_until(lambda: f"Group {group} has 1 unread message there." in fill_in(visitor, address, queues="3").text)
     described = fill_in(visitor, address, queues="3")
@@ -140,7 +140,7 @@ def test_an_action_that_takes_long_is_followed_on_its_page(
     assert f"group {group}" in visitor.json(place)["said"]
     assert audit() == []
 
-    admin.reset_offsets(group, topic, "latest")
+    admin.reset_offset(group, topic, "latest")
     wait_until(lambda: 'data-state="done"' in visitor.get(place).text)
     assert [each.read_queues for each in admin.describe_topic(topic).settings] == [3, 3]
     assert len(audit()) == 1
@@ -177,12 +177,12 @@ def test_dead_letters_are_dropped_one_by_one_or_all(
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 3)
     [one, *_] = visitor.json(f"/dead-letters/{group}")["letters"]
-    [link] = [each["address"] for each in one["actions"] if each["action"] == "drop-letters"]
+    [link] = [each["address"] for each in one["actions"] if each["action"] == "delete-letters"]
     described = visitor.get(link)
-    assert f"Drops 1 dead letter of group {group}." in described.text
+    assert f"Deletes 1 dead letter of group {group}." in described.text
     done = visitor.post(link.partition("?")[0], confirmation_of(described, group))
-    assert "1 dead letter dropped" in visitor.get(done.headers["Location"]).text
-    assert "2 dead letters" in use(visitor, f"/dead-letters/{group}/drop", typed=group)
+    assert "1 dead letter deleted" in visitor.get(done.headers["Location"]).text
+    assert "2 dead letters" in use(visitor, f"/dead-letters/{group}/delete", typed=group)
     assert list(admin.dead_letters(group)) == []
     assert "no such open dead letters" in fill_in(visitor, f"/dead-letters/{group}/resend").text
 
@@ -191,15 +191,15 @@ def test_a_dead_letter_of_a_later_time_is_not_among_those_confirmed(
     visitor: ConsoleVisitor, cluster: LocalCluster, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 1)
-    described = fill_in(visitor, f"/dead-letters/{group}/drop")
+    described = fill_in(visitor, f"/dead-letters/{group}/delete")
     make_dead_letters(cluster, producer, topic, group, 2, already=1)
-    visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
+    visitor.post(f"/dead-letters/{group}/delete", confirmation_of(described, group))
     assert len(list(admin.dead_letters(group))) == 2
-    admin.drop_dead_letters(group, everything=True)
-    described = fill_in(visitor, f"/dead-letters/{group}/drop")
+    admin.delete_dead_letters(group, all=True)
+    described = fill_in(visitor, f"/dead-letters/{group}/delete")
     assert "no such open dead letters" in described.text
     make_dead_letters(cluster, producer, topic, group, 1)
-    visitor.post(f"/dead-letters/{group}/drop", confirmation_of(described, group))
+    visitor.post(f"/dead-letters/{group}/delete", confirmation_of(described, group))
     assert len(list(admin.dead_letters(group))) == 1
 
 
@@ -214,8 +214,8 @@ def test_dead_letters_that_cannot_be_counted_in_time_are_described_all_the_same(
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 2)
     monkeypatch.setattr(actions, "_PLAN_TIME_SHARE", 0.0)
-    address = f"/dead-letters/{group}/drop"
-    assert "Drops 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
+    address = f"/dead-letters/{group}/delete"
+    assert "Deletes 1 dead letter, and others that could not be counted in time," in fill_in(visitor, address).text
     assert "2 dead letters" in use(visitor, address, typed=group)
     assert list(admin.dead_letters(group)) == []
 
@@ -444,9 +444,9 @@ def test_a_replica_is_promoted(tmp_path: Path) -> None:
         [slave] = [number for number, role in before.items() if role == "slave"]
         wait_until(lambda: f"replica {slave}" in visitor.get("/").text)
         wait_until(lambda: "not in sync" not in visitor.get("/brokers/broker-a/promote").text)
-        described = fill_in(visitor, "/brokers/broker-a/promote", to=str(slave))
+        described = fill_in(visitor, "/brokers/broker-a/promote", replica=str(slave))
         assert f"Replica {slave} becomes the master of broker-a" in described.text
-        assert fill_in(visitor, "/brokers/broker-a/promote", to="17").status == 400
+        assert fill_in(visitor, "/brokers/broker-a/promote", replica="17").status == 400
         confirmed = visitor.post("/brokers/broker-a/promote", confirmation_of(described, "broker-a"))
         assert confirmed.status == 303, confirmed.text
         wait_until(lambda: 'data-state="done"' in visitor.get(confirmed.headers["Location"]).text)
@@ -462,7 +462,7 @@ def test_an_action_that_is_under_way_ends_with_the_console_and_leaves_its_line(
 ) -> None:
     caplog.set_level(logging.INFO, "minimq.audit")
     producer.send(Message(topic, b"x"), queue=MessageQueue(topic, "broker-a", 3))
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     with serving_console(cluster.nameserver, "127.0.0.1", 0, interval_s=0.2, allow_changes=True) as served:
         visitor = ConsoleVisitor(served.address)
         described = fill_in(visitor, f"/topics/{topic}/resize", queues="3")

@@ -64,7 +64,7 @@ def test_each_address_of_each_page_is_under_the_prefix_and_leads_to_a_page(
     proxy: str, prefix: str, topic: str, group: str, producer: Producer, admin: Admin
 ) -> None:
     producer.send(Message(topic, b"hello"))
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     many = [f"{topic}-{number}" for number in range(26)]  # more than a part of a table has
     for name in many:
         admin.create_topic(name, queues=1)

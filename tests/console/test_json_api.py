@@ -149,19 +149,19 @@ def test_dead_letters_are_dropped_only_by_choice(
 ) -> None:
     make_dead_letters(cluster, producer, topic, group, 2)
     for wrong, said in (
-        ({"yes": True}, "everything is not given"),
-        ({"dry_run": True}, "everything is not given"),
-        ({"yes": True, "everything": True, "key": "k"}, "everything excludes"),
-        ({"yes": "false", "everything": True}, "`$.yes`"),
-        ({"yes": 1, "everything": True}, "got `int` - at `$.yes`"),
-        ({"yes": None, "everything": True}, "got `null` - at `$.yes`"),
-        ({"yes": False, "everything": True}, "may lose data"),
-        ({"yes": True, "everything": "true"}, "`$.everything`"),
+        ({"yes": True}, "all is not given"),
+        ({"dry_run": True}, "all is not given"),
+        ({"yes": True, "all": True, "key": "k"}, "all excludes"),
+        ({"yes": "false", "all": True}, "`$.yes`"),
+        ({"yes": 1, "all": True}, "got `int` - at `$.yes`"),
+        ({"yes": None, "all": True}, "got `null` - at `$.yes`"),
+        ({"yes": False, "all": True}, "may lose data"),
+        ({"yes": True, "all": "true"}, "`$.all`"),
     ):
-        assert said in call(visitor, "dlq/drop", 400, group=group, **wrong)["message"], wrong
-    assert "everything is not given" in call(visitor, "dlq/resend", 400, group=group)["message"]
+        assert said in call(visitor, "dlq/delete", 400, group=group, **wrong)["message"], wrong
+    assert "all is not given" in call(visitor, "dlq/resend", 400, group=group)["message"]
     assert len(list(admin.dead_letters(group))) == 2
-    assert call(visitor, "dlq/drop", group=group, everything=True, yes=True)["result"]["dropped"] == 2
+    assert call(visitor, "dlq/delete", group=group, all=True, yes=True)["result"]["deleted"] == 2
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
 
 
 def test_what_was_not_done_is_an_error(visitor: ConsoleVisitor) -> None:
-    assert "no name server remembers" in call(visitor, "cluster/forget", 400, broker_name="broker-x")["message"]
+    assert "no name server remembers" in call(visitor, "cluster/delete-broker", 400, broker_name="broker-x")["message"]
 
 
 def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVisitor) -> None:
@@ -305,7 +305,7 @@ def test_a_change_that_waits_ends_with_its_connection(
     admin.create_topic(topic, queues=2)
     for queue in admin.route(topic).read_queues():
         producer.send(Message(topic, b"unread"), queue=queue)
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     parts, body = urlsplit(visitor.address), {"name": topic, "queues": 1, "timeout_s": 3_600, "yes": True}
     sent = json.dumps(body)
     lines = ["POST /api/topic/update HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
@@ -347,7 +347,7 @@ def test_pages_have_the_rows_of_operations(
     visitor: ConsoleVisitor, admin: Admin, producer: Producer, topic: str, group: str
 ) -> None:
     receipt = producer.send(Message(topic, b"x"))
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     assert visitor.json(f"/routes?topic={topic}")["route"] == call(visitor, "route", topic=topic)["result"]
     assert visitor.json(f"/topics/{topic}")["topic"] == call(visitor, "topic/describe", name=topic)["result"]
     page, described = visitor.json(f"/groups/{group}"), call(visitor, "group/describe", group=group)["result"]

@@ -26,7 +26,7 @@ def own_cluster() -> Iterator[LocalCluster]:
             for _ in range(4):  # one by one: a message in each queue, so that a group lags whichever broker dies
                 producer.send(Message("orders", b"x"))
         for group in ("billing", "audit"):
-            admin.reset_offsets(group, "orders")
+            admin.reset_offset(group, "orders")
         yield cluster
 
 

@@ -76,7 +76,7 @@ def test_users_and_servers_are_shown_to_who_may_see_them(secured: Secured) -> No
     own = {"Authorization": f"Bearer {bearer.text}"}
     with Admin(credentials=secured.cluster.credentials) as admin:
         admin.limit_user("bob", in_bytes_per_s=1 << 20)
-        admin.rotate_key("bob", lifetime_s=86_400)
+        admin.rotate_user("bob", lifetime_s=86_400)
         document = admin.access()
     page = json.loads(secured.visitor().get("/users?search=B", Accept="application/json", **own).text)
     assert page["version"] == document.version
@@ -216,7 +216,7 @@ def test_a_key_that_is_revoked_shows_nothing_any_more(secured: Secured) -> None:
             wait_until(lambda path=path: visitor.get(path).status == 401)  # type: ignore[misc]
         admin.enable_user("carol")
         wait_until(lambda: visitor.get("/").status == 200)
-        admin.remove_user("carol")
+        admin.delete_user("carol")
         assert visitor.get("/topics/orders").status == 401
 
 

@@ -305,7 +305,7 @@ def test_a_snapshot_on_a_full_disk_says_so(small_disk: Path, tmp_path: Path) -> 
             producer.send(Message("t", bytes(10_000)))
         copy = small_disk / "copy"
         address = cluster.brokers[0].address
-        command = [sys.executable, "-m", "minimq_broker", "snapshot", "--from", address, str(copy)]
+        command = [sys.executable, "-m", "minimq_broker", "snapshot", "--source", address, str(copy)]
         for free_pages in range(0, 11, 2):
             shutil.rmtree(copy, ignore_errors=True)
             fill_up(small_disk, free_pages)
@@ -414,7 +414,7 @@ def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) ->
         Producer(cluster.nameserver, send_timeout_s=10.0) as producer,
     ):
         admin.create_topic("t", queues=1)
-        admin.reset_offsets("g", "t")
+        admin.reset_offset("g", "t")
         for _ in range(50):  # 10 MB
             producer.send(Message("t", bytes(200_000)))
         room = int(16.5 * (1 << 20)) - shutil.disk_usage(small_disk).used

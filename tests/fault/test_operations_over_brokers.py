@@ -30,10 +30,10 @@ OPERATIONS: dict[str, Callable[[Admin], Any]] = {
     "count_dead_letters of all groups": lambda admin: admin.count_dead_letters(),
     "resend_dead_letters, dry run": lambda admin: admin.resend_dead_letters("w", dry_run=True),
     "delete_group of a pattern, plan": lambda admin: DELETE_GROUP.planned(admin, DELETE_GROUP.given(group="g*")),
-    "reset_offsets": lambda admin: admin.reset_offsets("g", "t", "earliest"),
+    "reset_offset": lambda admin: admin.reset_offset("g", "t", "earliest"),
     "update_topic": lambda admin: admin.update_topic("t", retention_s=3600),
     "resend_dead_letters": lambda admin: admin.resend_dead_letters("w"),
-    "drop_dead_letters": lambda admin: admin.drop_dead_letters("w", everything=True),
+    "delete_dead_letters": lambda admin: admin.delete_dead_letters("w", all=True),
     "delete_group": lambda admin: admin.delete_group("g"),
     "delete_topic": lambda admin: admin.delete_topic("t"),
 }
@@ -99,9 +99,7 @@ def test_a_broker_that_hangs(world: tuple[LocalCluster, Admin]) -> None:
             names_it(name, outcome(call, admin))
 
 
-@pytest.mark.parametrize(
-    "name", ["reset_offsets", "delete_topic", "delete_group", "update_topic", "count_dead_letters"]
-)
+@pytest.mark.parametrize("name", ["reset_offset", "delete_topic", "delete_group", "update_topic", "count_dead_letters"])
 def test_a_broker_that_dies_after_it_was_found(
     world: tuple[LocalCluster, Admin], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

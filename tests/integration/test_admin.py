@@ -346,7 +346,7 @@ def test_without_a_broker_the_error_says_which_is_offline_or_how_to_start_one(pa
             ):
                 call()
         for broker in pair.brokers:
-            admin.forget_broker(broker.broker_name)
+            admin.delete_broker(broker.broker_name)
         with pytest.raises(Unavailable, match="minimq-broker --nameserver 127"):
             admin.create_topic("x")
 

@@ -15,7 +15,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.system
 
 LINE = re.compile(
-    r"INFO +minimq_broker\.services\.administration: administration: (.+) name=(\S+) old='(.*)' new='(.*)' "
+    r"INFO +minimq_broker\.calls\.administration: administration: (.+) name=(\S+) old='(.*)' new='(.*)' "
     r"caller=127\.0\.0\.1:\d+ client=- user=-$",
     re.MULTILINE,
 )
@@ -28,8 +28,8 @@ def test_every_administrative_call_is_one_line(tmp_path: Path) -> None:
             admin.create_topic("orders", queues=2, if_not_exists=True)  # changes nothing
             admin.update_topic("orders", read_queues=3)
             producer.send(Message("orders", b"x"))
-            admin.reset_offsets("billing", "orders", "latest")
-            admin.reset_offsets("billing", "orders", 0)
+            admin.reset_offset("billing", "orders", "latest")
+            admin.reset_offset("billing", "orders", 0)
             admin.delete_group("billing")
             admin.set_broker_permission("broker-a", Permission.READ)
             admin.delete_topic("orders")
@@ -76,7 +76,7 @@ def test_a_line_names_the_user_who_made_the_change(tmp_path: Path) -> None:
             text = admin.add_user("alice", ["allow manage topic *"], ["admin"])
         with Admin(credentials=Credentials.from_text(text)) as alice:
             alice.create_topic("orders", queues=1)
-            alice.remove_rules("alice", ["allow manage topic *"])
+            alice.delete_rules("alice", ["allow manage topic *"])
         said = cluster.brokers[0].log_path.read_text()
     assert re.search(r"administration: topic created name=orders .* client=- user=alice$", said, re.MULTILINE)
     assert re.search(r"access: user alice added: .* version=2 source=user admin$", said, re.MULTILINE)

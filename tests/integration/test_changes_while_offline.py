@@ -53,16 +53,16 @@ def admin(half: LocalCluster) -> Iterator[Admin]:
 def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
     here, there = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
     with pytest.raises(Unavailable, match=f"group g was not reset in topic orders: {OFFLINE}.*--queue.*--force"):
-        admin.reset_offsets("g", "orders")
+        admin.reset_offset("g", "orders")
     with pytest.raises(Unavailable, match=OFFLINE):
-        admin.reset_offsets("g", "orders", dry_run=True)
+        admin.reset_offset("g", "orders", dry_run=True)
     with pytest.raises(Unavailable, match=OFFLINE):
-        admin.reset_offsets("g", "orders", queues=[there], force=True)
+        admin.reset_offset("g", "orders", queues=[there], force=True)
     assert admin.committed_offsets("g") == {here: 1}, "nothing was changed"
     assert "broker-b is offline since" in minimq("group", "reset-offset", "g", "orders", "--to", "earliest", status=1)
 
-    assert admin.reset_offsets("g", "orders", queues=[here]) == {here: 0}
-    assert admin.reset_offsets("g", "orders", "latest", force=True) == {here: 1}
+    assert admin.reset_offset("g", "orders", queues=[here]) == {here: 0}
+    assert admin.reset_offset("g", "orders", "latest", force=True) == {here: 1}
     forced = minimq.with_stderr("group", "reset-offset", "g", "orders", "--to", "earliest", "--force")
     assert "broker-b: offline since" in forced
     assert "not reset" in forced
@@ -70,7 +70,7 @@ def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
 
 def test_a_plan_names_no_broker_that_the_change_does_not_concern(admin: Admin) -> None:
     admin.create_topic("beside", queues=1, brokers=["broker-a"])
-    admin.reset_offsets("g", "beside")
+    admin.reset_offset("g", "beside")
     changes: dict[str, dict[str, Any]] = {
         "group reset-offset": {"group": "g", "topic": "beside", "to": "latest"},
         "topic update": {"name": "orders", "permission": Permission.READ, "brokers": ["broker-a"]},
@@ -135,7 +135,7 @@ def test_a_broker_that_is_named_and_offline_is_said_to_be_offline(admin: Admin, 
         lambda: admin.delete_topic("orders", brokers=["broker-b"]),
         lambda: admin.create_topic("named", brokers=["broker-b"]),
     ):
-        with pytest.raises(Unavailable, match=f"^{OFFLINE}; start it again, .*cluster forget broker-b`$"):
+        with pytest.raises(Unavailable, match=f"^{OFFLINE}; start it again, .*cluster delete-broker broker-b`$"):
             call()
     assert minimq("cluster", "permission", "broker-b", "read", status=1).startswith("error: broker-b is offline since")
     with pytest.raises(InvalidArgument, match="there is no broker 'broker-c'"):

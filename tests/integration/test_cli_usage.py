@@ -165,7 +165,7 @@ def test_a_person_is_asked_before_a_group_skips_messages(cluster: LocalCluster, 
     queue = admin.route(topic).read_queues()[0]
     with Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"unread"), queue=queue)
-    admin.reset_offsets(topic, topic, "earliest")
+    admin.reset_offset(topic, topic, "earliest")
     reset = partial(Minimq(cluster.nameserver).on_terminal, "group", "reset-offset", topic, topic, "--to")
     status, said = reset("latest", answer=b"n\n")
     assert "1 message will be skipped without being delivered." in said
@@ -186,7 +186,7 @@ def test_a_person_is_asked_before_what_cannot_be_taken_back(
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     for command, asked in (
         (("delayed", "recall", str(sent.recall_handle)), "Recall "),
-        (("dlq", "drop", topic, "--all"), "Drop "),
+        (("dlq", "delete", topic, "--all"), "Delete "),
         (("group", "delete", topic), "Delete group "),
     ):
         declined = CliRunner().invoke(main, ["-s", cluster.nameserver, *command], input="n\n")
@@ -286,7 +286,7 @@ def test_brokers_and_users_are_completed() -> None:
         given = (secured.nameserver, "--credentials", str(secured.credentials))
         for words in (["cluster", "permission"], ["cluster", "promote"], ["topic", "create", "x", "--broker"]):
             assert completed(*given, *words, "br") == ["broker-a", "broker-b"]
-        for words in (["user", "rotate"], ["user", "remove"], ["can"]):
+        for words in (["user", "rotate"], ["user", "delete"], ["can"]):
             assert completed(*given, *words, "ad") == ["admin"]
         assert completed(*given, "user", "rotate", "x") == []
 

@@ -89,10 +89,10 @@ route orders
 cluster permission broker-a nonsense
 cluster permission broker-x read
 cluster permission broker-a read-write
-cluster forget broker-a
-cluster forget broker-x
-cluster promote broker-a --to 1
-cluster promote broker-x --to 1
+cluster delete-broker broker-a
+cluster delete-broker broker-x
+cluster promote broker-a --replica 1
+cluster promote broker-x --replica 1
 group list
 @ group
 group list
@@ -123,19 +123,19 @@ dlq resend payments --all --key x
 dlq resend payments --all --dry-run
 dlq resend payments --id broker-z:0@1
 dlq resend payments --all
-dlq drop payments --all --dry-run
+dlq delete payments --all --dry-run
 @ letters
-dlq drop payments --all --dry-run
-dlq drop payments --all --yes
-dlq drop payments --all --yes
-dlq drop nobody --all
+dlq delete payments --all --dry-run
+dlq delete payments --all --yes
+dlq delete payments --all --yes
+dlq delete nobody --all
 delayed list
 @ delayed
 delayed list
 delayed list --output json
 delayed list --topic orders
 delayed list --topic orders --output json
-delayed list --from 2026-01-01T00:00Z
+delayed list --since 2026-01-01T00:00Z
 delayed list --topic nothing
 delayed recall nonsense
 transaction list
@@ -168,14 +168,14 @@ user allow alice --read orders* --group billing --secrets {secrets}
 user allow alice --secrets {secrets}
 user deny alice --write orders-archive --secrets {secrets}
 user allow alice --write orders-archive --secrets {secrets}
-user allow alice --read orders* --remove --secrets {secrets}
+user allow alice --read orders* --delete --secrets {secrets}
 user limit alice --in 10MiB --secrets {secrets}
 user limit alice --secrets {secrets}
 user limit alice --in much --secrets {secrets}
 user disable alice --secrets {secrets}
 user enable alice --secrets {secrets}
-user drop-old-keys alice --secrets {secrets}
-user remove nobody --yes --secrets {secrets}
+user delete-old-keys alice --secrets {secrets}
+user delete nobody --yes --secrets {secrets}
 can alice write topic orders --secrets {secrets}
 can alice manage topic orders --secrets {secrets} --output json
 can alice eat topic orders --secrets {secrets}
@@ -183,13 +183,13 @@ access issuer list --secrets {secrets}
 access issuer add k8s --issuer https://k.example --audience minimq --jwks jwks.json --secrets {secrets}
 access issuer list --secrets {secrets}
 access issuer list --secrets {secrets} --output json
-access issuer remove k8s --yes --secrets {secrets}
-access issuer remove k8s --yes --secrets {secrets}
-user remove alice --yes --secrets {secrets}
+access issuer delete k8s --yes --secrets {secrets}
+access issuer delete k8s --yes --secrets {secrets}
+user delete alice --yes --secrets {secrets}
 user list
 user list --secrets {missing}
 access status
-access show
+access describe
 can alice write topic orders
 """
 
@@ -215,8 +215,8 @@ class _Steps:
 
     def group(self) -> None:
         with Admin(self._cluster.nameserver) as admin:
-            admin.reset_offsets("billing", "orders", "latest")
-            admin.reset_offsets("billing", "orders", 0, queues=[MessageQueue("orders", "broker-b", 1)])
+            admin.reset_offset("billing", "orders", "latest")
+            admin.reset_offset("billing", "orders", 0, queues=[MessageQueue("orders", "broker-b", 1)])
 
     def letters(self) -> None:
         with Producer(self._cluster.nameserver) as producer:

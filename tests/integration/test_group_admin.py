@@ -114,8 +114,8 @@ def test_a_queue_that_is_held_and_a_member_that_one_broker_alone_sees(
         wait_until(lambda: not admin.describe_group(group).members)
         # It may come back, and would go on where it was.
         with pytest.raises(GroupConflict, match=f"{topic}/broker-a/2 for holder; wait"):
-            admin.reset_offsets(group, topic, "latest")
-        assert admin.reset_offsets(group, topic, "latest", force=True)
+            admin.reset_offset(group, topic, "latest")
+        assert admin.reset_offset(group, topic, "latest", force=True)
 
 
 # ---- Lag ----------------------------------------------------------------------------------------
@@ -240,8 +240,8 @@ def test_a_broker_that_hangs_is_named_and_the_others_are_described(
         with pytest.raises(TransportError, match="group nobody is not known on 1 of 2 brokers: broker-b"):
             admin.describe_group("nobody")
         with pytest.raises(TransportError, match="nothing was changed"):
-            admin.reset_offsets("billing", "orders", "latest")
-        assert admin.reset_offsets("billing", "orders", 0, queues=queues)
+            admin.reset_offset("billing", "orders", "latest")
+        assert admin.reset_offset("billing", "orders", 0, queues=queues)
         pair.server("broker-a").pause()
         for call in (admin.list_groups, admin.describe_groups, lambda: admin.describe_group("billing")):
             with pytest.raises(TransportError):

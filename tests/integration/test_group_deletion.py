@@ -272,7 +272,7 @@ def test_a_commit_that_is_asked_for_is_recorded_though_this_consumer_has_recorde
             admin.delete_group(group)
             consumer.commit(offsets)
             assert admin.committed_offsets(group) == {queue: 1}
-        admin.reset_offsets(group, topic, "earliest")
+        admin.reset_offset(group, topic, "earliest")
         assert admin.committed_offsets(group)[queue] == 0
         consumer.commit()
         assert admin.committed_offsets(group)[queue] == 1

@@ -47,17 +47,17 @@ def test_a_reset_to_the_beginning_the_end_an_offset_and_a_time(
     assert middle is not None
     fill(producer, queues, 4)
 
-    assert admin.reset_offsets(group, topic, "latest") == dict.fromkeys(queues, 7)
+    assert admin.reset_offset(group, topic, "latest") == dict.fromkeys(queues, 7)
     assert admin.describe_group(group).lag == 0
-    assert admin.reset_offsets(group, topic, middle) == dict.fromkeys(queues, 3)
+    assert admin.reset_offset(group, topic, middle) == dict.fromkeys(queues, 3)
     assert admin.describe_group(group).lag == 32
-    assert admin.reset_offsets(group, topic, 5, queues=queues[2:4]) == dict.fromkeys(queues[2:4], 5)
+    assert admin.reset_offset(group, topic, 5, queues=queues[2:4]) == dict.fromkeys(queues[2:4], 5)
     assert committed(admin.describe_group(group)) == {**dict.fromkeys(queues, 3), **dict.fromkeys(queues[2:4], 5)}
-    assert admin.reset_offsets(group, topic) == dict.fromkeys(queues, 0)
+    assert admin.reset_offset(group, topic) == dict.fromkeys(queues, 0)
     assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
 
     log = Log()
-    admin.reset_offsets(group, topic, 6)
+    admin.reset_offset(group, topic, 6)
     with Member(cluster.nameserver, group, topic, log):
         wait_until(lambda: len(log) >= 8, PATIENCE_S)
     assert log.missing({(queue, 6) for queue in queues}) == set()
@@ -76,7 +76,7 @@ def test_a_group_may_be_told_where_to_begin(
 ) -> None:
     queues = admin.route(topic).read_queues()
     fill(producer, queues, 3)
-    assert admin.reset_offsets(group, topic, 2) == dict.fromkeys(queues, 2)
+    assert admin.reset_offset(group, topic, 2) == dict.fromkeys(queues, 2)
     assert group in admin.list_groups()
     found = admin.describe_group(group)
     assert (found.members, found.lag, committed(found)) == ((), 8, dict.fromkeys(queues, 2))
@@ -96,12 +96,12 @@ def test_a_reset_under_members_is_refused_with_their_names_unless_it_is_forced(
     with Member(cluster.nameserver, group, topic, log, auto_commit=False) as one:
         wait_until(lambda: len(log) == 16, PATIENCE_S)
         with pytest.raises(GroupConflict, match=one.consumer.client_id):
-            admin.reset_offsets(group, topic, "latest")
+            admin.reset_offset(group, topic, "latest")
         assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
-        assert admin.reset_offsets(group, topic, "latest", force=True) == dict.fromkeys(queues, 2)
+        assert admin.reset_offset(group, topic, "latest", force=True) == dict.fromkeys(queues, 2)
         assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 2)
     wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
-    assert admin.reset_offsets(group, topic, 1) == dict.fromkeys(queues, 1)
+    assert admin.reset_offset(group, topic, 1) == dict.fromkeys(queues, 1)
 
 
 def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
@@ -111,39 +111,39 @@ def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
     start(cluster.nameserver, group, topic)
     fill(producer, queues, 1)
     wrong: list[tuple[type[MinimqError], str, Callable[[], object]]] = [
-        (TopicNotFound, "no-such-topic", lambda: admin.reset_offsets(group, "no-such-topic")),
-        (InvalidArgument, "illegal group", lambda: admin.reset_offsets("a b", topic)),
-        (InvalidArgument, "time zone", lambda: admin.reset_offsets(group, topic, datetime(2026, 1, 31))),  # noqa: DTZ001
-        (InvalidArgument, "'soon'", lambda: admin.reset_offsets(group, topic, "soon")),
-        (InvalidArgument, "as '4711ms'", lambda: admin.reset_offsets(group, topic, "4711")),
-        (InvalidArgument, "True", lambda: admin.reset_offsets(group, topic, True)),
-        (InvalidArgument, "-1", lambda: admin.reset_offsets(group, topic, -1)),
-        (InvalidArgument, "below 2", lambda: admin.reset_offsets(group, topic, 1 << 63)),
+        (TopicNotFound, "no-such-topic", lambda: admin.reset_offset(group, "no-such-topic")),
+        (InvalidArgument, "illegal group", lambda: admin.reset_offset("a b", topic)),
+        (InvalidArgument, "time zone", lambda: admin.reset_offset(group, topic, datetime(2026, 1, 31))),  # noqa: DTZ001
+        (InvalidArgument, "'soon'", lambda: admin.reset_offset(group, topic, "soon")),
+        (InvalidArgument, "as '4711ms'", lambda: admin.reset_offset(group, topic, "4711")),
+        (InvalidArgument, "True", lambda: admin.reset_offset(group, topic, True)),
+        (InvalidArgument, "-1", lambda: admin.reset_offset(group, topic, -1)),
+        (InvalidArgument, "below 2", lambda: admin.reset_offset(group, topic, 1 << 63)),
         (
             OffsetOutOfRange,
             r"offset 2 is not in .*/broker-a/0 \(0 to 1\), .*/broker-b/0 \(0 to 1\) and 3 others: nothing was changed",
-            lambda: admin.reset_offsets(group, topic, 2),
+            lambda: admin.reset_offset(group, topic, 2),
         ),
         (
             OffsetOutOfRange,
             "nothing was changed; if it is a time, in milliseconds since 1970, write 1795345310757ms",
-            lambda: admin.reset_offsets(group, topic, 1795345310757),
+            lambda: admin.reset_offset(group, topic, 1795345310757),
         ),
-        (InvalidArgument, "queues is empty", lambda: admin.reset_offsets(group, topic, queues=[])),
+        (InvalidArgument, "queues is empty", lambda: admin.reset_offset(group, topic, queues=[])),
         (
             InvalidArgument,
             "not one of topic",
-            lambda: admin.reset_offsets(group, topic, queues=[MessageQueue("other", "broker-a", 0)]),
+            lambda: admin.reset_offset(group, topic, queues=[MessageQueue("other", "broker-a", 0)]),
         ),
         (
             QueueNotFound,
             "broker-z",
-            lambda: admin.reset_offsets(group, topic, queues=[MessageQueue(topic, "broker-z", 0)]),
+            lambda: admin.reset_offset(group, topic, queues=[MessageQueue(topic, "broker-z", 0)]),
         ),
         (
             QueueNotFound,
             "no queue .*/99: broker-a has 4",
-            lambda: admin.reset_offsets(group, topic, "latest", queues=[MessageQueue(topic, "broker-a", 99)]),
+            lambda: admin.reset_offset(group, topic, "latest", queues=[MessageQueue(topic, "broker-a", 99)]),
         ),
     ]
     for error, text, call in wrong:
@@ -170,7 +170,7 @@ def test_a_forced_reset_backwards_is_read_again_by_the_live_member(
         wait_until(lambda: polled(100), PATIENCE_S)
         consumer.commit()
         first = 0 if to == "earliest" else 50
-        assert admin.reset_offsets(topic, topic, to, queues=[queue], force=True)[queue] == first
+        assert admin.reset_offset(topic, topic, to, queues=[queue], force=True)[queue] == first
         read.clear()
         wait_until(lambda: polled(100 - first), PATIENCE_S)
         assert read == list(range(first, 100))
@@ -197,11 +197,11 @@ def test_a_queue_that_is_held_refuses_the_reset_of_all(
     before = admin.committed_offsets(group, topic)
     for chosen in (None, [held], [queues[0], held]):
         with pytest.raises(GroupConflict, match=f"held for members that have left: {held} for {group}-holder; wait"):
-            admin.reset_offsets(group, topic, "earliest", queues=chosen)
+            admin.reset_offset(group, topic, "earliest", queues=chosen)
     assert admin.committed_offsets(group, topic) == before
     others = [queue for queue in queues if queue != held]
-    assert admin.reset_offsets(group, topic, "latest", queues=others) == dict.fromkeys(others, 1)
-    assert admin.reset_offsets(group, topic, "latest", force=True) == dict.fromkeys(queues, 1)
+    assert admin.reset_offset(group, topic, "latest", queues=others) == dict.fromkeys(others, 1)
+    assert admin.reset_offset(group, topic, "latest", force=True) == dict.fromkeys(queues, 1)
 
 
 @pytest.mark.fault
@@ -220,9 +220,9 @@ def test_a_broker_without_a_master_is_named_and_nothing_is_changed(pair: LocalCl
         there = MessageQueue("orders", "broker-b", 0)
         for queues in (None, [there], [*here, there]):
             with pytest.raises(Unavailable, match="also on broker-b, which has no master now: nothing was changed"):
-                admin.reset_offsets("g", "orders", queues=queues)
+                admin.reset_offset("g", "orders", queues=queues)
         assert not other.call("GetCommitted", broker_pb2.GetCommittedRequest(group="g")).offsets
-        assert admin.reset_offsets("g", "orders", queues=here) == dict.fromkeys(here, 0)
+        assert admin.reset_offset("g", "orders", queues=here) == dict.fromkeys(here, 0)
 
 
 @pytest.mark.fault
@@ -240,12 +240,12 @@ def test_a_reset_that_fails_half_way_says_what_was_reset(pair: LocalCluster, mon
         with monkeypatch.context() as patch:
             patch.setattr(ClusterClient, "call_all", hang_before_the_change)
             with pytest.raises(DeadlineExceeded) as failed:
-                admin.reset_offsets("g", "orders")
+                admin.reset_offset("g", "orders")
         text = str(failed.value)
         assert "the offsets of group g were not reset on 1 of 2 brokers: broker-b " in text
         assert text.endswith("; done on broker-a: repeat the call to complete it")
         pair.server("broker-b").resume()
-        assert {queue.broker_name for queue in patient.reset_offsets("g", "orders")} == {"broker-a", "broker-b"}
+        assert {queue.broker_name for queue in patient.reset_offset("g", "orders")} == {"broker-a", "broker-b"}
 
 
 @pytest.mark.fault
@@ -260,5 +260,5 @@ def test_a_reset_waits_for_the_brokers_of_a_restarted_name_server(pair: LocalClu
         wait_until(lambda: [data.broker_name for data in registered(nameserver.address)] == ["broker-a"])
         resuming = threading.Timer(0.1, broker.resume)
         resuming.start()
-        assert {queue.broker_name for queue in admin.reset_offsets("g", "orders")} == {"broker-a", "broker-b"}
+        assert {queue.broker_name for queue in admin.reset_offset("g", "orders")} == {"broker-a", "broker-b"}
         resuming.join()

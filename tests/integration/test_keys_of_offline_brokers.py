@@ -116,7 +116,7 @@ def test_keys_of_a_broker_that_lost_its_disk_or_is_forgotten_move_in_a_running_p
         wait_until(admin.offline_brokers)
         for topic, key in zip(TOPICS[:2], keys, strict=True):
             with pytest.raises(
-                errors.SendFailed, match=r"is offline: start it, or enter `minimq cluster forget broker-b`"
+                errors.SendFailed, match=r"is offline: start it, or enter `minimq cluster delete-broker broker-b`"
             ):
                 send(producer, topic, key)
         shutil.rmtree(server.data_dir)
@@ -129,7 +129,7 @@ def test_keys_of_a_broker_that_lost_its_disk_or_is_forgotten_move_in_a_running_p
                 send(producer, topic, key)
         admin.create_topic("plain", queues=2, brokers=[OFFLINE])
         wait_until(lambda: is_sent(producer, "plain", keys[0], OFFLINE))
-        admin.forget_broker(OFFLINE)
+        admin.delete_broker(OFFLINE)
         wait_until(lambda: is_sent(producer, "fifo", keys[1], "broker-a"))
 
 

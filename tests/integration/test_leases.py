@@ -78,7 +78,7 @@ def test_a_pull_that_waits_ends_when_its_lease_does(
         if how == "leave":
             member.leave(group)
         else:
-            admin.reset_offsets(group, topic, "earliest", queues=[queue], force=True)
+            admin.reset_offset(group, topic, "earliest", queues=[queue], force=True)
 
         assert next(frames).failure.code == Fenced.code
 

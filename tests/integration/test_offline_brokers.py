@@ -160,7 +160,7 @@ def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, mini
     said, told = stderr_of(half, "dlq", "list")
     assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
     assert re.match(r"broker-a: offline since .*, 1 queue not counted\n", told)
-    assert "1 queue not dropped\n" in minimq("dlq", "drop", "g", "--all", "--dry-run", status=1)
+    assert "1 queue not deleted\n" in minimq("dlq", "delete", "g", "--all", "--dry-run", status=1)
 
 
 @pytest.mark.fault
@@ -304,7 +304,7 @@ def test_a_broker_that_comes_back_with_an_empty_disk_is_offline_for_what_it_lack
                     assert re.fullmatch(r"broker-b: online without topics that it had, 4 queues not counted\n", told)
                 states = [row["state"] for row in Minimq(cluster.nameserver).json("cluster", "status")]
                 assert sorted(state[:5] for state in states) == ["onlin", "up", "up"]
-                assert admin.forget_broker("broker-b")
+                assert admin.delete_broker("broker-b")
                 assert stderr_of(cluster, "topic", "describe", "orders")[1] == ""
             finally:
                 empty.terminate()
@@ -315,11 +315,11 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
         admin.create_topic("orders", queues=4)
         minimq = Minimq(cluster.nameserver)
         with pytest.raises(InvalidArgument, match="broker-a is registered: stop it"):
-            admin.forget_broker("broker-a")
+            admin.delete_broker("broker-a")
         cluster.brokers[0].stop()
         assert [(offline.broker_name, offline.stopped) for offline in admin.offline_brokers()] == [("broker-a", True)]
-        assert minimq("cluster", "forget", "broker-a") == "broker broker-a: forgotten\n"
-        refused = minimq("cluster", "forget", "broker-a", status=1)
+        assert minimq("cluster", "delete-broker", "broker-a") == "broker broker-a deleted\n"
+        refused = minimq("cluster", "delete-broker", "broker-a", status=1)
         assert refused.startswith(
             "error: no name server remembers a broker broker-a as offline: `minimq cluster status`"
         )

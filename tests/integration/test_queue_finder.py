@@ -127,13 +127,13 @@ def test_published_progress_is_marked_and_cannot_be_reset(
     assert (found.is_published, found.members, found.lag, found.lag_unit) == (True, (), 3, "offset")
     for force, text in ((False, "start the query with startingOffsets"), (True, "has published offsets only")):
         with pytest.raises(GroupConflict, match=text):
-            admin.reset_offsets(group, topic, "earliest", force=force)
+            admin.reset_offset(group, topic, "earliest", force=force)
     with PullConsumer(cluster.nameserver, group=group) as consumer:  # consumers take the name
         consumer.subscribe(topic)
         wait_until(lambda: consumer.poll(0.1))
         wait_until(lambda: not admin.describe_group(group).is_published)
     wait_until(lambda: not admin.describe_group(group).members)
-    admin.reset_offsets(group, topic, "earliest")
+    admin.reset_offset(group, topic, "earliest")
     assert finder.publish(group, {queue: 1}) == {}
     assert admin.describe_group(group).is_published
     admin.delete_group(group)

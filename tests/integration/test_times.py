@@ -51,7 +51,7 @@ def seek(to):
 
 
 def reset(to):
-    return admin.reset_offsets(group + "-reset", topic, to, queues=[queue], force=True)[queue]
+    return admin.reset_offset(group + "-reset", topic, to, queues=[queue], force=True)[queue]
 
 
 def spark(when):

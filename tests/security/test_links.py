@@ -178,7 +178,7 @@ def test_a_snapshot_is_taken_with_the_secrets_of_a_server(
     secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
     command = [sys.executable, "-m", "minimq_broker"]
-    copy = ["snapshot", "--from", secure.brokers[0].address, str(tmp_path / "copy")]
+    copy = ["snapshot", "--source", secure.brokers[0].address, str(tmp_path / "copy")]
     done = subprocess.run(
         [*command, "--secrets", str(authority.server), *copy],
         env=environment(),

@@ -214,7 +214,7 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
     assert len(calls) > 45
     expired = key_of(admin.add_user("expired", lifetime_s=0.001))
     revoked = key_of(admin.add_user("rotated", roles=["admin"]))
-    admin.rotate_key("rotated", drop_old=True)
+    admin.rotate_user("rotated", delete_old=True)
     disabled = key_of(admin.add_user("disabled", roles=["admin"]))
     admin.disable_user("disabled")
     misplaced = keys.channels(key_of(admin.add_user("misplaced", roles=["admin"])))  # beside the certificate of admin
@@ -257,7 +257,7 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
             is_refused = call.kind is CallerKind.SERVER or bool(call.needs)
             assert (outcome(answers) is AccessDenied) == is_refused, (str(call), answers)
     assert state_of(secure, keys) == before
-    admin.remove_issuer("matrix")
+    admin.delete_issuer("matrix")
 
 
 def test_a_token_beside_the_certificate_of_another_user_is_refused(
@@ -270,7 +270,7 @@ def test_a_token_beside_the_certificate_of_another_user_is_refused(
     [refusal] = call.make(keys.channels(UserToken("", issuer.sign()))[call.address])  # it is that of admin
     assert isinstance(refusal, NotAuthenticated)
     assert "whose token is beside it: use one that names no user" in refusal.message
-    admin.remove_issuer("beside")
+    admin.delete_issuer("beside")
 
 
 def wait_for_members_to_leave(admin: Admin) -> None:

@@ -124,8 +124,8 @@ def test_an_advice_helps_after_a_wildcard_was_denied_and_allow_warns_of_it(
     with Producer(credentials=file) as producer:
         with pytest.raises(AccessDenied) as denied:
             producer.send(Message("orders", b"x"))
-        assert "`minimq user deny vera --write 'ord*' --remove`" in denied.value.message
-        run(secure, "user", "deny", "vera", "--write", "ord*", "--remove")
+        assert "`minimq user deny vera --write 'ord*' --delete`" in denied.value.message
+        run(secure, "user", "deny", "vera", "--write", "ord*", "--delete")
         producer.send(Message("orders", b"x"))
 
 

@@ -217,7 +217,7 @@ def revoked(
         assert bearer is not None
         file = tmp_path / "revoked.minimq"
         file.write_text(authority.credentials("revoked", [secure.nameserver], bearer))
-        yield file, lambda: admin.remove_user("revoked")
+        yield file, lambda: admin.delete_user("revoked")
 
 
 def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[], object]]) -> None:

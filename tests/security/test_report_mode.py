@@ -51,7 +51,7 @@ def test_nobody_is_refused_until_keys_and_rules_are_enforced(tmp_path: Path) -> 
         nobody = without_key(Path(str(cluster.credentials)))
         with Admin(credentials=cluster.credentials) as admin:
             assert not any(status.only_reports for status in admin.access_status())
-            reader = Credentials.from_text(admin.rotate_key("reader"))
+            reader = Credentials.from_text(admin.rotate_user("reader"))
         with pytest.raises(NotAuthenticated, match="there is no key in this call"):
             send(nobody, b"refused")
         with pytest.raises(AccessDenied, match="user reader may not write topic orders"):

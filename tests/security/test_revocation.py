@@ -62,8 +62,8 @@ def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Ad
     sending = Sending(file)
     for _ in range(3):
         wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
-        write(admin.rotate_key("rotating"))
-        admin.drop_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
+        write(admin.rotate_user("rotating"))
+        admin.delete_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
     wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
     sending.stop()
     assert sending.error is None
@@ -133,7 +133,7 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
         assert everything == set(own.streams)
         admin.add_rules(live, ["allow read topic other"])
         assert (own.open(), others.open()) == (everything, everything)
-        admin.remove_rules(live, ["allow read topic orders"])
+        admin.delete_rules(live, ["allow read topic orders"])
         wait_until(lambda: own.open() == {"watch"}, PATIENCE_S, what="its streams to the broker are ended")
         assert own.errors() == {f"the rights of user {live} have changed: reopen this stream"}
         [frame] = own.broker.Pull(iter([own.pull]), timeout=PATIENCE_S)

@@ -39,18 +39,18 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
 
 
 def rotate(admin: Admin, user: str) -> None:
-    admin.rotate_key(user, drop_old=True)
+    admin.rotate_user(user, delete_old=True)
 
 
 def take_all_rights(admin: Admin, user: str) -> None:
-    admin.remove_rules(user, ALL_RULES)
+    admin.delete_rules(user, ALL_RULES)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
         pytest.param(Admin.disable_user, NOT_IN_FORCE, id="disabled"),
-        pytest.param(Admin.remove_user, NOT_IN_FORCE, id="removed"),
+        pytest.param(Admin.delete_user, NOT_IN_FORCE, id="removed"),
         pytest.param(rotate, NOT_IN_FORCE, id="rotated"),
         pytest.param(take_all_rights, CHANGED, id="powerless"),
     ],

@@ -53,7 +53,7 @@ def test_the_commands_change_all_servers(two: LocalCluster, tmp_path: Path) -> N
         assert admin.access().version == version + 1
     asked = ("can", "alice", "read", "topic", "orders")
     assert "no: deny read topic orders (user alice)" in run(two, *asked, status=1).stdout
-    shown = run(two, "access", "show").stdout
+    shown = run(two, "access", "describe").stdout
     file = tmp_path / "access.toml"
     file.write_text(shown)
     assert "give it a larger version" in run(two, "access", "apply", file, status=2).stderr
@@ -62,7 +62,7 @@ def test_the_commands_change_all_servers(two: LocalCluster, tmp_path: Path) -> N
     found = json.loads(run(two, "access", "status", "--output", "json").stdout)
     assert [each["version"] for each in found] == [version + 100] * 4
     assert [each["server"].partition(" ")[0] for each in found] == ["name", "name", "broker-a", "broker-b"]
-    run(two, "user", "remove", "alice")
+    run(two, "user", "delete", "alice")
     assert "alice" not in run(two, "user", "list").stdout
 
 
@@ -81,7 +81,7 @@ def test_a_user_may_do_what_the_rules_say_and_no_more_than_that_for_long(two: Lo
         with PullConsumer(credentials=file) as consumer:
             consumer.assign([queue])
             assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"allowed"]
-        run(two, "user", "rotate", "eve", "--drop-old", "--to", tmp_path / "later.minimq")
+        run(two, "user", "rotate", "eve", "--delete-old", "--to", tmp_path / "later.minimq")
         with pytest.raises(MinimqError) as ended:
             producer.send(Message("orders", b"too late"))
         assert "the key in these credentials is not known here, or no longer" in str(ended.value)

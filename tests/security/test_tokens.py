@@ -105,7 +105,7 @@ def test_a_user_of_an_issuer_needs_no_secret_and_has_the_rights_that_it_is_given
         wait_until(lambda: consumer.poll(0.2), PATIENCE_S, what="it reads")
     assert admin.can(user, "write", "topic", TOPIC).reason == f"allow write topic {TOPIC} (user {user})"
     with pytest.raises(InvalidArgument, match="tokens of issuer k8s instead of keys"):
-        admin.rotate_key(user)
+        admin.rotate_user(user)
 
 
 def test_roles_are_those_of_the_issuer_and_of_a_claim(admin: Admin, issuer: TokenIssuer, holder: NewHolder) -> None:
@@ -123,7 +123,7 @@ def test_roles_are_those_of_the_issuer_and_of_a_claim(admin: Admin, issuer: Toke
                 assert asking.own_rights([ADMIN])[1] == {ADMIN}
                 admin.add_rules("k8s:shop:checkout", ["deny access cluster"])
                 assert asking.own_rights([ADMIN])[1] == frozenset()
-                admin.remove_user("k8s:shop:checkout")
+                admin.delete_user("k8s:shop:checkout")
         finally:
             admin.add_issuer("k8s", issuer_at(FILE), replaces=True)
 
@@ -159,7 +159,7 @@ def test_streams_end_when_their_user_or_its_issuer_is_not_trusted_any_more(
             admin.disable_user(user)
             text = f"user {user} is disabled"
         elif how == "issuer removed":
-            admin.remove_issuer("k8s")
+            admin.delete_issuer("k8s")
             text = "not known here"
             assert user not in admin.access().users
         else:
@@ -228,7 +228,7 @@ def test_the_keys_of_an_issuer_are_replaced_without_a_failed_send(admin: Admin, 
             assert asking.own_rights([])[0] == "sso:shop:checkout"  # the keys that are known stay
         sending.stop()
         assert sending.error is None
-        admin.remove_issuer("sso")
+        admin.delete_issuer("sso")
 
 
 def forged(token: str, header: Mapping[str, object], key: bytes = b"") -> str:

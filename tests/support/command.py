@@ -42,7 +42,7 @@ class Minimq:
 
     def __call__(self, *arguments: str, stdin: bytes = b"", status: int = 0) -> str:
         """Return what it wrote to stdout, or to stderr when another exit status is expected."""
-        if self._command is COMMAND and arguments[0] in _ASKING and arguments[:2] != ("dlq", "show"):
+        if self._command is COMMAND and arguments[0] in _ASKING and arguments[:2] != ("dlq", "describe"):
             return self._ask(arguments, stdin, status)
         done = self._run(arguments, stdin, status)
         return (done.stderr if status else done.stdout).decode()

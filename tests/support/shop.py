@@ -89,8 +89,8 @@ def open_shop(nameserver: str) -> Iterator[Shop]:
         members = [opened.enter_context(_billing(nameserver)) for _ in range(2)]
         wait_until(lambda: _share(members), what="both members of billing have queues")
         _send(producer, chance)
-        admin.reset_offsets(LAGGING, "orders", "earliest")
-        admin.reset_offsets(LONG, LONG_TOPIC, "earliest")
+        admin.reset_offset(LAGGING, "orders", "earliest")
+        admin.reset_offset(LONG, LONG_TOPIC, "earliest")
         for member in members:  # each has done a message, has one in flight, and the others wait
             wait_until(partial(member.poll, 0.05, 1))
             member.commit()

@@ -80,7 +80,7 @@ def _check_master(status: broker_pb2.GetStatusResponse, address: str, owner: Own
     if (status.cluster, status.broker_name) != (owner.cluster, owner.name):
         raise InvalidArgument(
             f"{directory} is the data directory of {owner}, and the broker at {address} is {status.broker_name} of "
-            f"cluster {status.cluster}: --from takes the master of {owner.name}"
+            f"cluster {status.cluster}: --source takes the master of {owner.name}"
         )
     if about.role == broker_pb2.BROKER_ROLE_ALONE:
         raise NotMaster(f"the broker at {address} has no replicas, as it runs without --controller")

@@ -189,7 +189,7 @@ class BrokerMetrics:
         )
         yield gauge(
             f"{PREFIX}_dead_letter_bytes",
-            "Disk used by dead letters, and by the record of those that were resent or dropped.",
+            "Disk used by dead letters, and by the record of those that were resent or deleted.",
             store.old.topics.dead_letter_bytes,
         )
         yield gauge(

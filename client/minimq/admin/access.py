@@ -216,9 +216,9 @@ class AccessOperations(Operations):
         text="List the users with their keys, roles and rules. Keys are shown by their ids; they are not stored.",
     )
     @Operation(
-        "access show",
+        "access describe",
         reads=True,
-        example="access show > access.toml",
+        example="access describe > access.toml",
         view=_view_document,
         has_folder=True,
         text="Show the whole document, as `minimq access apply` takes it. It contains hashes of keys, and no key.",

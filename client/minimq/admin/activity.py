@@ -278,7 +278,7 @@ def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
     with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
     return [
         f"broker {name} has no master: it accepts no messages, but its slaves can be read. An in-sync replica is "
-        f"elected automatically; `minimq cluster promote {name} --to ID --unclean` elects another"
+        f"elected automatically; `minimq cluster promote {name} --replica ID --unclean` elects another"
         for name in sorted({item.broker_name for item in statuses} - with_master)
     ]
 

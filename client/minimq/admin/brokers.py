@@ -110,12 +110,12 @@ def _view_conflicts(_admin: Admin, _given: Given, found: list[ConflictReport], _
     return View(json=rows, lines=[Rows(_CONFLICTS, rows)])
 
 
-def _view_forgotten(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
+def _view_deletion(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
     name = given.broker_name
     if not remembered:
         text = f"no name server remembers a broker {name} as offline: `minimq cluster status` lists those that are"
         raise UsageError(text)
-    return View(json={"broker": name, "forgotten": True}, lines=[f"broker {name}: forgotten"])
+    return View(json={"broker": name, "deleted": True}, lines=[f"broker {name} deleted"])
 
 
 def _permission_of(admin: Admin, name: str) -> Permission | None:
@@ -232,7 +232,7 @@ class BrokerOperations(Operations):
 
     @Operation("cluster status", reads=True, example="cluster status --output json", view=_view_status)
     def broker_status(self) -> list[BrokerStatus]:
-        """Show the status of each broker, also of those that are offline.
+        """Show the status of each broker, also of offline ones.
 
         "Replica" is the --id of a replica, which `minimq cluster promote` takes. "Route id" is its id in routes, 0 for
         the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
@@ -284,26 +284,26 @@ class BrokerOperations(Operations):
         """Return the departed brokers that the reachable name servers remember, sorted by name.
 
         A name server remembers a lost or stopped broker for a day (`--remember-offline`), since its queues still exist,
-        but not across its own restart. `forget_broker` ends that.
+        but not across its own restart. `delete_broker` ends that.
         """
         return list(self._masters.offline())
 
     @Operation(
-        "cluster forget",
-        example="cluster forget broker-b",
+        "cluster delete-broker",
+        example="cluster delete-broker broker-b",
         needs=_MANAGE_CLUSTER,
         plan=lambda _admin, given: Plan(
             sentences=[
-                f"The name servers forget broker {given.broker_name}. Nothing is deleted: if it starts, it is back."
+                f"Deletes broker {given.broker_name} from the name servers; its data stays. If it starts, it is back."
             ]
         ),
-        view=_view_forgotten,
+        view=_view_deletion,
     )
-    def forget_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
-        """Forget a broker that is offline and will not come back.
+    def delete_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
+        """Delete a broker that is offline and will not come back.
 
-        Until then, tools and Spark report its queues as missing. Stop a registered broker first. Nothing is deleted: if
-        you start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
+        Until then, tools and Spark report its queues as missing. Stop a registered broker first. Its data stays: if you
+        start the broker again, it returns unchanged. For a broker that came back without some of its topics, for
         example with a new disk, the name servers forget these topics.
 
         Returns:
@@ -378,7 +378,7 @@ class BrokerOperations(Operations):
 
     @Operation(
         "cluster promote",
-        example="cluster promote broker-a --to 1",
+        example="cluster promote broker-a --replica 1",
         needs=_MANAGE_CLUSTER,
         plan=_plan_promotion,
         view=_view_promotion,
@@ -399,7 +399,7 @@ class BrokerOperations(Operations):
     def promote(
         self,
         broker_name: Annotated[str, values.Broker],
-        replica_id: Annotated[int, Param(flag="--to", metavar="ID", is_option=True)],
+        replica_id: Annotated[int, Param(flag="--replica", metavar="ID", is_option=True)],
         *,
         unclean: bool = False,
     ) -> int:

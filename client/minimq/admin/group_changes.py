@@ -103,7 +103,7 @@ def _plan_reset(admin: Admin, given: Given) -> Plan:
             f"group {group} has not read topic {topic} so far: `minimq group describe {group}` shows its topics; "
             "add --new to set its beginning in a new one"
         )
-    after = admin.reset_offsets(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
+    after = admin.reset_offset(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
     before = {each.queue: each.committed_offset for each in queues if each.committed_offset is not None}
     # Messages that were deleted before the group had read them are not skipped by the reset.
     now = {each.queue: max(before[each.queue], each.min_offset) for each in queues if each.queue in before}
@@ -234,7 +234,7 @@ class GroupChanges(Operations):
             )
         ],
     )
-    def reset_offsets(
+    def reset_offset(
         self,
         group: values.GroupName,
         topic: values.TopicName,

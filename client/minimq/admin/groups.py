@@ -49,7 +49,7 @@ def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | R
     """Return the summary of a group, its members, and the most important queues, or all."""
     lines: list[str | Rows] = [_summary(found)]
     if found.dead_letters:
-        lines.append(f"dead letters that are still open: minimq dlq show {found.group}")
+        lines.append(f"dead letters that are still open: minimq dlq describe {found.group}")
     if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
         lines.append(f"nobody uses it: it will be deleted in {expires_in}")
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}

@@ -136,13 +136,13 @@ class IssuerOperations(AccessOperations):
         return self.change_access(edit)
 
     @AccessChange(
-        "access issuer remove",
-        example="access issuer remove k8s",
-        view=said("issuer {} removed"),
-        asks="Remove issuer {name} with the rules of its users?",
+        "access issuer delete",
+        example="access issuer delete k8s",
+        view=said("issuer {} deleted"),
+        asks="Delete issuer {name} with the rules of its users?",
     )
-    def remove_issuer(self, name: Annotated[str, Param(help="name of the issuer")]) -> AccessDocument:
-        """Remove an issuer, and the rules of its users. Raises as `change_access`."""
+    def delete_issuer(self, name: Annotated[str, Param(help="name of the issuer")]) -> AccessDocument:
+        """Delete an issuer, and the rules of its users. Raises as `change_access`."""
 
         def edit(document: AccessDocument) -> AccessDocument:
             if name not in document.known_issuers:

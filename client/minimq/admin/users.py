@@ -69,7 +69,7 @@ def _rate(what: str, text: str) -> int:
 
 UserName = Annotated[str, Param(complete="users", help="name of the user")]
 Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE")]
-Lifetime = Annotated[float | None, Param(flag="--expires", read=values.seconds, metavar="TIME")]
+Lifetime = Annotated[float | None, Param(flag="--lifetime", read=values.seconds, metavar="TIME")]
 Target = Annotated[str | Path | None, Param(flag="--to", metavar="FILE", is_local=True)]
 Late = Annotated[OnLate | None, Param(is_collected=True)]
 
@@ -89,8 +89,8 @@ def _view_credentials(_admin: Admin, given: Given, text: str, _plan: Plan | None
 
 def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
     name, user = given.name, later.users[given.name]
-    granted = [] if given.remove else [f"{given.effect} {right}" for right in given.rights]
-    granted += [] if given.remove else [rule for role in given.roles for rule in later.roles.get(role, ())]
+    granted = [] if given.delete else [f"{given.effect} {right}" for right in given.rights]
+    granted += [] if given.delete else [rule for role in given.roles for rule in later.roles.get(role, ())]
     overridden = Policy(later).overridden(name, map(parse_rule, granted))
     left = "; ".join((*(f"role {role}" for role in user.roles), *user.rules)) or "no rules"
     return View(
@@ -161,8 +161,8 @@ class UserOperations(IssuerOperations):
         return self._change_user(name, add)
 
     @method
-    def remove_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
-        """Remove rules and roles from a user, who must have all of them. Raises as `change_access`."""
+    def delete_rules(self, name: str, rules: Iterable[str], roles: Iterable[str] = ()) -> AccessDocument:
+        """Delete rules and roles of a user, who must have all of them. Raises as `change_access`."""
         gone, left = _normal(rules), set(roles)
 
         def remove(user: User) -> User:
@@ -192,8 +192,8 @@ class UserOperations(IssuerOperations):
         view=_view_rules,
         fixed={"effect": "deny", "roles": ()},
         text="Deny a user something, whatever other rules and roles allow.\n\nA rule that allows exactly the same "
-        "stays, and holds again after --remove. Without any rule a user may do nothing: to revoke a right, `allow "
-        "--remove` is enough.",
+        "stays, and holds again after --delete. Without any rule a user may do nothing: to revoke a right, `allow "
+        "--delete` is enough.",
     )
     def change_rights(
         self,
@@ -202,47 +202,46 @@ class UserOperations(IssuerOperations):
         roles: Roles = (),
         *,
         effect: str = "allow",
-        remove: bool = False,
+        delete: bool = False,
     ) -> AccessDocument:
-        """Add or remove rules that allow or deny rights. Raises as `change_access`.
+        """Add or delete rules that allow or deny rights. Raises as `change_access`.
 
         Args:
             name: of the user.
             rights: such as "read topic orders*".
             roles: a role of the document, or admin, which may do everything; may be given several times.
             effect: "allow" or "deny".
-            remove: remove these rules instead of adding them.
+            delete: delete these rules instead of adding them.
         """
         rules = [f"{effect} {right}" for right in rights]
         if not rules and not roles:
             raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
-        return (self.remove_rules if remove else self.add_rules)(name, rules, roles)
+        return (self.delete_rules if delete else self.add_rules)(name, rules, roles)
 
     @AccessChange(
         "user rotate",
         example="user rotate alice --to alice.minimq",
         view=_view_credentials,
         asks="Revoke the former keys of user {name}?",
-        loses=lambda given: given.drop_old,
+        loses=lambda given: given.delete_old,
     )
-    def rotate_key(
+    def rotate_user(
         self,
         name: UserName,
         *,
-        drop_old: bool = False,
+        delete_old: bool = False,
         lifetime_s: Lifetime = None,
         to: Target = None,
         on_late: Late = None,
     ) -> str:
         """Make a new key for a user, and write the credentials with it.
 
-        The credentials go to stdout or to a file. The former key stays valid. Once nobody uses it, revoke it with
-        `minimq user drop-old-keys`. FILE may be the file in use: it is replaced in one step, and clients use it for new
-        connections.
+        The credentials go to stdout or to a file. The former key stays valid until `minimq user delete-old-keys`
+        revokes it. FILE may be the file in use: it is replaced in one step, and clients use it for new connections.
 
         Args:
             name: of the user.
-            drop_old: revoke all former keys at once, for example after a leak.
+            delete_old: revoke all former keys at once, for example after a leak.
             lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
             on_late: see `add_user`.
@@ -251,23 +250,23 @@ class UserOperations(IssuerOperations):
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
             _check_has_keys(name)
             user = _user(document, name)
-            if not drop_old and len(user.keys) >= _KEYS:
+            if not delete_old and len(user.keys) >= _KEYS:
                 raise InvalidArgument(
                     f"user {name} has {len(user.keys)} keys already: once nobody uses the former ones, "
-                    f"`minimq user drop-old-keys {name}` ends them"
+                    f"`minimq user delete-old-keys {name}` ends them"
                 )
-            former = {} if drop_old else user.keys
+            former = {} if delete_old else user.keys
             return _with(document, name, replace(user, keys=dict([*former.items(), key])))
 
         return self._issue(name, edit, lifetime_s, to, on_late, replaces=True)
 
     @AccessChange(
-        "user drop-old-keys",
-        example="user drop-old-keys alice",
+        "user delete-old-keys",
+        example="user delete-old-keys alice",
         view=said("former keys of user {} revoked"),
         asks="Revoke the former keys of user {name}?",
     )
-    def drop_old_keys(self, name: UserName) -> AccessDocument:
+    def delete_old_keys(self, name: UserName) -> AccessDocument:
         """Revoke all keys of a user except the latest. Raises as `change_access`."""
 
         def drop(user: User) -> User:
@@ -321,13 +320,13 @@ class UserOperations(IssuerOperations):
         return self._change_user(name, limit)
 
     @AccessChange(
-        "user remove",
-        example="user remove alice",
-        view=said("user {} removed"),
-        asks="Remove user {name} with its keys and rules?",
+        "user delete",
+        example="user delete alice",
+        view=said("user {} deleted"),
+        asks="Delete user {name} with its keys and rules?",
     )
-    def remove_user(self, name: UserName) -> AccessDocument:
-        """Remove a user with its keys and rules. Raises as `change_access`."""
+    def delete_user(self, name: UserName) -> AccessDocument:
+        """Delete a user with its keys and rules. Raises as `change_access`."""
 
         def edit(document: AccessDocument) -> AccessDocument:
             if name not in document.users:

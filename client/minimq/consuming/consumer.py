@@ -65,7 +65,7 @@ def check_subscriptions(group: str, filters: dict[str, MessageFilter]) -> dict[s
     if dead_letter_topic(group) in filters:
         raise InvalidArgument(
             f"group {group!r} cannot consume its own dead letters, since those that fail would be stored there again: "
-            f"use minimq dlq show {group} and minimq dlq resend {group}, or another group"
+            f"use minimq dlq describe {group} and minimq dlq resend {group}, or another group"
         )
     if len(filters) > MAX_SUBSCRIPTIONS:
         raise InvalidArgument(

@@ -201,7 +201,7 @@ def _why_not(route: TopicRoute, queue: MessageQueue) -> MinimqError:
     name = queue.broker_name
     for absent in route.offline:
         if absent.broker_name == name:
-            forget = f", or enter `minimq cluster forget {name}`: then its keys move to other brokers"
+            forget = f", or enter `minimq cluster delete-broker {name}`: then its keys move to other brokers"
             if route.key_queues:  # the queues of its keys are fixed
                 forget = ""
             if absent.lacks_topics:

@@ -155,7 +155,7 @@ class Policy:
         obstacle = {
             Refusal.UNKNOWN: f"there is no user {user}",
             Refusal.DISABLED: f"user {user} is disabled",
-            Refusal.EXPIRED: f"key expired: `minimq user rotate {user} --drop-old` makes a new one",
+            Refusal.EXPIRED: f"key expired: `minimq user rotate {user} --delete-old` makes a new one",
         }[refusal]
         return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
 
@@ -297,12 +297,12 @@ def denied_by(user: str, rule: Rule, source: str) -> str:
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)
         remedy = (
-            f"an administrator can take that role away with `minimq user allow {name} --role {role} --remove`, or "
+            f"an administrator can take that role away with `minimq user allow {name} --role {role} --delete`, or "
             "change it with `minimq access apply`"
         )
     else:
         right = _right(rule.verb, rule.resource, rule.pattern)
-        remedy = f"an administrator can remove that rule with `minimq user deny {name} {right} --remove`"
+        remedy = f"an administrator can remove that rule with `minimq user deny {name} {right} --delete`"
     return f"the rule '{rule}' of {source} denies it; {remedy}"
 
 

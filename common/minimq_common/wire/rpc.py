@@ -61,7 +61,7 @@ _NO_CONNECTION = (
     ),
     (
         "Hostname Verification Check failed",
-        "its certificate is not for this address: call it by a name that `minimq secure show` lists, or renew the "
+        "its certificate is not for this address: call it by a name that `minimq secure describe` lists, or renew the "
         "certificate with this one (`minimq secure renew DIR --host NAME`)",
     ),
     # All that a client without TLS sees of a server with TLS, or a client without a certificate of one that wants it.

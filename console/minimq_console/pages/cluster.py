@@ -41,7 +41,7 @@ def _actions(activity: BrokerActivity) -> list[Offer]:
         return []
     if status.broker_id == MASTER_ID:
         return toggles(ACTIONS["pause-broker"], report.permission, broker_name=status.broker_name)
-    return [ACTIONS["promote"].on({"to": str(report.replication.replica_id)}, broker_name=status.broker_name)]
+    return [ACTIONS["promote"].on({"replica": str(report.replication.replica_id)}, broker_name=status.broker_name)]
 
 
 # ---- Conflicts and routes ---------------------------------------------------------------------------

@@ -18,7 +18,7 @@ _MOST_TRANSACTIONS = 1_000
 
 # ---- Dead letters -----------------------------------------------------------------------------------
 
-_LETTER_ACTIONS = (ACTIONS["resend-letters"], ACTIONS["drop-letters"])
+_LETTER_ACTIONS = (ACTIONS["resend-letters"], ACTIONS["delete-letters"])
 
 
 def gather_letter_groups(visit: Visit) -> Data:

@@ -101,11 +101,11 @@ def test_damage_is_named_and_the_other_letters_are_resent_once(
     assert "damaged, not counted: queue %DLQ%g/broker-a/0 at offset 1 " in listed
     assert "damaged, not counted: queue %DLQ%g/broker-a/0 cannot be read from offset 3 on: " in listed
     assert listed.endswith("2 batches are damaged: run minimq-broker check on their brokers\n")
-    assert "damaged, not shown: " in minimq("dlq", "show", GROUP, status=1)
+    assert "damaged, not shown: " in minimq("dlq", "describe", GROUP, status=1)
     assert "damaged, not resent: " in minimq("dlq", "resend", GROUP, "--all", "--dry-run", status=1)
     assert "2 batches are damaged" in minimq("dlq", "resend", GROUP, "--all", status=1)
     assert "2 batches are damaged" in minimq("dlq", "resend", GROUP, "--all", status=1)
     again = Counter(message.body for message in read_all(cluster.nameserver, "t"))
     assert again == Counter({body: 2 - number % 2 for number, body in enumerate(BODIES)})
-    assert "2 batches are damaged" in minimq("dlq", "drop", GROUP, "--all", status=1)
+    assert "2 batches are damaged" in minimq("dlq", "delete", GROUP, "--all", status=1)
     assert len(read_all(cluster.nameserver, "t")) == len(BODIES) + 3

@@ -1,4 +1,4 @@
-"""Dead letters are counted, shown, resent and dropped, by `Admin` and by `minimq dlq`."""
+"""Dead letters are counted, shown, resent and deleted, by `Admin` and by `minimq dlq`."""
 
 from __future__ import annotations
 
@@ -103,9 +103,9 @@ def test_some_are_resent_as_they_were_sent_first(
     assert [(m.tag, m.keys, m.properties) for m in again] == [(original.tag, original.keys, original.properties)] * 2
 
     by_id, by_place = letters[b"1"].message_id, letters[b"2"].place
-    with pytest.raises(InvalidArgument, match="everything is not given"):
-        admin.drop_dead_letters(topic)
-    assert admin.drop_dead_letters(topic, ids=[by_id, by_place, letter.place]) == 2
+    with pytest.raises(InvalidArgument, match="all is not given"):
+        admin.delete_dead_letters(topic)
+    assert admin.delete_dead_letters(topic, ids=[by_id, by_place, letter.place]) == 2
     assert admin.resend_dead_letters(topic, reason="odd") == COUNT // 2 - 2
     assert admin.resend_dead_letters(topic, topic="another") == 0
     assert admin.resend_dead_letters(topic) == COUNT // 2 - 1
@@ -122,10 +122,10 @@ def test_the_command_counts_shows_resends_and_drops(
     listed = json.loads(minimq("dlq", "list", topic, "--output", "json"))
     assert [(row["reason"], row["count"]) for row in listed] == [("even", COUNT // 2), ("odd", COUNT // 2)]
     assert [row for row in json.loads(minimq("dlq", "list", "--output", "json")) if row["group"] == topic] == listed
-    [line] = minimq("dlq", "show", topic, "--key", "k7", "--output", "jsonl").splitlines()
+    [line] = minimq("dlq", "describe", topic, "--key", "k7", "--output", "jsonl").splitlines()
     shown = json.loads(line)
     assert (shown["body"], shown["reason"], shown["topic"], shown["tries"]) == ("7", "odd", topic, 1)
-    text = minimq("dlq", "show", topic, "--limit", "2", "--reason", "odd")
+    text = minimq("dlq", "describe", topic, "--limit", "2", "--reason", "odd")
     assert text.count("  odd  tries 1\n") == 2
 
     said = minimq("dlq", "resend", topic, "--all", "--dry-run")
@@ -136,16 +136,16 @@ def test_the_command_counts_shows_resends_and_drops(
     admin.create_topic(other, queues=1)
     assert minimq("dlq", "resend", topic, "--reason", "odd", "--to", other) == "5 dead letters resent\n"
     assert bodies(cluster, other) == Counter(b"%d" % number for number in (1, 3, 5, 9, 11))
-    assert minimq("dlq", "drop", topic, "--from", "-1h", "--yes") == "6 dead letters dropped\n"
-    assert minimq("dlq", "drop", topic, "--all") == "0 dead letters dropped\n"
+    assert minimq("dlq", "delete", topic, "--since", "-1h", "--yes") == "6 dead letters deleted\n"
+    assert minimq("dlq", "delete", topic, "--all") == "0 dead letters deleted\n"
     assert minimq.with_stderr("dlq", "list", topic) == "no open dead letters\n"
     described = minimq("group", "describe", topic)
     assert "12 dead letters stored" in described
-    assert f"dead letters that are still open: minimq dlq show {topic}" in described
+    assert f"dead letters that are still open: minimq dlq describe {topic}" in described
     assert "--all is not given, and no choice: choose some, by key or by time" in minimq(
         "dlq", "resend", topic, status=2
     )
-    assert "--all excludes" in minimq("dlq", "drop", topic, "--all", "--key", "k", status=2)
+    assert "--all excludes" in minimq("dlq", "delete", topic, "--all", "--key", "k", status=2)
     assert "minimq's own" in minimq("dlq", "resend", topic, "--all", "--to", "%DLQ%x", status=2)
     admin.delete_topic(other)
 
@@ -153,16 +153,16 @@ def test_the_command_counts_shows_resends_and_drops(
 def test_a_letter_that_dies_after_the_plan_stays_open_although_there_was_none(
     cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
 ) -> None:
-    [drop] = [each for each in operations_of(Admin) if each.name == "dlq drop"]
+    [drop] = [each for each in operations_of(Admin) if each.name == "dlq delete"]
     bury(cluster, producer, topic, topic, 1)
-    assert admin.drop_dead_letters(topic, everything=True) == 1
-    for chosen in ({"everything": True}, {"since": datetime.now(UTC) - timedelta(hours=1)}):
+    assert admin.delete_dead_letters(topic, all=True) == 1
+    for chosen in ({"all": True}, {"since": datetime.now(UTC) - timedelta(hours=1)}):
         plan = drop.planned(admin, given := drop.given(group=topic, **chosen))
         assert plan is not None
         assert "no such open dead letters" in plan.sentences[0]
         bury(cluster, producer, topic, topic, 1)
         assert drop.run(admin, given) == 0
-        assert admin.drop_dead_letters(topic, everything=True) == 1
+        assert admin.delete_dead_letters(topic, all=True) == 1
 
 
 def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay_open(
@@ -289,7 +289,7 @@ def test_letters_of_a_group_that_was_reset_are_no_copies_that_nobody_reads(
     cluster: LocalCluster, admin: Admin, producer: Producer, topic: str
 ) -> None:
     bury(cluster, producer, topic, topic, 4)
-    admin.reset_offsets(topic, topic, to="latest")
+    admin.reset_offset(topic, topic, to="latest")
     with pytest.raises(OffsetOutOfRange, match=r"does not receive messages of .* one by one now"):
         admin.resend_dead_letters(topic, only_group=True)
     assert sum(item.count for item in admin.count_dead_letters(topic)) == 4
@@ -361,7 +361,7 @@ def test_what_was_stored_without_an_answer_is_counted(cluster: LocalCluster, pro
         admin = stack.enter_context(Admin(cluster.nameserver))
         relays = {broker.address: stack.enter_context(InDoubt(broker.address)) for broker in cluster.brokers}
         lead(admin, {address: relay.address for address, relay in relays.items()})
-        assert admin.drop_dead_letters(topic, reason="odd") == 2
+        assert admin.delete_dead_letters(topic, reason="odd") == 2
         assert admin.resend_dead_letters(topic, only_group=True) == 2
         assert any(relay.is_told for relay in relays.values())
         assert admin.count_dead_letters(topic) == []
@@ -420,7 +420,9 @@ def test_what_died_after_its_topic_was_made_anew_is_open(
     assert dead not in admin.list_topics()
 
 
-@pytest.mark.parametrize("command", [("list",), ("show",), ("resend", "--all"), ("drop", "--all")], ids=lambda c: c[0])
+@pytest.mark.parametrize(
+    "command", [("list",), ("describe",), ("resend", "--all"), ("delete", "--all")], ids=lambda c: c[0]
+)
 def test_a_mistyped_group_is_no_group_without_dead_letters(
     cluster: LocalCluster, command: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -433,7 +435,7 @@ def test_a_mistyped_group_is_no_group_without_dead_letters(
 
 
 def test_a_mistyped_id_is_refused(cluster: LocalCluster) -> None:
-    wrong = ["-s", cluster.nameserver, "dlq", "drop", "mail", "--id", "broker-a:0@1", "--id", "foo"]
+    wrong = ["-s", cluster.nameserver, "dlq", "delete", "mail", "--id", "broker-a:0@1", "--id", "foo"]
     refused = CliRunner().invoke(main, wrong)
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")

@@ -36,7 +36,7 @@ def test_the_dead_letters_of_other_brokers_are_listed_and_resent_while_one_hangs
             bodies = [next(letters).body for _ in range(others)]
             with pytest.raises(TransportError, match=f"broker {silent.name} does not answer"):
                 next(letters)
-            with Minimq(cluster.nameserver).running("dlq", "show", "g", "--output", "raw") as showing:
+            with Minimq(cluster.nameserver).running("dlq", "describe", "g", "--output", "raw") as showing:
                 shown, _ = showing.communicate(timeout=120)
             assert (shown.splitlines(), showing.returncode) == (bodies, 1)
             assert sum(each.count for each in admin.count_dead_letters("g")) == others

@@ -377,9 +377,7 @@ def test_waiting_messages_are_listed_in_the_order_in_which_they_are_due(
     assert [round((each.due_at - began) / timedelta(days=1)) for each in waiting] == sorted(days)
     assert [each.recall_handle is not None for each in waiting] == [True, False, True, False, True]
     assert all(began - timedelta(seconds=1) <= each.stored_at for each in waiting)
-    some = admin.delayed_messages(
-        topic, due_from=began + timedelta(days=1, hours=12), due_before=began + timedelta(days=4)
-    )
+    some = admin.delayed_messages(topic, since=began + timedelta(days=1, hours=12), until=began + timedelta(days=4))
     assert [round((each.due_at - began) / timedelta(days=1)) for each in some] == [2, 3]
     [totals] = admin.delayed_totals([topic])
     assert (totals.messages, totals.batches, totals.next_due_at) == (5, 5, waiting[0].due_at)

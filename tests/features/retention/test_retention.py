@@ -310,7 +310,7 @@ def test_times_are_looked_up_in_what_is_left(by_size: World, new_name: Callable[
     first, end = by_size.bounds()
 
     def offset_at(moment: datetime) -> int:
-        return by_size.admin.reset_offsets(new_name(), "t", moment, queues=[QUEUE])[QUEUE]
+        return by_size.admin.reset_offset(new_name(), "t", moment, queues=[QUEUE])[QUEUE]
 
     assert offset_at(began) == first
     assert offset_at(datetime.now(UTC) + timedelta(seconds=30)) == end

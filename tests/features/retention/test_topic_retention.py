@@ -27,7 +27,7 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         admin.create_topic("short", queues=1, retention_s=0.2)
         admin.create_topic("few", queues=1, retention_bytes=30_000)
         admin.create_topic("others", queues=1)
-        admin.reset_offsets("late", "few")
+        admin.reset_offset("late", "few")
         for number in range(30):
             for topic in ("short", "few", "others"):
                 producer.send(Message(topic, b"%d" % number + bytes(4_000)))

@@ -423,7 +423,7 @@ def test_who_was_sent_elsewhere_meanwhile_is_fenced_and_goes_on(
         with pytest.raises(Fenced), producer.transaction(consumer) as tx:
             messages = tx.receive(10.0)
             assert messages
-            admin.reset_offsets(group, source, "latest", force=True)
+            admin.reset_offset(group, source, "latest", force=True)
             tx.send(Message(target, b"never"))
         assert stored(pair, target) == []
         producer.send(Message(source, b"next"))

@@ -176,7 +176,7 @@ def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str
     popper.settle(mine[:30])
     popper.close()
     with Admin(single.nameserver) as admin:
-        admin.reset_offsets(filled, filled, "earliest")
+        admin.reset_offset(filled, filled, "earliest")
     with RawPopper(single.brokers[0].address, filled, "b", filled) as other:
         assert other.settle(mine[30:]) == [*range(30, 60)]
         again = other.take(100)
@@ -192,9 +192,9 @@ def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_t
     popper.begin(takes=[popper.taking(100, wait_s=60)])
     with Admin(single.nameserver) as admin:
         with pytest.raises(GroupConflict, match="are connected: a; stop them first, or reset with force"):
-            admin.reset_offsets(filled, filled, "earliest")
+            admin.reset_offset(filled, filled, "earliest")
         assert admin.describe_group(filled).in_flight == 10
-        admin.reset_offsets(filled, filled, 20, force=True)
+        admin.reset_offset(filled, filled, 20, force=True)
         again = popped(popper.answer())
         assert offsets(again) == [*range(20, 100)]
         assert {message.tries for message in again} == {1}

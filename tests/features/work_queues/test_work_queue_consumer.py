@@ -518,10 +518,10 @@ def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, t
             assert (found.lag, found.in_flight, found.strategy) == (18, 7, None)
             assert [(member.client_id, member.topics) for member in found.members] == [(consumer.client_id, (topic,))]
             with pytest.raises(GroupConflict, match="connected"):
-                admin.reset_offsets(topic, topic, "latest")
+                admin.reset_offset(topic, topic, "latest")
             with pytest.raises(GroupConflict, match="connected"):
                 admin.delete_group(topic)
-            admin.reset_offsets(topic, topic, "earliest", force=True)
+            admin.reset_offset(topic, topic, "earliest", force=True)
             again = consumer.receive(100)
             assert {message.tries for message in again} == {1}
             assert len(again) == 20

@@ -77,7 +77,7 @@ def test_a_plan_waits_for_the_next_master_as_its_call_does(tmp_path: Path) -> No
     with replicas(tmp_path, slaves=2) as cluster, ThreadPoolExecutor(len(values)) as pool:
         wait_in_sync(cluster, *cluster.brokers)
         with Admin(cluster.nameserver) as admin:
-            admin.reset_offsets("g", "t")
+            admin.reset_offset("g", "t")
         master = wait_for_master(cluster)
         master.kill()
         list(pool.map(perform, operations))
@@ -94,8 +94,8 @@ def leave_something(cluster: LocalCluster) -> tuple[int, str]:
             cluster.nameserver, group="sellers", check=lambda _: TransactionResolution.UNKNOWN
         ) as sellers,
     ):
-        admin.reset_offsets("g", "t")
-        admin.reset_offsets("ends", "t")
+        admin.reset_offset("g", "t")
+        admin.reset_offset("ends", "t")
         admin.create_topic("sized", queues=2)
         handle = producer.send(Message("t", b"later", deliver_after_s=3600, recallable=True)).recall_handle
         block = sellers.transaction()
@@ -123,7 +123,7 @@ def repeatable_calls(number: int, handle: str) -> dict[str, Callable[[Admin], ob
         "describe_topic": lambda admin: admin.describe_topic("t").queues[1],
         "list_groups": lambda admin: admin.list_groups().index("g"),
         "describe_group": lambda admin: admin.describe_group("g").queues[1],
-        "reset_offsets": lambda admin: admin.reset_offsets("g", "t")[QUEUES[1]],
+        "reset_offset": lambda admin: admin.reset_offset("g", "t")[QUEUES[1]],
         "committed_offsets": lambda admin: admin.committed_offsets("g")[QUEUES[1]],
         "offsets_at": lambda admin: admin.offsets_at(QUEUES, "-1h"),
         "set_broker_permission": lambda admin: admin.set_broker_permission("broker-a", Permission.READ_WRITE),

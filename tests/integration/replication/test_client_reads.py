@@ -109,7 +109,7 @@ def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_maste
             lambda: hasty.create_topic("other"),
             lambda: hasty.update_topic("t", write_queues=1),
             lambda: hasty.delete_topic("t"),
-            lambda: hasty.reset_offsets("g", "t"),
+            lambda: hasty.reset_offset("g", "t"),
         ):
             with pytest.raises(Unavailable, match=r"broker-a.* has no master now: wait .*, or start the others"):
                 change()

@@ -126,7 +126,7 @@ def test_topics_are_changed_over_a_failover(tmp_path: Path) -> None:
         with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
             for change in (
                 lambda: admin.create_topic("other", queues=2),
-                lambda: admin.reset_offsets("g", "other"),
+                lambda: admin.reset_offset("g", "other"),
                 lambda: admin.delete_topic("other"),
             ):
                 master = wait_for_master(cluster)

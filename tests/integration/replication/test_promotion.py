@@ -22,7 +22,7 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         successor = cluster.brokers[1]
         with Producer(cluster.nameserver) as producer:
             futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(2000)]
-            told = minimq("cluster", "promote", "broker-a", "--to", "1")
+            told = minimq("cluster", "promote", "broker-a", "--replica", "1")
             assert re.fullmatch(r"broker broker-a: replica 1 is the master, term \d+\n", told)
             futures += [producer.send_async(Message("t", b"%d" % number)) for number in range(2000, 4000)]
             for future in futures:
@@ -41,7 +41,7 @@ def test_a_replica_in_sync_is_promoted_while_messages_are_sent(tmp_path: Path) -
         assert [rows[number]["id"] for number in range(3)] == [1, 0, 2]
         assert rows[0]["in_sync"] == [0, 1, 2]
         assert "In sync" in minimq("cluster", "status")
-        again = minimq("cluster", "promote", "broker-a", "--to", "1")
+        again = minimq("cluster", "promote", "broker-a", "--replica", "1")
         assert again == told.replace("is the master", "is the master already")
         wait_caught_up(cluster)
 
@@ -59,7 +59,7 @@ def test_a_replica_that_is_not_in_sync_is_promoted_only_at_the_price_of_messages
         wait_registered(admin, 1)
         with pytest.raises(NotInSync, match="--unclean"):
             admin.promote("broker-a", 1)
-        promote = ("cluster", "promote", "broker-a", "--to", "1", "--unclean")
+        promote = ("cluster", "promote", "broker-a", "--replica", "1", "--unclean")
         status, asked = Minimq(cluster.nameserver).on_terminal(*promote, answer=b"n\n")
         assert (status, asked.strip().endswith("Aborted!")) == (1, True)
         assert find_master(cluster) is None
@@ -122,6 +122,6 @@ def test_what_cannot_be_promoted(tmp_path: Path) -> None:
             admin.promote("broker-a", 7)
         with pytest.raises(InvalidArgument, match="no broker 'broker-x': the name server knows broker-a"):
             admin.promote("broker-x", 0)
-        [planned] = Minimq(cluster.nameserver).json("cluster", "promote", "broker-a", "--to", "1", "--dry-run")
+        [planned] = Minimq(cluster.nameserver).json("cluster", "promote", "broker-a", "--replica", "1", "--dry-run")
         assert planned["changes"][0] == "Replica 1 becomes the master of broker-a, for a new term."
         assert (planned["master"], planned["term"]) == (0, 1)

@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 
 def rebuild(broker: BrokerProcess, address: str, status: int = 0) -> str:
-    result = CliRunner().invoke(main, ["rebuild", "--from", address, str(broker.data_dir)])
+    result = CliRunner().invoke(main, ["rebuild", "--source", address, str(broker.data_dir)])
     assert result.exit_code == status, result.output
     return result.output
 
@@ -42,7 +42,7 @@ def test_a_slave_that_cannot_be_opened_names_the_command_that_repairs_it(tmp_pat
         wait_caught_up(cluster)
         slave.stop()
         damage(slave)
-        with pytest.raises(MinimqError, match=r"minimq-broker rebuild --from MASTER_HOST:PORT .*"):
+        with pytest.raises(MinimqError, match=r"minimq-broker rebuild --source MASTER_HOST:PORT .*"):
             slave.start()
         producer.send(Message("t", b"after"))
         owner = (slave.data_dir / "owner").read_text()
@@ -90,7 +90,7 @@ def test_a_rebuild_that_is_killed_leaves_what_was_there_and_is_done_again(tmp_pa
         before = {path: path.read_bytes() for path in slave.data_dir.rglob("*.mdb")}
         with Relay(master.address) as relay:
             relay.lose_answers_after(2_000_000)  # half of the copy: it is there, and never done
-            command = [sys.executable, "-m", "minimq_broker", "rebuild", "--from", relay.address, str(slave.data_dir)]
+            command = [sys.executable, "-m", "minimq_broker", "rebuild", "--source", relay.address, str(slave.data_dir)]
             with subprocess.Popen(command, env=environment()) as process:
                 wait_until((slave.data_dir / "rebuilding" / "copying").exists, PATIENCE_S)
                 process.kill()

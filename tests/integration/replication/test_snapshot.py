@@ -21,7 +21,7 @@ from support.waiting import wait_until
 
 
 def snapshot(address: str, directory: Path, status: int = 0) -> str:
-    result = CliRunner().invoke(main, ["snapshot", "--from", address, str(directory)])
+    result = CliRunner().invoke(main, ["snapshot", "--source", address, str(directory)])
     assert result.exit_code == status, result.output
     return result.output
 
@@ -78,7 +78,7 @@ def test_a_backup_is_restored_on_all_replicas(tmp_path: Path) -> None:
                 assert restored.stdout.readline().startswith(b"ready ")
                 wait_until(lambda: [row["replica"] for row in minimq.json("cluster", "status")] == [3], PATIENCE_S)
                 assert "replica 3 is the master" in minimq(
-                    "cluster", "promote", "broker-a", "--to", "3", "--unclean", "--yes"
+                    "cluster", "promote", "broker-a", "--replica", "3", "--unclean", "--yes"
                 )
                 for broker in cluster.brokers:
                     shutil.rmtree(broker.data_dir)

@@ -68,7 +68,7 @@ def test_renewed_certificates_keep_their_names(tmp_path: Path) -> None:
     former = (authority.server / "tls.crt").read_bytes()
     assert "mq1, mq2, valid until 20" in run("renew", tmp_path, "--host", "mq2").stdout
     assert (authority.server / "tls.crt").read_bytes() != former
-    rows = {row["certificate"]: row for row in json.loads(run("show", tmp_path, "--output", "json").stdout)}
+    rows = {row["certificate"]: row for row in json.loads(run("describe", tmp_path, "--output", "json").stdout)}
     assert rows["servers"]["names"] == ["localhost", "127.0.0.1", "::1", "mq1", "mq2"]
     assert rows["authority"]["left"].startswith("3649d")
     assert list(rows) == ["authority", "servers", "user admin"]
@@ -98,7 +98,7 @@ def test_users_are_names(user: str, tmp_path: Path) -> None:
 
 
 def test_what_is_no_authority_is_named(tmp_path: Path) -> None:
-    for command in (("renew", tmp_path), ("show", tmp_path), ("issue", tmp_path, "alice")):
+    for command in (("renew", tmp_path), ("describe", tmp_path), ("issue", tmp_path, "alice")):
         assert f"cannot read {tmp_path}/" in run(*command, status=2).stderr
     authority = CertificateAuthority(tmp_path)
     authority.init([], [])
@@ -201,7 +201,7 @@ def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: 
         run("renew", tmp_path)  # takes nobody away
         run("issue", tmp_path, "bob", "--force")
         fits(tmp_path, "alice", "bob")
-        shown = [row["certificate"] for row in json.loads(run("show", tmp_path, "--output", "json").stdout)]
+        shown = [row["certificate"] for row in json.loads(run("describe", tmp_path, "--output", "json").stdout)]
         assert shown[-4:] == ["servers", "user admin", "user alice", "user bob"]
     assert (tmp_path / "authority" / "ca.crt").read_bytes() != former
     assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.crt", "ca.key"]
@@ -258,11 +258,11 @@ def test_a_step_that_cuts_users_off_is_confirmed_on_a_terminal(tmp_path: Path) -
 
 def test_certificates_that_end_soon_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("init", tmp_path)
-    assert run("show", tmp_path).stderr == ""
+    assert run("describe", tmp_path).stderr == ""
     monkeypatch.setattr(certificate_signer, "_DAYS", 29)
     run("renew", tmp_path)
     run("issue", tmp_path, "admin", "--force")
-    servers, admin = run("show", tmp_path).stderr.splitlines()
+    servers, admin = run("describe", tmp_path).stderr.splitlines()
     assert servers == (
         f"warning: the certificate of servers ends in 28d 23h: `minimq secure renew {tmp_path}` makes a new one"
     )

@@ -29,12 +29,12 @@ def follow(document: AccessDocument, text: str) -> AccessDocument:
     """Return a document after the command that a text advises."""
     command = re.findall(r"`(.*?)`", text)[0]
     _, _, effect, name, *options = shlex.split(command)
-    removes = "--remove" in options
-    [option, given] = [each for each in options if each != "--remove"]
+    removes = "--delete" in options
+    [option, given] = [each for each in options if each != "--delete"]
     if option == "--role":
-        return Rehearsal(document).remove_rules(name, (), [given])
+        return Rehearsal(document).delete_rules(name, (), [given])
     right = given if option == "--right" else f"{GRANTS[option.removeprefix('--')][0]} {given}"
-    return Rehearsal(document).change_rights(name, [right], effect=effect, remove=removes)
+    return Rehearsal(document).change_rights(name, [right], effect=effect, delete=removes)
 
 
 @for_each(

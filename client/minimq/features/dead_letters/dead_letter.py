@@ -186,7 +186,7 @@ class Chosen(TypedDict, total=False):
         key: only dead letters with this key.
         reason: only dead letters with this reason.
         topic: only dead letters of this topic.
-        ids: the dead letter with this message id, or at this place, such as broker-a:0@17; `minimq dlq show` prints
+        ids: the dead letter with this message id, or at this place, such as broker-a:0@17; `minimq dlq describe` prints
             both. May be given several times.
     """
 
@@ -215,7 +215,7 @@ def choice_of(chosen: Chosen) -> Wants:
     if wrong := sorted(one for one in ids or () if not _ID.fullmatch(one)):
         raise InvalidArgument(
             f"{wrong[0]!r} is no id of a dead letter: give the message id, 40 hexadecimal digits, or the place, such "
-            "as broker-a:0@17; `minimq dlq show` prints both"
+            "as broker-a:0@17; `minimq dlq describe` prints both"
         )
     since_ms = 0 if since is None or since == "earliest" else start_ms(since, now, "since")
     until_ms = math.inf if until is None else timestamp_ms(until, now, "until")

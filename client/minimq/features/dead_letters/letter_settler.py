@@ -1,4 +1,4 @@
-"""Settles dead letters: resends or drops each of them once.
+"""Settles dead letters: resends or deletes each of them once.
 
 The resent messages and the claim of their dead letters are one atomic append at the broker of the dead letters, which
 rejects it if one of them is already settled. So a killed command leaves nothing half done, and of two concurrent
@@ -52,7 +52,7 @@ from minimq_proto.v1 import broker_pb2
 #: Called for each damaged batch, which is skipped; the attributes of the error say where it is.
 OnDamage = Callable[[DamagedMessages], None]
 
-Outcome = Literal["resent", "dropped"]
+Outcome = Literal["resent", "deleted"]
 #: Bounds of one atomic append: dead letters, and bytes of their bodies. A larger body is sent before its claim.
 _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
@@ -74,7 +74,7 @@ class Span(NamedTuple):
 
 
 class SettledLetters:
-    """The dead letters that were resent or dropped, by queue."""
+    """The dead letters that were resent or deleted, by queue."""
 
     def __init__(self, spans: dict[MessageQueue, Sequence[int]]) -> None:
         self._spans = {queue: (flat[::2], [*map(int.__add__, flat[::2], flat[1::2])]) for queue, flat in spans.items()}
@@ -235,7 +235,7 @@ class _Settles:
 
 
 class LetterSettler:
-    """Resends or drops dead letters of one group. Used once, by one thread."""
+    """Resends or deletes dead letters of one group. Used once, by one thread."""
 
     def __init__(
         self,
@@ -374,7 +374,7 @@ class LetterSettler:
             places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MOST_NAMED)]
             raise OffsetOutOfRange(
                 f"cannot redeliver {len(self._passed)} of them to the group alone: resend them to their topic or "
-                "another one (--to), or drop them: "
+                "another one (--to), or delete them: "
                 f"{'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
             )
 

@@ -1,4 +1,4 @@
-"""Dead letters: count, resend and drop them."""
+"""Dead letters: count, resend and delete them."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ COLLECTED = Param(is_collected=True)
 _ANY_GROUP = Param(complete="groups", metavar="GROUP", is_argument=True)
 #: The options that choose dead letters.
 CHOICE: Final = {
-    "since": Param(flag="--from", read=values.past, metavar="TIME"),
+    "since": Param(read=values.past, metavar="TIME"),
     "until": Param(read=values.past, metavar="TIME"),
     "key": Param(metavar="KEY"),
     "reason": Param(metavar="TEXT"),
     "topic": Param(metavar="TOPIC", complete="topics"),
     "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET"),
 }
-_ALL = flag("everything", "All open dead letters of the group.", "--all")
+_ALL = flag("all", "All open dead letters of the group.", "--all")
 _READ_GROUP: Final = right("read group group")
 _PAGE: Final = "/dead-letters/{group}"
 _FIELDS: Final = {
@@ -96,18 +96,18 @@ def chosen_of(given: Given) -> Chosen:
     return chosen
 
 
-def _check_some(chosen: Chosen, *, everything: bool) -> None:
-    if not everything and not any(chosen.values()):
-        raise InvalidArgument("everything is not given, and no choice: choose some, by key or by time")
+def _check_some(chosen: Chosen, *, is_all: bool) -> None:
+    if not is_all and not any(chosen.values()):
+        raise InvalidArgument("all is not given, and no choice: choose some, by key or by time")
 
 
 class _OpenLetters:
     """Counts the selected open dead letters for a plan, for at most `given.patience_s`."""
 
     def __init__(self, admin: Admin, given: Given, done: str) -> None:
-        _check_some(chosen_of(given), everything=given.everything)
-        if given.everything and any(chosen_of(given).values()):
-            raise InvalidArgument("everything excludes a choice")
+        _check_some(chosen_of(given), is_all=given.all)
+        if given.all and any(chosen_of(given).values()):
+            raise InvalidArgument("all excludes a choice")
         #: Their number by the topic that they were sent to; "" for those that do not name it.
         self.topics = Counter[str]()
         self.is_cut = False
@@ -158,7 +158,7 @@ class _OpenLetters:
 
 
 def _nothing(given: Given, found: _OpenLetters) -> Plan:
-    said = f"Group {given.group} has no such open dead letters: they were resent or dropped, or none match."
+    said = f"Group {given.group} has no such open dead letters: they were resent or deleted, or none match."
     return found.plan([said], is_harmless=True)
 
 
@@ -191,13 +191,13 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     return found.plan(sentences)
 
 
-def _plan_drop(admin: Admin, given: Given) -> Plan:
-    found = _OpenLetters(admin, given, "dropped")
+def _plan_delete(admin: Admin, given: Given) -> Plan:
+    found = _OpenLetters(admin, given, "deleted")
     if found.is_none:
         return _nothing(given, found)
     return found.plan(
         [
-            f"Drops {found.total} of group {given.group}.",
+            f"Deletes {found.total} of group {given.group}.",
             "They are no longer shown or resent; brokers free their disk space later. This cannot be undone.",
         ]
     )
@@ -254,7 +254,7 @@ def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
 
 
 class LetterOperations(Operations):
-    """Counts, resends and drops dead letters; a part of `Admin`. One is open until it is resent or dropped."""
+    """Counts, resends and deletes dead letters; a part of `Admin`. One is open until it is resent or deleted."""
 
     @iterating
     def dead_letters(
@@ -417,43 +417,43 @@ class LetterOperations(Operations):
         )
 
     @Operation(
-        "dlq drop",
-        example="dlq drop billing --until -30d --yes",
+        "dlq delete",
+        example="dlq delete billing --until -30d --yes",
         needs=_READ_GROUP,
-        plan=_plan_drop,
-        view=_view_settled("dropped"),
-        asks="Drop these dead letters of group {group}?",
+        plan=_plan_delete,
+        view=_view_settled("deleted"),
+        asks="Delete these dead letters of group {group}?",
         abouts=CHOICE,
         forms=[
             Form(
-                "drop-letters",
+                "delete-letters",
                 _PAGE,
-                "Drop dead letters of {group}",
-                "Drop",
+                "Delete dead letters of {group}",
+                "Delete",
                 fields=_FIELDS,
                 typed="group",
                 otherwise=_ALL.name,
             )
         ],
     )
-    def drop_dead_letters(
+    def delete_dead_letters(
         self,
         group: values.GroupName,
         *,
-        everything: Annotated[bool, Param(flag="--all")] = False,
+        all: bool = False,  # noqa: A002 - as the option
         dry_run: Annotated[bool, HIDDEN] = False,
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[Chosen],
     ) -> int:
-        """Drop dead letters of a group: they are no longer shown or resent.
+        """Delete dead letters of a group: they are no longer shown or resent.
 
         They use disk space until brokers delete them (--dead-letter-bytes) or you delete the topic %DLQ%GROUP.
 
         Args:
             group: its name.
-            everything: all open dead letters of the group; in place of a choice.
+            all: all open dead letters of the group; in place of a choice.
             dry_run: only count them.
             progress: see `resend_dead_letters`.
             on_damage: see `dead_letters`.
@@ -461,11 +461,11 @@ class LetterOperations(Operations):
             **chosen: which of them; see `Chosen`.
 
         Returns:
-            How many were dropped by this call; a failure has the number in its text. Repeat the call for the others.
+            How many were deleted by this call; a failure has the number in its text. Repeat the call for the others.
         """
-        _check_some(chosen, everything=everything)
+        _check_some(chosen, is_all=all)
         return self._settle(
-            check_group(group), choice_of(chosen), "dropped", None, progress, on_damage, on_offline, dry_run=dry_run
+            check_group(group), choice_of(chosen), "deleted", None, progress, on_damage, on_offline, dry_run=dry_run
         )
 
     def _settle(

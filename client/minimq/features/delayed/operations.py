@@ -35,8 +35,7 @@ _TOTALS = Table("no delayed messages", columns("topic messages batches next_due_
 _WAITING = Table(
     "no delayed messages", columns("due_at due_in broker queue messages size recall_handle", due_at="Due", due_in="In")
 )
-_FROM = Param(flag="--from", read=values.any_moment, metavar="TIME")
-_BEFORE = Param(flag="--before", read=values.any_moment, metavar="TIME")
+_TIME = Param(read=values.any_moment, metavar="TIME")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def _view_list(
     ]
     without = frozenset() if any(row["recall_handle"] for row in rows) else frozenset({"recall_handle"})
     is_cut = len(found) > given.limit
-    notes = [f"only the first {given.limit:,} are shown: see --limit, --from and --before"] if is_cut else []
+    notes = [f"only the first {given.limit:,} are shown: see --limit, --since and --until"] if is_cut else []
     notes += missing(vars(given).get("collected", ()), {}, "not listed")
     return View(json=rows, lines=[Rows(_WAITING, shown, without)], notes=notes)
 
@@ -117,14 +116,14 @@ class DelayedOperations(Operations):
     """Lists and recalls delayed messages; a part of `Admin`."""
 
     @Operation(
-        "delayed list", reads=True, example="delayed list --topic reminders --before 2026-12-24T18:00Z", view=_view_list
+        "delayed list", reads=True, example="delayed list --topic reminders --until 2026-12-24T18:00Z", view=_view_list
     )
     def _list_delayed(
         self,
         *,
         topic: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
-        due_from: Annotated[Time | None, _FROM] = None,
-        due_before: Annotated[Time | None, _BEFORE] = None,
+        since: Annotated[Time | None, _TIME] = None,
+        until: Annotated[Time | None, _TIME] = None,
         limit: Annotated[int, Param(letter="-n", low=1, high=10_000, metavar="N")] = 100,
         on_offline: Annotated[Callable[[OfflineBroker], object] | None, Param(is_collected=True)] = None,
     ) -> Sequence[DelayedMessages | DelayedTotals]:
@@ -135,8 +134,8 @@ class DelayedOperations(Operations):
 
         Args:
             topic: list the messages of this topic.
-            due_from: only messages due at or after this time, such as 2026-12-24T18:00Z.
-            due_before: only messages due before that time.
+            since: only messages due at or after this time, such as 2026-12-24T18:00Z.
+            until: only messages due before that time.
             limit: maximum number of lines: those that are due first.
             on_offline: called with each broker that carries `topic` and is offline.
         """
@@ -144,22 +143,22 @@ class DelayedOperations(Operations):
             if on_offline is not None:
                 for each in self._masters.offline(topic=topic):
                     on_offline(each)
-            found = self.delayed_messages(topic, due_from=due_from, due_before=due_before)
+            found = self.delayed_messages(topic, since=since, until=until)
             return [*islice(found, limit + 1)]
-        if due_from or due_before:
-            raise InvalidArgument("--from and --before need --topic")
+        if since or until:
+            raise InvalidArgument("--since and --until need --topic")
         return [each for each in self.delayed_totals() if each.messages or each.offline]
 
     @iterating
     def delayed_messages(
-        self, topic: str, *, due_from: Time | None = None, due_before: Time | None = None
+        self, topic: str, *, since: Time | None = None, until: Time | None = None
     ) -> Iterator[DelayedMessages]:
         """Return the delayed batches of a topic, sorted by due time; they are read a page at a time.
 
         Args:
             topic: its name.
-            due_from: only those that are due at this time or later.
-            due_before: only those that are due before this time.
+            since: only those that are due at this time or later.
+            until: only those that are due before this time.
 
         Raises:
             TopicNotFound: no broker carries the topic.
@@ -167,7 +166,7 @@ class DelayedOperations(Operations):
         now = time.time()
         from_ms, before_ms = (
             0 if given is None else timestamp_ms(given, now, name)
-            for given, name in ((due_from, "due_from"), (due_before, "due_before"))
+            for given, name in ((since, "since"), (until, "until"))
         )
         request = delay_pb2.ListDelayedRequest(topic=topic, from_ms=from_ms, before_ms=before_ms, max_batches=_PAGE)
         found = (_of_broker(self._masters, broker, request) for broker in _carrying(self._masters, topic))

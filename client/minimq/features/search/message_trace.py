@@ -56,7 +56,7 @@ class TraceState(Enum):
     RETRYING = "retrying"
     #: It was given up, and is an open dead letter of the group.
     DEAD = "dead"
-    #: It was given up, and the dead letter was resent or dropped.
+    #: It was given up, and the dead letter was resent or deleted.
     DEAD_SETTLED = "dead, settled"
 
 

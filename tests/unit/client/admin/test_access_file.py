@@ -55,7 +55,7 @@ def test_a_new_folder_has_an_admin_and_the_key_of_the_servers(folder: Path) -> N
     for path in (folder / "server" / "access.toml", folder / "server" / "cluster.key", folder / "admin.minimq"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert key.text not in (folder / "server" / "access.toml").read_text()
-    shown = run("secure", "show", folder).output
+    shown = run("secure", "describe", folder).output
     assert "version 1" in shown
     assert "admin" in shown
     assert not any(secret.split("_", 2)[2] in shown for secret in (key.text, shared.strip()))
@@ -134,7 +134,7 @@ def test_a_dry_run_tells_what_would_change_and_changes_nothing(folder: Path, tmp
     said = run("user", "add", "alice", "--write", "orders*", "--to", file, "--dry-run", "--secrets", folder).stdout
     assert "dry run, nothing was changed:\nplanned: user alice added: keys " in said
     assert "rules allow write topic orders*" in said
-    assert "nobody" in run("user", "remove", "nobody", "--dry-run", "--secrets", folder, status=2).stderr
+    assert "nobody" in run("user", "delete", "nobody", "--dry-run", "--secrets", folder, status=2).stderr
     assert (folder / "server" / "access.toml").read_bytes() == before
     assert not file.exists()
 
@@ -173,13 +173,13 @@ def test_rights_come_and_go(folder: Path) -> None:
     kept = ("allow write topic a", "allow backup cluster", "allow read topic b*", "allow write transaction t")
     assert rules() == kept
     assert policy(folder).document.users["alice"].roles == ("admin",)
-    run("user", "allow", "alice", "--read", "b*", "--role", "admin", "--remove", "--secrets", folder)
+    run("user", "allow", "alice", "--read", "b*", "--role", "admin", "--delete", "--secrets", folder)
     assert rules() == ("allow write topic a", "allow backup cluster", "allow write transaction t")
     run("user", "deny", "alice", "--write", "a", "--secrets", folder)
     denied = ("allow write topic a", "allow backup cluster", "allow write transaction t", "deny write topic a")
     assert rules() == denied
     assert not policy(folder).decide("alice", need_of("write", "topic", "a")).allowed
-    run("user", "deny", "alice", "--write", "a", "--remove", "--secrets", folder)
+    run("user", "deny", "alice", "--write", "a", "--delete", "--secrets", folder)
     assert rules() == denied[:-1]
     run("user", "deny", "alice", "--write", "a", "--secrets", folder)
     run("user", "allow", "alice", "--write", "a", "--secrets", folder)
@@ -191,7 +191,7 @@ def test_rights_come_and_go(folder: Path) -> None:
         (("allow", "bob", "--read", "a"), "there is no user bob"),
         (("allow", "alice", "--read", "a*b"), "has a name that nothing can have"),
         (("allow", "alice", "--role", "boss"), "has the role 'boss', which the document does not have"),
-        (("allow", "alice", "--read", "b*", "--remove"), "does not have 'allow read topic b*'"),
+        (("allow", "alice", "--read", "b*", "--delete"), "does not have 'allow read topic b*'"),
         (("deny", "alice", "--right", "fly topic a"), "'fly', which is no verb of a topic"),
     ):
         assert reason in run("user", *wrong, "--secrets", folder, status=2).stderr
@@ -209,10 +209,10 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
     assert isinstance(of(first), Principal)
     assert isinstance(of(second), Principal)
     assert "2 keys already" in run("user", "rotate", "alice", "--secrets", folder, status=2).stderr
-    run("user", "drop-old-keys", "alice", "--secrets", folder)
+    run("user", "delete-old-keys", "alice", "--secrets", folder)
     assert (of(first), isinstance(of(second), Principal)) == (Refusal.UNKNOWN, True)
-    assert "no former key" in run("user", "drop-old-keys", "alice", "--secrets", folder, status=2).stderr
-    third = run("user", "rotate", "alice", "--drop-old", "--expires", "90d", "--secrets", folder).stdout
+    assert "no former key" in run("user", "delete-old-keys", "alice", "--secrets", folder, status=2).stderr
+    third = run("user", "rotate", "alice", "--delete-old", "--lifetime", "90d", "--secrets", folder).stdout
     assert (of(second), of(third)) == (Refusal.UNKNOWN, Refusal.EXPIRED)
     (row,) = (
         row
@@ -220,8 +220,8 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
         if row["user"] == "alice"
     )
     assert row["keys"][0]["expires_at"] is not None
-    for lifetime, said in (("9", "give a time such as 30s"), ("0s", "--expires is 0: it must be above 0")):
-        assert said in run("user", "rotate", "alice", "--expires", lifetime, "--secrets", folder, status=2).stderr
+    for lifetime, said in (("9", "give a time such as 30s"), ("0s", "--lifetime is 0: it must be above 0")):
+        assert said in run("user", "rotate", "alice", "--lifetime", lifetime, "--secrets", folder, status=2).stderr
 
 
 def test_the_question_before_keys_are_revoked_is_no_part_of_the_credentials(
@@ -229,7 +229,7 @@ def test_the_question_before_keys_are_revoked_is_no_part_of_the_credentials(
 ) -> None:
     run("user", "add", "alice", "--secrets", folder)
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
-    rotate = ["user", "rotate", "alice", "--drop-old", "--secrets", str(folder)]
+    rotate = ["user", "rotate", "alice", "--delete-old", "--secrets", str(folder)]
     done = CliRunner().invoke(main, rotate, input="y\n")
     assert "Revoke the former keys of user alice? [y/N]" in done.stderr
     assert "Revoke" not in done.stdout
@@ -290,7 +290,7 @@ def test_a_client_certificate_stays_in_a_file_that_is_replaced(folder: Path, tmp
 def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("user", "add", "alice", "--read", "orders", "--expires", "1h", "--secrets", folder)
+    run("user", "add", "alice", "--read", "orders", "--lifetime", "1h", "--secrets", folder)
     asked = ("can", "alice", "read", "topic", "orders", "--secrets", folder)
 
     def row() -> dict[str, Any]:
@@ -299,14 +299,14 @@ def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
 
     assert (row()["state"], row()["keys"][0]["expired"]) == ("enabled", False)
     assert run(*asked).stdout.startswith("yes: ")
-    assert "}  # until 20" in run("access", "show", "--secrets", folder).stdout
+    assert "}  # until 20" in run("access", "describe", "--secrets", folder).stdout
     later = time.time_ns() + 3_600 * 1_000_000_000
     monkeypatch.setattr(time, "time_ns", lambda: later)
     assert (row()["state"], row()["keys"][0]["expired"]) == ("expired", True)
     assert re.search(r"^alice +expired +[a-z2-7]{8} expired 20", run("user", "list", "--secrets", folder).stdout, re.M)
-    assert "}  # expired 20" in run("access", "show", "--secrets", folder).stdout
-    assert run(*asked, status=1).stdout.startswith("no: key expired: `minimq user rotate alice --drop-old`")
-    run("user", "rotate", "alice", "--drop-old", "--secrets", folder)
+    assert "}  # expired 20" in run("access", "describe", "--secrets", folder).stdout
+    assert run(*asked, status=1).stdout.startswith("no: key expired: `minimq user rotate alice --delete-old`")
+    run("user", "rotate", "alice", "--delete-old", "--secrets", folder)
     assert run(*asked).stdout.startswith("yes: ")
 
 
@@ -330,11 +330,11 @@ def test_a_user_is_kept_out_and_removed(folder: Path) -> None:
     )
     run("user", "enable", "alice", "--secrets", folder)
     run("can", "alice", "read", "topic", "a", "--secrets", folder)
-    run("user", "remove", "alice", "--secrets", folder)
+    run("user", "delete", "alice", "--secrets", folder)
     assert list(policy(folder).document.users) == ["admin"]
 
 
-@pytest.mark.parametrize("command", ["remove", "disable"])
+@pytest.mark.parametrize("command", ["delete", "disable"])
 def test_the_last_one_who_may_change_users_stays(command: str, folder: Path) -> None:
     assert "no user would be left" in run("user", command, "admin", "--secrets", folder, status=2).stderr
     run("user", "add", "root", "--right", "access cluster", "--secrets", folder)
@@ -350,7 +350,7 @@ def test_a_name_that_no_user_can_have_is_refused(name: str, folder: Path) -> Non
 
 def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "access.toml"
-    shown = run("access", "show", "--secrets", folder).stdout
+    shown = run("access", "describe", "--secrets", folder).stdout
     file.write_text(shown)
     assert "give it a larger version, such as 2" in run("access", "apply", file, "--secrets", folder, status=2).stderr
     assert "cannot read" in run("access", "apply", tmp_path, "--secrets", folder, status=2).stderr
@@ -358,7 +358,7 @@ def test_a_document_is_applied_under_a_larger_version(folder: Path, tmp_path: Pa
     file.write_text(shown.replace("version = 1", 'version = 7\n[roles]\nreaders = ["allow read topic *"]\n'))
     assert "version 7" in run("access", "apply", file, "--secrets", folder).stdout
     assert policy(folder).document.version == 7
-    assert json.loads(run("access", "show", "--secrets", folder, "--output", "json").stdout)["roles"] == {
+    assert json.loads(run("access", "describe", "--secrets", folder, "--output", "json").stdout)["roles"] == {
         "readers": ["allow read topic *"]
     }
 
@@ -367,7 +367,7 @@ def test_what_takes_something_away_asks_on_a_terminal(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, stored = tmp_path / "access.toml", folder / "server" / "access.toml"
-    file.write_text(run("access", "show", "--secrets", folder).stdout.replace("version = 1", "version = 99"))
+    file.write_text(run("access", "describe", "--secrets", folder).stdout.replace("version = 1", "version = 99"))
     for command in (["user", "add"], ["user", "rotate"]):
         run(*command, "alice", "--secrets", folder)
     issuer = ("--issuer", "https://k8s.example", "--audience", "minimq", "--jwks", "k8s.json")
@@ -376,10 +376,10 @@ def test_what_takes_something_away_asks_on_a_terminal(
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     for command in (
         ["access", "apply", str(file)],
-        ["access", "issuer", "remove", "k8s"],
-        ["user", "drop-old-keys", "alice"],
-        ["user", "remove", "alice"],
-        ["user", "rotate", "alice", "--drop-old"],
+        ["access", "issuer", "delete", "k8s"],
+        ["user", "delete-old-keys", "alice"],
+        ["user", "delete", "alice"],
+        ["user", "rotate", "alice", "--delete-old"],
     ):
         declined = CliRunner().invoke(main, [*command, "--secrets", str(folder)], input="n\n")
         assert (declined.exit_code, "? [y/N]" in declined.output) == (1, True), command

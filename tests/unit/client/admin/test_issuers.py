@@ -123,14 +123,14 @@ def test_users_of_an_issuer_have_the_roles_of_all_of_them_and_rules_of_their_own
 
 CHANGES: list[tuple[Callable[[Any], object], str]] = [
     (lambda admin: admin.add_user("k8s:x"), "tokens of issuer k8s instead of keys"),
-    (lambda admin: admin.rotate_key(USER), "tokens of issuer k8s instead of keys"),
-    (lambda admin: admin.drop_old_keys(USER), "tokens of issuer k8s instead of keys"),
+    (lambda admin: admin.rotate_user(USER), "tokens of issuer k8s instead of keys"),
+    (lambda admin: admin.delete_old_keys(USER), "tokens of issuer k8s instead of keys"),
     (lambda admin: admin.add_rules("other:x", ["allow read topic t"]), "there is no issuer other"),
     (lambda admin: admin.add_rules("k8s:a b", ["allow read topic t"]), "there is no user k8s:a b"),
-    (lambda admin: admin.remove_user("k8s:unknown"), "there is no user k8s:unknown"),
+    (lambda admin: admin.delete_user("k8s:unknown"), "there is no user k8s:unknown"),
     (lambda admin: admin.add_issuer("k8s", K8S), "--replace"),
     (lambda admin: admin.add_issuer("new", replace(K8S, issuer="x"), replaces=True), "there is no issuer new"),
-    (lambda admin: admin.remove_issuer("new"), "there is no issuer new"),
+    (lambda admin: admin.delete_issuer("new"), "there is no issuer new"),
 ]
 
 
@@ -146,7 +146,7 @@ def test_an_administrator_of_an_issuer_is_not_the_last_one() -> None:
     admin = Rehearsal(DOCUMENT)
     admin.add_rules(USER, [], ["admin"])
     with pytest.raises(InvalidArgument, match="no user would be left"):
-        admin.remove_user("root")
+        admin.delete_user("root")
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_issuers_come_and_go_by_commands(folder: Path) -> None:
     assert (
         "takes VALUE=ROLE" in run("access", "issuer", "add", "x", *given, "--claimed-role", "a", *at, status=2).output
     )
-    run("access", "issuer", "remove", "k8s", "--yes", *at)
+    run("access", "issuer", "delete", "k8s", "--yes", *at)
     left = from_toml((folder / "server" / "access.toml").read_bytes())
     assert (sorted(left.users), left.known_issuers) == (["admin"], {})
 
