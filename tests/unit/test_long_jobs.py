@@ -174,6 +174,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link: made())
             source = WorkQueueSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
         runner: ListenerRunner[WorkQueueDelivery] = ListenerRunner(source, calls.threads, options)
+        source.host = runner
 
         async def work(messages: list[ReceivedMessage], name: str = name) -> ConsumeResult:
             [message] = messages

@@ -21,6 +21,7 @@ from minimq.consuming.start_position import Start
 from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.features.listeners.listener import ListenerCalls, Verdict, described
+from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.redelivery import DIED, from_copy, tried_again
 from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.features.listeners.source import Source
@@ -45,6 +46,7 @@ _PASS_ON_LEVEL = 0
 class LeasedSource(Consumer, Source[LeasedDelivery]):
     """Takes the messages of the queues that this member leases; see `Source`."""
 
+    host: ListenerRunner[LeasedDelivery]
     calls_per_thread = 2
 
     def __init__(

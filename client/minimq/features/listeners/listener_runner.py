@@ -42,7 +42,6 @@ class ListenerRunner(Generic[D]):
 
     def __init__(self, source: Source[D], threads: int, options: ConsumerOptions) -> None:
         self._source = source
-        source.host = self
         self._client = source.client
         self._threads = threads
         self._most_calls = source.calls_per_thread * threads

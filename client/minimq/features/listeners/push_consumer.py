@@ -78,6 +78,7 @@ class BasePushConsumer(BaseConsumer):
                 nameserver, group, client_id=client_id, start=start, calls=calls, options=chosen
             )
         self._runner = ListenerRunner(self._reader, threads, chosen)
+        self._reader.host = self._runner
         self._interceptors = ReceiveInterceptors(interceptors, group, self._reader.client_id)
         self._finalizer = Finalizer(self, self._runner.drop)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners.listener import Verdict
 from minimq_common.model import MessageQueue
-
-if TYPE_CHECKING:
-    from minimq.features.listeners.listener_runner import ListenerRunner
 
 
 class Delivery:
@@ -49,7 +46,6 @@ class Source(ABC, Generic[D]):
     #: The messages of a call that hangs are retried while it still runs.
     retries_hanging = False
     group: str
-    host: ListenerRunner[D]
 
     @property
     @abstractmethod

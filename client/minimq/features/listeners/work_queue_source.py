@@ -15,6 +15,7 @@ from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, Verdict
+from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.retries import Failed, RetryRule
 from minimq.features.listeners.source import Delivery, Source
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement
@@ -134,6 +135,7 @@ class Lanes:
 class WorkQueueSource(Source[WorkQueueDelivery]):
     """Takes messages for as many calls as may begin, and extends them during these; see `Source`."""
 
+    host: ListenerRunner[WorkQueueDelivery]
     #: Brokers count these for work queues.
     missed_messages = 0
 
