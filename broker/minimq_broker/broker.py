@@ -436,7 +436,6 @@ def _stored_files(options: BrokerOptions) -> int:
 def _store_options(options: BrokerOptions) -> StoreOptions:
     return StoreOptions(
         segment_bytes=options.segment_bytes,
-        sync=options.flush == "sync",
         checkpoint_interval_s=options.checkpoint_interval_s,
         retention=RetentionRules(max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes),
         rewrite_after_s=options.rewrite_after_s,

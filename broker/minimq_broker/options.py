@@ -86,11 +86,6 @@ class BrokerOptions:
         ("127.0.0.1:9876",), "Name servers to register with.", flag="--nameserver", metavar="HOST:PORT[,HOST:PORT]"
     )
     data_dir: Path = option(Path("minimq-data"), "Directory that holds all data of this broker.", metavar="DIR")
-    flush: Literal["sync", "async"] = option(
-        "sync",
-        "Acknowledge a message after it is on disk (sync) or before (async). With async, a crash loses the latest "
-        "messages.",
-    )
     segment_bytes: int = option(
         1 << 30, "Size at which the CommitLog begins a new file, at most 64 GiB.", minimum=1 << 16, maximum=1 << 36
     )

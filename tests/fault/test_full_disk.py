@@ -160,31 +160,6 @@ def limited(broker: BrokerProcess, limit: str) -> Iterator[Path]:
             process.terminate()
 
 
-def test_a_full_disk_with_asynchronous_flush(small_disk: Path) -> None:
-    """Batches that are under way when the disk becomes full are lost, and nothing after that."""
-    acknowledged: set[tuple[MessageQueue, int]] = set()
-    options = {"flush": "async", "checkpoint_interval_s": 0.05}
-    with (
-        LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
-        Producer(cluster.nameserver, send_timeout_s=1.0) as producer,
-    ):
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=1)
-
-        def send_until_it_fails() -> None:
-            for _ in range(1000):
-                receipt = producer.send(Message("t", bytes(200_000)))
-                acknowledged.add((receipt.queue, receipt.queue_offset))
-
-        for _ in range(3):
-            with pytest.raises(SendFailed, match="the disk of the broker is full"):
-                send_until_it_fails()
-        stored = {(message.queue, message.queue_offset) for message in read_all(cluster.nameserver, "t")}
-        assert stored <= acknowledged
-        assert len(stored) > 50
-        assert len(acknowledged - stored) <= 1
-
-
 # ---- not one page is free -------------------------------------------------------------------------
 
 

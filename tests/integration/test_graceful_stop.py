@@ -94,19 +94,9 @@ def create_topic(address: str) -> None:
     link.close()
 
 
-@pytest.mark.parametrize("flush", ["sync", "async"])
-def test_what_is_under_way_is_acknowledged_and_stored_or_refused(tmp_path: Path, flush: str) -> None:
+def test_what_is_under_way_is_acknowledged_and_stored_or_refused(tmp_path: Path) -> None:
     nameserver = process(sys.executable, "-m", "minimq_nameserver", "--listen", "127.0.0.1:0")
-    flags = (
-        "--listen",
-        "127.0.0.1:0",
-        "--data-dir",
-        str(tmp_path / "data"),
-        "--flush",
-        flush,
-        "--log-level",
-        "warning",
-    )
+    flags = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"), "--log-level", "warning")
     with (
         nameserver as known,
         process(sys.executable, "-m", "minimq_broker", *flags, "--nameserver", at := ready(known)) as broker,

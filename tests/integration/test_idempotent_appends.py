@@ -14,11 +14,7 @@ from support.raw_sender import RawSender
 from support.reading import read_all
 from support.stores import numbered_batch
 
-OK, NOT_SYNCED, STORED = (
-    broker_pb2.SEND_STATUS_OK,
-    broker_pb2.SEND_STATUS_NOT_SYNCED,
-    broker_pb2.SEND_STATUS_ALREADY_STORED,
-)
+OK, STORED = broker_pb2.SEND_STATUS_OK, broker_pb2.SEND_STATUS_ALREADY_STORED
 
 _producers = count(0xABC0001)
 

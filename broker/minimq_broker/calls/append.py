@@ -24,7 +24,6 @@ from minimq_proto.v1 import broker_pb2, delay_pb2
 
 SEND_STATUS = {
     AppendStatus.OK: broker_pb2.SEND_STATUS_OK,
-    AppendStatus.NOT_SYNCED: broker_pb2.SEND_STATUS_NOT_SYNCED,
     AppendStatus.ALREADY_STORED: broker_pb2.SEND_STATUS_ALREADY_STORED,
 }
 

@@ -77,7 +77,6 @@ class CommitGroup:
         end: int,
         now_ms: int,
         *,
-        ahead: bool = False,
         refusal: MinimqError | None = None,
         staging: StagingLimits | None = None,
         delays: DelayLimits | None = None,
@@ -100,12 +99,10 @@ class CommitGroup:
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._delay_limits = delays
-        #: Acknowledge batches before the commit.
-        self._ahead = ahead
         #: Why no new batch may be written now; facts may always be.
         self.refusal = refusal
-        #: Jobs that may be answered before the commit.
-        self.early: list[AppendJob] = []
+        #: Jobs whose batches are on disk already, whatever happens to this group.
+        self.stored: list[AppendJob] = []
         self.lost: list[LostBatch] = []
         #: Of the traced jobs.
         self.times: list[JobTimes] = []
@@ -150,15 +147,13 @@ class CommitGroup:
             repeated = self._pending.find((header.producer_id, topic.topic_id, job.user), header.sequence)
             if repeated is not None:
                 _answer(job, repeated.place, AppendStatus.ALREADY_STORED)
-                if repeated.applied:  # it is on disk, whatever happens to this group
-                    self.early.append(job)
+                if repeated.applied:
+                    self.stored.append(job)
                 return
         place = self._delayed(job, job.delay, topic) if job.delay is not None else None
         if place is None:
             place = self._append_batch(self._queue_of(job, topic), job)
-        _answer(job, place, AppendStatus.NOT_SYNCED if self._ahead else AppendStatus.OK)
-        if self._ahead:
-            self.early.append(job)
+        _answer(job, place, AppendStatus.OK)
 
     def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> Place | None:
         due_ms = self.delays.due_ms(delay)
@@ -263,8 +258,8 @@ class CommitGroup:
         else:
             _check_same_topic(job, topic, found.topic_id)
             job.status = AppendStatus.ALREADY_STORED
-            if applied:  # on disk, see `add_batch`
-                self.early.append(job)
+            if applied:
+                self.stored.append(job)
         job.stored_queue_id, job.stored_ms = found.queue_id, found.stored_ms
 
     def publish_next(self, name: str, reader: CommitLog) -> int:

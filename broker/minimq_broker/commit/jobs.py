@@ -62,10 +62,8 @@ class AppendStatus(IntEnum):
 
     #: The batch is on disk.
     OK = 0
-    #: The batch will be on disk soon.
-    NOT_SYNCED = 1
     #: An earlier try stored the batch; it was not written again.
-    ALREADY_STORED = 2
+    ALREADY_STORED = 1
 
 
 @dataclass(slots=True, eq=False)

@@ -38,7 +38,6 @@ class StoreOptions:
 
     segment_bytes: int = 1 << 30
     #: True: acknowledge after the sync; False: before the commit.
-    sync: bool = True
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
     #: Minimum age of a segment that is rewritten only to remove garbage.
@@ -110,7 +109,6 @@ class MessageStore:
             clock_ms=clock_ms,
             refusal=self.disk.refusal,
             grown=grown,
-            sync=options.sync,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
         #: Passes a job to the writer, which answers it through `notify`.

@@ -20,7 +20,7 @@ import lmdb
 
 from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
-from minimq_broker.commit.jobs import AppendStatus, Call, FactJob, Job, groups_of
+from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
 from minimq_broker.features.delayed.delay_drafts import DelayLimits
 from minimq_broker.features.staged.staging import StagingLimits
@@ -87,7 +87,6 @@ class Writer:
         clock_ms: Callable[[], int],
         refusal: Callable[[], MinimqError | None],
         grown: Callable[[], None] | None,
-        sync: bool,
         checkpoint_interval_s: float,
     ) -> None:
         self._log = commit_log
@@ -100,7 +99,6 @@ class Writer:
         #: Called before each group; returns why no batch may be written now, or None.
         self.refusal = refusal
         self._clock_ms, self._grown = clock_ms, grown
-        self._sync = sync
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
         #: Enqueues a job, which is answered through `notify`. Any thread may call this until `stop`.
@@ -109,8 +107,6 @@ class Writer:
         self._failure: MinimqError | None = None
         #: Taken, to be saved once it is confirmed: the log of a slave cannot be truncated below its checkpoint.
         self._to_save: ChangedRows | None = None
-        #: The last batches were written. Only then, further ones are acknowledged before the commit.
-        self._succeeded = True
         self._stopping = False
         self.staging = StagingLimits()
         self.delays = DelayLimits()
@@ -240,9 +236,7 @@ class Writer:
         else:
             try:
                 grown = self._commit(jobs)
-                self._succeeded = self._succeeded or bool(grown)
             except Exception as error:  # noqa: BLE001 - whatever it is, every caller gets an answer
-                self._succeeded = False
                 self._refuse(jobs, self._reason(error))
         try:
             self._notify(jobs, grown)
@@ -252,10 +246,9 @@ class Writer:
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
         holds = self._confirmation.holds
-        ahead = not self._sync and self._succeeded and not holds
         refusal = self.refusal()
         group = CommitGroup(
-            self.state, start, self._clock_ms(), ahead=ahead, refusal=refusal, staging=self.staging, delays=self.delays
+            self.state, start, self._clock_ms(), refusal=refusal, staging=self.staging, delays=self.delays
         )
         # The first job decides: a fact that keeps the log is alone in its group.
         with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
@@ -267,8 +260,8 @@ class Writer:
             if group.entries and self._log.is_full(start):
                 with self.figures.syncs.sync():
                     self._log.roll(start)
-            if group.early:
-                self._answer_early(group, jobs, holds=holds)
+            if group.stored:
+                self._answer_stored(group, jobs, holds=holds)
             if group.entries:
                 self._store(group, holds=holds)
         return self._hold(group, jobs) if holds else group.ends.keys()
@@ -284,12 +277,12 @@ class Writer:
             log.exception("store: a job failed")
             job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
 
-    def _answer_early(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
+    def _answer_stored(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
         if holds:  # their first tries are in the log, but may not be confirmed yet
-            self._confirmation.add(self.state.position, [*group.early], frozenset(), time.monotonic())
+            self._confirmation.add(self.state.position, [*group.stored], frozenset(), time.monotonic())
         else:
-            self._notify([*group.early], frozenset())
-        told = set[Job](group.early)
+            self._notify([*group.stored], frozenset())
+        told = set[Job](group.stored)
         jobs[:] = [job for job in jobs if job not in told]
 
     def _hold(self, group: CommitGroup, jobs: list[Job]) -> Set[QueueKey]:
@@ -303,10 +296,6 @@ class Writer:
         syncs.began_at = began_at = time.monotonic()  # as `syncs.sync`, with fewer calls
         try:
             self._log.append(self.state.position, group.entries, group.rows, group.due)
-        except Exception:
-            if lost := sum(job.status is AppendStatus.NOT_SYNCED for job in group.early):
-                log.error("store: batches are lost that were acknowledged before the commit jobs=%d", lost)
-            raise
         finally:
             stored_at = time.monotonic()
             if stored_at - began_at >= SLOW_S:

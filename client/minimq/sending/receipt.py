@@ -18,10 +18,8 @@ class SendStatus(Enum):
 
     #: The message is on disk.
     SEND_OK = 0
-    #: The broker acknowledges before the message is on disk (`--flush async`).
-    NOT_SYNCED = 1
     #: The message is on disk since an earlier try whose acknowledgement was lost; it was not stored twice.
-    ALREADY_STORED = 2
+    ALREADY_STORED = 1
 
 
 #: By number. A batch with an unknown status of a newer broker is stored: it counts as `SEND_OK`.

@@ -43,7 +43,7 @@ class MinimqContainer(DockerContainer):
         with MinimqContainer() as container:
             producer = Producer(container.nameserver)
 
-    Set options of the servers by environment variables: `with_env("MINIMQ_BROKER_FLUSH", "async")`.
+    Set options of the servers by environment variables: `with_env("MINIMQ_BROKER_RETENTION", "3600")`.
 
     Args:
         image: its name; `docker build -t minimq --target server -f docker/Dockerfile .` in a checkout makes it.

@@ -30,18 +30,14 @@ class _SendStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SEND_STATUS_OK: _SendStatus.ValueType  # 0
     """On disk."""
-    SEND_STATUS_NOT_SYNCED: _SendStatus.ValueType  # 1
-    """Acknowledged before it is on disk, as the broker is configured."""
-    SEND_STATUS_ALREADY_STORED: _SendStatus.ValueType  # 2
+    SEND_STATUS_ALREADY_STORED: _SendStatus.ValueType  # 1
     """An earlier try of the same batch has stored it; nothing was written now."""
 
 class SendStatus(_SendStatus, metaclass=_SendStatusEnumTypeWrapper): ...
 
 SEND_STATUS_OK: SendStatus.ValueType  # 0
 """On disk."""
-SEND_STATUS_NOT_SYNCED: SendStatus.ValueType  # 1
-"""Acknowledged before it is on disk, as the broker is configured."""
-SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 2
+SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 1
 """An earlier try of the same batch has stored it; nothing was written now."""
 global___SendStatus = SendStatus
 

@@ -113,16 +113,6 @@ def test_a_transaction_that_is_decided_takes_no_more(store: OpenStore) -> None:
     store.stage("y", 0, "t", 0, numbered_batch(7, 1))
 
 
-def test_staged_batches_are_synced_before_they_are_acknowledged(stores: Stores) -> None:
-    store = stores.open(sync=False)
-    store.create_topic("t")
-    assert store.submit("t", 0, numbered_batch(7, 0)).result(PATIENCE_S).status is AppendStatus.NOT_SYNCED
-    job = store.stage("x", 0, "t", 0, numbered_batch(7, 1))
-    assert job.status is AppendStatus.OK
-    assert store.store.log.end > job.stored_queue_id
-    assert store.state.transactions.find(TransactionId("x", 0), 7, 1) is not None  # applied, so it is on disk
-
-
 @pytest.mark.parametrize(("bound", "value"), [("MAX_PUBLISHED_BYTES", 2 * len(LARGE)), ("MAX_PUBLISHED", 2)])
 def test_a_large_transaction_is_published_in_parts_between_others(
     store: OpenStore, monkeypatch: pytest.MonkeyPatch, bound: str, value: int

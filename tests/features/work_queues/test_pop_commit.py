@@ -39,7 +39,7 @@ def taken(job: PopJob) -> list[tuple[int, int]]:
 
 
 def test_a_take_gets_what_the_same_commit_writes_before_it(state: State) -> None:
-    group = CommitGroup(state, state.position, 1_000, ahead=False)
+    group = CommitGroup(state, state.position, 1_000)
     jobs = [taking(5), taking(2), taking(5), taking(5)]
     jobs[0].decide(group, NO_LOG)
     group.add_batch(append(0, 3))
@@ -54,7 +54,7 @@ def test_a_take_gets_what_the_same_commit_writes_before_it(state: State) -> None
 
 
 def test_what_is_refused_is_not_handed_out(state: State) -> None:
-    group = CommitGroup(state, state.position, 1_000, ahead=False)
+    group = CommitGroup(state, state.position, 1_000)
     with pytest.raises(QueueNotFound):
         group.add_batch(append(1, 3))
     job = taking(5)

@@ -212,17 +212,6 @@ def test_the_offset_at_a_time_is_that_of_a_plain_search(stores: Stores, seed: in
     assert store.store.offset_at(store.key("t", 0), start) == 0
 
 
-def test_with_asynchronous_flush_an_append_is_told_before_it_can_be_read(stores: Stores) -> None:
-    store = stores.open(sync=False)
-    store.create_topic("t")
-    futures = [store.submit("t", 0, make_batch([body(number)])) for number in range(200)]
-
-    assert [future.result(PATIENCE_S).base_offset for future in futures] == list(range(200))
-    store.close()  # writes what was handed in
-    again = stores.open(sync=True)
-    assert again.bodies("t", 0) == [body(number) for number in range(200)]
-
-
 def test_readers_see_whole_batches_while_the_writer_writes(stores: Stores) -> None:
     store = stores.open(segment_bytes=SMALL)
     store.create_topic("t")

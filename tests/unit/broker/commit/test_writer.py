@@ -17,7 +17,7 @@ from minimq_broker.log.rows import Row
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
-from minimq_common.errors import InternalError, StoreError, StoreFull
+from minimq_common.errors import InternalError, StoreError
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
 from support.waiting import wait_until
 
@@ -41,24 +41,6 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
     monkeypatch.setattr(Segment, "write", write_or_fail)
     return made
-
-
-def test_with_asynchronous_flush_only_the_first_group_is_lost_when_the_disk_gets_full(
-    stores: Stores, disk: Disk
-) -> None:
-    store = stores.open(sync=False)
-    store.create_topic("t")
-    assert store.append("t", 0, b"written") == 0
-    store.record(lambda _: None)
-    disk.error = lmdb.DiskError("mdb_txn_commit: No space left on device")
-    assert store.append("t", 0, b"lost") == 1
-    for _ in range(3):
-        with pytest.raises(StoreFull, match="free space"):
-            store.append("t", 0, b"refused")
-    disk.error = None
-    store.record(lambda _: None)  # a group without batches tells nothing of the disk
-    assert store.append("t", 0, b"more") == 1
-    assert store.bodies("t", 0) == [b"written", b"more"], "the answer came behind the commit"
 
 
 def test_a_failed_store_refuses_each_job_by_an_error_of_its_own(store: OpenStore, disk: Disk) -> None:

@@ -281,7 +281,7 @@ class AppendMachine(RuleBasedStateMachine):
 
     def new_group(self) -> CommitGroup:
         self.now_ms += 1
-        return CommitGroup(self.state, self.state.position, self.now_ms, ahead=False)
+        return CommitGroup(self.state, self.state.position, self.now_ms)
 
     def commit(self, group: CommitGroup) -> None:
         self.log += group.entries
@@ -323,7 +323,7 @@ class AppendMachine(RuleBasedStateMachine):
                 group.add_batch(job)
             except MinimqError as error:
                 job.error = error
-        assert all(job.status is AppendStatus.ALREADY_STORED for job in group.early)
+        assert all(job.status is AppendStatus.ALREADY_STORED for job in group.stored)
         if fails:
             return
         new: dict[Send, AppendJob] = {}

@@ -125,31 +125,13 @@ def test_nothing_of_a_group_is_told_before_its_commit(store: OpenStore, disk: Di
     assert [answer(future) for future in futures] == [(AppendStatus.OK, 0, 0), (STORED, 0, 0)]
 
 
-def test_with_asynchronous_flush_a_repeat_is_still_told_behind_the_commit(stores: Stores, disk: Disk) -> None:
-    store = stores.open(sync=False)
-    store.create_topic("t", 2)
-    go_on = hold(store)
-    disk.hold()
-    first, copy = send(store, 0, 7), send(store, 1, 7)
-    go_on.set()
-    assert answer(first) == (AppendStatus.NOT_SYNCED, 0, 0)
-    assert disk.reached.wait(PATIENCE_S)
-    assert not copy.done()
-    disk.let_go()
-    assert answer(copy) == answer(send(store, 1, 7)) == (STORED, 0, 0)
-    assert store.bodies("t", 0) == [b"7"]
-
-
-@pytest.mark.parametrize("sync", [True, False])
-def test_a_group_that_fails_leaves_nothing_to_repeat(stores: Stores, disk: Disk, sync: bool) -> None:
-    store = stores.open(sync=sync)
-    store.create_topic("t", 2)
+def test_a_group_that_fails_leaves_nothing_to_repeat(store: OpenStore, disk: Disk) -> None:
     go_on = hold(store)
     first, copy = send(store, 0, 7), send(store, 1, 7)
     disk.error = lmdb.DiskError("mdb_txn_commit: No space left on device")
     go_on.set()
     assert isinstance(copy.exception(PATIENCE_S), StoreFull)
-    assert isinstance(first.exception(PATIENCE_S), StoreFull if sync else type(None))
+    assert isinstance(first.exception(PATIENCE_S), StoreFull)
     disk.error = None
     assert answer(send(store, 1, 7)) == (AppendStatus.OK, 1, 0)
     assert answer(send(store, 0, 7)) == (STORED, 1, 0)
