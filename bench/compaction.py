@@ -19,7 +19,7 @@ from pathlib import Path
 from processes import cpu_seconds
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer
-from minimq.connectors import RangeReader
+from minimq.consuming.range_reader import RangeReader
 
 STATE, PLAIN, OTHER = "state", "plain", "other"
 ROUNDS = 5

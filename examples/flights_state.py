@@ -7,13 +7,11 @@ python examples/flights_state.py
 from __future__ import annotations
 
 import json
-from contextlib import closing
 
 import pandas as pd
 from flights_data import departures
 
-from minimq import Admin, Compaction, LocalCluster, Message, Producer
-from minimq.connectors import RangeReader
+from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer
 
 
 def write(nameserver: str, topic: str, table: pd.DataFrame) -> None:
@@ -31,11 +29,10 @@ def write(nameserver: str, topic: str, table: pd.DataFrame) -> None:
 def read(nameserver: str, topic: str) -> dict[str, bytes]:
     """Return the current table: read the whole topic, the last message of each key wins."""
     table: dict[str, bytes] = {}
-    with Admin(nameserver) as admin, closing(RangeReader(nameserver)) as reader:
-        for each in admin.describe_topic(topic).queues:
-            for batch in reader.read(each.queue, each.min_offset, each.max_offset):
-                for message in batch.messages(each.min_offset):
-                    table[message.keys[0]] = message.body
+    with Admin(nameserver) as admin, PullConsumer(nameserver) as consumer:
+        consumer.assign(admin.route(topic).queues)
+        while not consumer.at_end():
+            table.update((message.keys[0], message.body) for message in consumer.poll())
     return {key: body for key, body in table.items() if body}  # a tombstone has no body
 
 

@@ -5,23 +5,17 @@ python examples/replay.py
 
 from __future__ import annotations
 
-from contextlib import closing
-
 from minimq import Admin, LocalCluster, Message, Producer, PullConsumer
-from minimq.connectors import RangeReader
 
 
 def since_yesterday(nameserver: str, topic: str) -> list[bytes]:
-    """Return all bodies of the last 24 hours. Does not affect any group."""
-    with Admin(nameserver) as admin, closing(RangeReader(nameserver)) as reader:
-        ends = {each.queue: each.max_offset for each in admin.describe_topic(topic).queues}
-        begins = admin.offsets_at(ends, "-24h")
-        return [
-            message.body
-            for queue, begin in begins.items()
-            for batch in reader.read(queue, begin, ends[queue])
-            for message in batch.messages(begin)
-        ]
+    """Return all bodies of the last 24 hours. A consumer without a group affects none."""
+    bodies: list[bytes] = []
+    with Admin(nameserver) as admin, PullConsumer(nameserver, start="-24h") as consumer:
+        consumer.assign(admin.route(topic).queues)
+        while not consumer.at_end():
+            bodies += [message.body for message in consumer.poll()]
+    return bodies
 
 
 def read(nameserver: str, group: str, count: int) -> int:

@@ -1,8 +1,7 @@
 """Arrow for pyarrow, Polars, pandas and DuckDB: topics as record batches, without a Python object for each message.
 
-Reading:    `read`, `read_table`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
-Sending:    producers have `send_arrow`
-Connectors: `ArrowColumns`, `newest_of_each_key`, `Destination`, `Destinations`, `RowWriter`, `divided`
+Reading: `read`, `read_table` with `RangeOptions`, `MESSAGE_SCHEMA`; consumers have `poll_arrow`
+Sending: producers have `send_arrow`
 
 Needs pyarrow: `pip install 'minimq[arrow]'`.
 """
@@ -17,23 +16,11 @@ import pyarrow as pa
 from minimq.connection.cluster import Cluster
 from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
-from minimq.features.tables.destinations import Destination, Destinations
 from minimq.features.tables.plan import Bound, QueueRange, newest_of_each_key, planned
-from minimq.features.tables.row_writer import RowWriter, divided
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 
-__all__ = [
-    "MESSAGE_SCHEMA",
-    "ArrowColumns",
-    "Destination",
-    "Destinations",
-    "RowWriter",
-    "divided",
-    "newest_of_each_key",
-    "read",
-    "read_table",
-]
+__all__ = ["MESSAGE_SCHEMA", "RangeOptions", "read", "read_table"]
 
 #: Brokers filter by at most this many tags. With more, all messages are fetched and filtered here.
 _MOST_TAGS = 1000

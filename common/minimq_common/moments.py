@@ -1,4 +1,4 @@
-"""Parses points in time that users give to calls, commands and connectors."""
+"""Parses points in time that users give to calls, commands and Spark options."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from faststream_minimq.publisher import TopicPublisher
 from faststream_minimq.response import MinimqPublishCommand
 from faststream_minimq.subscriber import MinimqSubscriber
 from minimq import Message, MessageQueue, Reply, errors
-from minimq.connectors import MessageFilter
+from minimq.consuming.message_filter import MessageFilter
 
 _numbers = itertools.count()
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar, cast
 
 from minimq import Credentials, ProducerOptions
-from minimq.connectors import QueueFinder, RangeOptions, RangeReader, RecordsSender, TransactionCommitter, check_address
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeOptions, RangeReader
 from minimq.errors import InvalidArgument
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
+from minimq_common.names import check_address
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Values
 

@@ -8,7 +8,9 @@ from datetime import datetime
 from typing import TypeVar
 
 from minimq import MessageQueue, MinimqError, errors
-from minimq.connectors import QueueFinder, describe_offline, with_retries
+from minimq.connection.at_master import with_retries
+from minimq.connection.offline_brokers import describe_offline
+from minimq.consuming.queue_finder import QueueFinder
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import (

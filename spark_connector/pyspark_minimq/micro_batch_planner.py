@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from minimq import MessageQueue, MinimqError, errors
-from minimq.connectors import after_waiting
+from minimq.connection.retry_schedule import after_waiting
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup

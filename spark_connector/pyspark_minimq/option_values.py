@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import NoReturn
 
 from minimq import MinimqError
-from minimq.connectors import TagFilter, timestamp_ms
+from minimq.consuming.message_filter import TagFilter
+from minimq_common.moments import timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
 

@@ -12,7 +12,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.connectors import QueueFinder, RangeReader, ReceivedBatch, TopicId, TopicRoute, with_retries
+from minimq.connection.at_master import with_retries
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeReader
+from minimq.consuming.received import ReceivedBatch
+from minimq_common.model import TopicId, TopicRoute
 from pyspark_minimq.columns import arrow_schema, with_table_columns
 from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
@@ -24,7 +28,7 @@ from pyspark_minimq.worker_process import freeze_gc
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from minimq.arrow import ArrowColumns
+    from minimq.features.tables.columns import ArrowColumns
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +70,7 @@ def read(
     """
     # Without messages there are no partitions, and Spark then reads one of its own making.
     if isinstance(partition, RangePartition):
-        from minimq.arrow import ArrowColumns
+        from minimq.features.tables.columns import ArrowColumns
 
         columns = ArrowColumns(arrow_schema(with_table_columns(schema) if options.newest else schema), options.tags)
         reader = range_reader(options.connection, options.timeout_s)
@@ -82,7 +86,7 @@ def read(
 
 
 def _newest(pieces: Iterable[pa.RecordBatch], schema: StructType) -> Iterator[pa.RecordBatch]:
-    from minimq.arrow import newest_of_each_key
+    from minimq.features.tables.plan import newest_of_each_key
 
     table = newest_of_each_key(pieces, arrow_schema(with_table_columns(schema)))
     chosen = table.select([field.name.lower() for field in schema]).rename_columns(schema.names)

@@ -11,7 +11,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from minimq import MinimqError, errors
-from minimq.connectors import RecordsSender, StagedPart, Transaction
+from minimq.features.transactions.decisions import StagedPart, Transaction
+from minimq.features.transactions.transactions import RecordsSender
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import in_one_line, without_traceback

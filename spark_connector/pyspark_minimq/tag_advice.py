@@ -10,7 +10,7 @@ from typing import Final
 from pyspark.sql.types import StringType, StructField, StructType
 
 from minimq import MessageQueue, MinimqError
-from minimq.connectors import RangeOptions, RangeReader
+from minimq.consuming.range_reader import RangeOptions, RangeReader
 from pyspark_minimq.columns import arrow_schema
 from pyspark_minimq.options import ReadOptions
 from pyspark_minimq.planning import OffsetRange
@@ -51,7 +51,7 @@ class TagAdvice:
     def _has_different_tags(self, part: OffsetRange) -> bool:
         import pyarrow.compute as pc
 
-        from minimq.arrow import ArrowColumns
+        from minimq.features.tables.columns import ArrowColumns
 
         columns = ArrowColumns(arrow_schema(_TAG))
         tags: set[str | None] = set()

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Final, cast, get_args
 
 from minimq import MinimqError, ProducerOptions
-from minimq.connectors import ONE_TIME_TRANSACTIONS, CompressionName, Transaction
+from minimq.features.transactions.decisions import Transaction
+from minimq.sending.producer_options import CompressionName
+from minimq_common.names import ONE_TIME_TRANSACTIONS
 from pyspark_minimq import option_values
 from pyspark_minimq.connections import ConnectionOptions, connection_of
 from pyspark_minimq.errors import MinimqSparkError

@@ -10,8 +10,9 @@ from typing import Final
 import pyarrow as pa
 
 from minimq import MinimqError, errors
-from minimq.arrow import Destination, Destinations, RowWriter, divided
-from minimq.connectors import Transaction, staged_parts
+from minimq.features.tables.destinations import Destination, Destinations
+from minimq.features.tables.row_writer import RowWriter, divided
+from minimq.features.transactions.decisions import Transaction, staged_parts
 from minimq.kafka import text_of
 from pyspark_minimq.connections import records_sender
 from pyspark_minimq.errors import MinimqSparkError

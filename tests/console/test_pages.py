@@ -15,8 +15,8 @@ import pytest
 
 import minimq_console
 from minimq.admin.admin import Admin
-from minimq.connectors import QueueFinder
 from minimq.consuming.pull_consumer import PullConsumer
+from minimq.consuming.queue_finder import QueueFinder
 from minimq.features.search.message_trace import MessageTrace
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer

@@ -22,7 +22,7 @@ from minimq.admin.group_descriptions import (
 )
 from minimq.admin.groups import describe_lines
 from minimq.admin.views import View
-from minimq.connectors import QueueFinder
+from minimq.consuming.queue_finder import QueueFinder
 from minimq.features.work_queues.work_queue_consumer import WorkQueueConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.sending.producer import Producer

@@ -25,7 +25,10 @@ from minimq import (
     SendReceipt,
     aio,
 )
-from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeReader
+from minimq.features.transactions.decisions import Transaction
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 from support.reading import read_all
 from support.waiting import wait_until

@@ -9,7 +9,9 @@ from contextlib import closing
 import pytest
 
 from minimq import Admin, Cluster, Message, MessageQueue, Producer
-from minimq.connectors import QueueFinder, RangeOptions, RangeReader, ReceivedBatch
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.consuming.received import ReceivedBatch
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import (
     Closed,

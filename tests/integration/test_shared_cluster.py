@@ -35,7 +35,10 @@ from minimq import (
 )
 from minimq.connection.connection import BrokerCalls, Connection
 from minimq.connection.routes import RouteWatch
-from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeReader
+from minimq.features.transactions.decisions import Transaction
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
 from support.reading import read_all
 from support.waiting import wait_until

@@ -22,7 +22,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from minimq import Admin, PullConsumer, PushConsumer
-from minimq.connectors import QueueFinder
+from minimq.consuming.queue_finder import QueueFinder
 from pyspark_minimq.option_values import moment
 
 nameserver, topic, group = sys.argv[1:]

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from minimq import Admin, LocalCluster
-from minimq.connectors import Transaction
+from minimq.features.transactions.decisions import Transaction
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode
 from pyspark_minimq.sink import MinimqBatchWriter, MinimqStreamWriter, MinimqWriter, TaskCommit

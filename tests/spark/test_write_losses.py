@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from minimq import Admin, LocalCluster, Permission
-from minimq.connectors import Transaction
+from minimq.features.transactions.decisions import Transaction
 from minimq.local.server_process import BrokerProcess
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode

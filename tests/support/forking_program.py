@@ -13,7 +13,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from minimq import Admin, ConsumeResult, Message, Producer, PullConsumer, PushConsumer, aio
-from minimq.connectors import QueueFinder, RangeReader, RecordsSender, Transaction, TransactionCommitter
+from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeReader
+from minimq.features.transactions.decisions import Transaction
+from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_common.batch.builder import BatchBuilder
 
 #: A child that hangs is ended so late, in seconds.

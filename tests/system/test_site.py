@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[2]
 #: What users import; `minimq.testing` has the fixtures as well.
 MODULES = (
     *("minimq", "minimq.aio", "minimq.errors", "minimq.arrow", "minimq.schemas", "minimq.testing", "minimq.otel"),
-    *("minimq.connectors", "pyspark_minimq", "faststream_minimq"),
+    *("pyspark_minimq", "faststream_minimq"),
 )
 #: Kinds of links by which a page loads something.
 LOADED = {"stylesheet", "icon", "preload", "preconnect", "dns-prefetch", "modulepreload", "manifest"}

@@ -211,7 +211,7 @@ source = import_module("pyspark_minimq").DefaultSource({"topic": "t"})
 reader = source.reader(source.schema())
 copied = cloudpickle.loads(cloudpickle.dumps(reader))
 assert type(copied) is type(reader), "classes are copied, not named"
-for name in ("minimq.connectors", "pyspark_minimq.readers", "pyspark_minimq.stream_planning", "pyspark_minimq.sink"):
+for name in ("minimq.arrow", "pyspark_minimq.readers", "pyspark_minimq.stream_planning", "pyspark_minimq.sink"):
     print(import_module(name).__file__)
 """
 

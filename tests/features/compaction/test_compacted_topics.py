@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from minimq import Admin, Compaction, LocalCluster, Message, Producer, PullConsumer, ReceivedMessage, aio, by_hash
-from minimq.connectors import RecordsSender
 from minimq.errors import InvalidArgument, MinimqError, TopicExists
+from minimq.features.transactions.transactions import RecordsSender
 from minimq_common.batch.builder import BatchBuilder
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each

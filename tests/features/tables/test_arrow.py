@@ -19,8 +19,7 @@ import pytest
 
 import minimq.arrow
 from minimq import Admin, Compaction, LocalCluster, Message, MessageQueue, Producer, PullConsumer, ReceivedMessage, aio
-from minimq.arrow import MESSAGE_SCHEMA
-from minimq.connectors import RangeOptions
+from minimq.arrow import MESSAGE_SCHEMA, RangeOptions
 from minimq.errors import (
     InvalidArgument,
     OffsetOutOfRange,

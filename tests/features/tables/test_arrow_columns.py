@@ -15,12 +15,12 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue
-from minimq.connectors import ReceivedBatch, Section
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.features.tables.columns import MESSAGE_SCHEMA, MOST_ROWS, SMALL_BATCH, ArrowColumns, chosen_columns
 from minimq.features.tables.plan import newest_of_each_key
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
+from minimq_common.batch.header import Section
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch
 from support.arrow_columns import by_columns

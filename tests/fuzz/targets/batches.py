@@ -14,8 +14,7 @@ import zstandard
 
 from fuzz import mutation
 from fuzz.target import Target
-from minimq.connectors import ReceivedBatch
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.features.listeners import redelivery
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
 from minimq_common.batch import builder as batch_builder

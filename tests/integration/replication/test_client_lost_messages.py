@@ -11,8 +11,9 @@ import pytest
 from pyspark.sql.types import StructType
 
 from minimq import Message, OffsetReset, Producer, PullConsumer
-from minimq.connectors import RangeOptions, RangeReader, ReceivedBatch
 from minimq.consuming.queue_finder import QueueFinder
+from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.consuming.received import ReceivedBatch
 from minimq_common.errors import OffsetOutOfRange
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.errors import MinimqSparkError

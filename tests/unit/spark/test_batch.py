@@ -9,8 +9,8 @@ from datetime import datetime
 import pytest
 
 from minimq import Credentials, MessageQueue
-from minimq.connectors import TopicId, TopicRoute
 from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
+from minimq_common.model import TopicId, TopicRoute
 from pyspark_minimq import connections, planning
 from pyspark_minimq.columns import MESSAGE_SCHEMA
 from pyspark_minimq.connections import ConnectionOptions, range_reader

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 )
 
 from minimq import ProducerOptions
-from minimq.connectors import Transaction
+from minimq.features.transactions.decisions import Transaction
 from pyspark_minimq.columns import WRITE_COLUMNS, check_columns
 from pyspark_minimq.connections import ConnectionOptions
 from pyspark_minimq.errors import MinimqSparkError

@@ -1,4 +1,4 @@
-"""Sending for connectors: prepared batches, and transactions over several brokers with long retries."""
+"""Sends prepared batches, and commits transactions over several brokers. Used by the Spark sink."""
 
 from __future__ import annotations
 
