@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,8 +15,6 @@ from minimq_common.serving.logs import LogFormat
 from minimq_common.serving.options import check_limits, option
 from minimq_common.wire.protocol_bounds import MAX_TOPICS
 
-#: The memory limit of this process's control group, which is that of its container, on Linux.
-_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _TERM_LEASE_S = 3.0
 _ETCD, _ETCD_WITH_TLS = "etcd://", "etcds://"
 #: Prefixes of a controller in etcd.
@@ -63,13 +60,6 @@ class BrokerOptions:
     )
     replication_timeout_s: float = option(
         5.0, "Time that a message waits for the replicas in sync before its sender gets an error.", minimum=0.1
-    )
-    slave_read_lag_bytes: int = option(
-        0,
-        "Distance from the end of the CommitLog at which the master sends a reader to a slave in sync. 0 stands "
-        "for 40 % of the memory of the machine or of the control group.",
-        flag="--slave-read-lag",
-        minimum=0,
     )
     term_lease_s: float = option(
         _TERM_LEASE_S,
@@ -363,11 +353,6 @@ class BrokerOptions:
             )
 
     @property
-    def slave_read_lag(self) -> int:
-        """Readers that are more bytes behind go to a slave: older data is probably not in the page cache."""
-        return self.slave_read_lag_bytes or int(0.4 * _memory_bytes(_MEMORY_LIMIT))
-
-    @property
     def max_batch_bytes(self) -> int:
         """Maximum bytes of a batch: one body of the largest size, or many small messages with keys and properties."""
         return max(self.max_body_bytes, 4 << 20) + (4 << 20)
@@ -391,11 +376,3 @@ def controller_addresses(text: str) -> list[str]:
         f"--controller is {text!r}: write HOST:PORT of a name server that was started with --controller-dir, or "
         "etcd://HOST:PORT[,HOST:PORT], or etcds:// for etcd with TLS"
     )
-
-
-def _memory_bytes(limit: Path) -> int:
-    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(machine, int(limit.read_text("ascii")))
-    except (OSError, ValueError):  # no control groups, or no limit, which reads "max"
-        return machine

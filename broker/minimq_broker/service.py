@@ -45,7 +45,7 @@ class BrokerService:
         self._options = options
         self._broker_name = identity.broker_name
         self._append = AppendService(engine)
-        self._pull = PullService(engine, replication.slave_for_readers)
+        self._pull = PullService(engine)
         self._find = FindService(engine)
         self._trace = TraceService(engine)
         self._begin_sessions()

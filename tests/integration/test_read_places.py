@@ -64,4 +64,3 @@ def test_a_queue_without_a_route_has_no_place(client: ClusterClient) -> None:
     queue = MessageQueue("unknown", "broker-a", 0)
     with pytest.raises(Unavailable, match="is broker-a running"):
         places.of(queue)
-    assert places.slave(queue, 1) is None

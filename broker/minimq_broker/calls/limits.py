@@ -27,8 +27,6 @@ class Limits:
     busy_after_s: float = 0.5
     #: Bytes of answers that clients have not read yet.
     max_unsent_bytes: int = 96 << 20
-    #: Readers that are more bytes behind the end of the log are sent to a slave.
-    slave_read_lag: int = 1 << 32
     max_topics: int = 50_000
     max_groups: int = 10_000
     max_sessions: int = 10_000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from functools import partial
 
 import grpc.aio
@@ -44,9 +44,8 @@ PROGRESS_INTERVAL_S = 1.0
 class PullService:
     """The `Pull` call of the broker."""
 
-    def __init__(self, engine: Engine, slave: Callable[[], int]) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._slave = slave
 
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls until the client closes its side and the last pull has ended."""
@@ -76,7 +75,7 @@ class PullService:
                 pulls[pull_id].cancel()
             if request.cancel:
                 continue
-            pull = _Pull(self._engine, request, writer, self._slave)
+            pull = _Pull(self._engine, request, writer)
             try:
                 if len(pulls) >= MAX_PULLS:
                     raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
@@ -103,16 +102,11 @@ def _forget(pulls: dict[int, asyncio.Task[None]], pull_id: int, task: asyncio.Ta
 
 class _Pull:
     def __init__(
-        self,
-        engine: Engine,
-        request: broker_pb2.PullRequest,
-        writer: StreamWriter[broker_pb2.PullFrame],
-        slave: Callable[[], int],
+        self, engine: Engine, request: broker_pb2.PullRequest, writer: StreamWriter[broker_pb2.PullFrame]
     ) -> None:
         self._engine = engine
         self._request = request
         self._writer = writer
-        self._slave = slave
         self._offset = request.offset
         self._messages_left = request.max_messages
         self._bytes_left = request.max_bytes
@@ -254,17 +248,12 @@ class _Pull:
             max_offset=end,
             end=self._is_over,
             next_offset=next_offset,
-            suggested_broker_id=self._suggested_slave(batches[-1].position),
             from_slave=self._engine.handle.is_slave,
             now_ms=now_ms(),
             term=self._term,
             is_compacted=self._engine.state.is_compacted(queue),
         )
         return _encoded(frame, batches, size)
-
-    def _suggested_slave(self, position: int) -> int:
-        behind = self._engine.store.end - position
-        return self._slave() if behind > self._engine.limits.slave_read_lag else 0
 
     async def _tell(self, first: int, end: int, *, is_end: bool = False) -> None:
         passed = self._silent_since is not None

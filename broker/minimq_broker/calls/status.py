@@ -117,8 +117,5 @@ class Replication(Protocol):
     def tell(self) -> broker_pb2.ReplicationStatus:
         """Return the replication status of the broker and its replicas."""
 
-    def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync to which readers far behind are sent; 0 if there is none."""
-
     async def promote(self, *, unclean: bool) -> int:
         """Become the master, and return the term."""

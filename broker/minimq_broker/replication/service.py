@@ -13,7 +13,6 @@ from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.roles import RoleKeeper
 from minimq_common.errors import BrokerConflict, DeadlineExceeded, InvalidArgument, MinimqError, NotMaster, StaleTerm
-from minimq_common.replicas.replica_set import shown_id_of_slave
 from minimq_proto.v1 import broker_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
@@ -113,16 +112,6 @@ class ReplicationView:
             status.connected = roles.follower.connected
             if roles.follower.master_end is not None:
                 status.behind_bytes = max(roles.follower.master_end - end, 0)
-
-    def slave_for_readers(self) -> int:
-        """Return the broker id of a slave in sync to which readers far behind are sent; 0 if there is none."""
-        roles = self._roles
-        if roles is None or roles.leadership is None:
-            return 0
-        for replica_id, progress in roles.leadership.progress().items():
-            if progress.connected and replica_id in roles.leadership.in_sync.members:
-                return shown_id_of_slave(replica_id, roles.own.replica_id)
-        return 0
 
     async def promote(self, *, unclean: bool) -> int:
         """Become the master, and return the term."""

@@ -64,13 +64,6 @@ class ReadPlaces:
         assert failure is not None  # there is at least one broker
         raise failure
 
-    def slave(self, queue: MessageQueue, broker_id: int) -> ReadPlace | None:
-        """Return the slave with an id; None if the route has no such slave, or it is unresponsive."""
-        route = self._routes.known(queue.topic)
-        broker = route.brokers.get(queue.broker_name) if route else None
-        place = next((place for place in self._places(broker) if place.broker_id == broker_id), None)
-        return place if place is not None and not (place.is_master or self._health.is_silent(place.address)) else None
-
     def failed(self, address: str, error: MinimqError | None) -> None:
         """Record that a broker failed, or ended a stream normally. One that did not answer comes last until it does."""
         if error is not None and not error.answered:  # a rejected read says nothing about sending there

@@ -114,8 +114,7 @@ class ConsumerOptions:
             its state is saved; 0 turns that off. The same on all members.
         model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
             all queues and keeps the offsets itself, which needs a stable `client_id`.
-        read_from_slaves: read from a slave while no master of a broker answers, and when a master redirects this
-            consumer because it is far behind. The same on all members.
+        read_from_slaves: read from a slave while no master of a broker answers. The same on all members.
         offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json.
         offset_reset: where to continue if the next message of a queue was deleted before it was read: at the "earliest"
             or "latest" stored message, or "error", which raises `OffsetOutOfRange`.

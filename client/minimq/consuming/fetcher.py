@@ -70,7 +70,6 @@ class Fetcher:
             options.prefetch_bytes,
             long_poll_s=options.long_poll_s,
             offset_reset=options.offset_reset,
-            slaves=options.read_from_slaves,
             offset_refresh_s=options.offset_refresh_interval_s,
             readers=lambda: max(len(self._readers), self._expected, 1),
         )

@@ -104,9 +104,6 @@ class Pulls:
     def _begin(self, reader: QueueReader, pull: Pull) -> None:
         if self._closed:
             return
-        if pull.slave and self._places.slave(reader.queue, pull.slave) is None:
-            self.carry_out(reader, reader.pull_failed(pull.number, None, time.monotonic()))
-            return
         request = _pull_request(reader.queue, pull)
         request.tag_hashes.extend(self._tag_hashes(reader.queue.topic))
         if reader.topic_id is not None:
@@ -134,9 +131,6 @@ class Pulls:
         return stream
 
     def _address(self, reader: QueueReader) -> str:
-        slave = self._places.slave(reader.queue, reader.slave) if reader.slave else None
-        if slave is not None:
-            return slave.address
         return reader.lease.address or self._places.of(reader.queue).address
 
     def _is_elsewhere(self, reader: QueueReader, address: str) -> bool:
@@ -207,6 +201,5 @@ def frame_of(sent: broker_pb2.PullFrame) -> Frame:
         now_ms=sent.now_ms,
         is_last=sent.end,
         from_slave=sent.from_slave,
-        advised_slave=sent.suggested_broker_id,
         failure=from_failure(sent.failure) if sent.HasField("failure") else None,
     )

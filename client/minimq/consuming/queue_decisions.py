@@ -70,7 +70,6 @@ class FetchOptions:
     max_bytes: int
     long_poll_s: float = 0.0
     offset_reset: Literal["earliest", "latest", "error"] = "error"
-    slaves: bool = False
     offset_refresh_s: float = math.inf
     #: Returns the number of readers, at least 1.
     readers: Callable[[], int] = lambda: 1
@@ -99,8 +98,6 @@ class Frame(NamedTuple):
     now_ms: int = 0
     is_last: bool = False
     from_slave: bool = False
-    #: Broker id of the slave that the master advises to read next; 0 for none.
-    advised_slave: int = 0
     failure: MinimqError | None = None
 
     def placed(self, error: MinimqError, queue: MessageQueue, offset: int) -> MinimqError:
@@ -122,8 +119,6 @@ class Pull(NamedTuple):
     term: int = 0
     #: Epoch of the lease; 0 without one.
     epoch: int = 0
-    #: Broker id of the slave to read from; 0 for the usual place of the queue.
-    slave: int = 0
 
 
 class Cancel(NamedTuple):

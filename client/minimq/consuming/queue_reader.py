@@ -5,9 +5,6 @@ decisions in order. Times are seconds on any monotonic clock.
 
 At most one pull is in flight. Pulls are numbered, so that late frames of an earlier pull are dropped.
 
-A master may advise a reader that is far behind to read from a slave. The reader returns to the master once it has read
-all that the slave has, or when the slave fails.
-
 A range read must not mix messages of two logs: after an unclean failover, the new master may have other messages at the
 same offsets. So the reader drops a frame of a later term, and asks by a pull at the range's end if that term cut it.
 """
@@ -23,9 +20,6 @@ from minimq.consuming.read_ahead import HandOver, ReadAhead
 from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
-
-#: The reader ignores its master's advice for this long after an advised slave failed.
-_SLAVE_BACKOFF_S = 10.0
 
 
 class QueueReader:
@@ -50,8 +44,6 @@ class QueueReader:
         self.error: MinimqError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
         self.failure: MinimqError | None = None
-        #: Broker id of the slave to read from; 0 for the master.
-        self.slave = 0
         #: Number of jumps to another offset (seek, reset); a `HandOver` made before a jump is stale.
         self.moves = 0
         #: Term of the log from which the latest delivered message came, at first the start term; 0 if unknown.
@@ -77,7 +69,6 @@ class QueueReader:
         #: Time of the next retry; infinite if none is pending.
         self.wake_at = math.inf
         self._pause_s = 0.0
-        self._no_advice_until = 0.0
         # Commits.
         #: The committed offset of the group; None if unknown, after a failure.
         self._known: int | None = lease.offset
@@ -181,12 +172,10 @@ class QueueReader:
             if self._must_verify:
                 return [Pull(self._number, self._end, 1, 1, term=self._term)]
             return [Pull(self._number, self._ahead.fetch_offset, max_messages, max_bytes)]
-        # The first pull returns at once, to learn the end of the queue. So do pulls from a slave: at its end the master
-        # goes on. A slave does not know leases, so the epoch is left out; `is_trusted` checks the lease here.
-        wait_s = 0.0 if self._queue_end is None or self.slave else self._options.long_poll_s
-        epoch = 0 if self.slave else self.lease.epoch
+        # The first pull returns at once, to learn the end of the queue.
+        wait_s = 0.0 if self._queue_end is None else self._options.long_poll_s
         offset = self._ahead.fetch_offset
-        return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, epoch, self.slave)]
+        return [Pull(self._number, offset, max_messages, max_bytes, wait_s, self._term, self.lease.epoch)]
 
     def seek(self, offset: int, now: float) -> list[Decision]:
         """Continue at another offset; the next commit may then go back."""
@@ -225,7 +214,6 @@ class QueueReader:
         cancelled = self.cancel()
         self.lease = lease
         self._must_verify = is_other
-        self.slave = 0
         self._is_leaving, self.error, self.wake_at = False, None, math.inf
         self._known, self._recorded, self._was_refused_as_deleted = lease.offset, None, False
         return [*cancelled, *self.tick(now)]
@@ -257,7 +245,7 @@ class QueueReader:
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
 
     def pull_failed(self, number: int, error: MinimqError | None, now: float) -> list[Decision]:
-        """Handle a pull that could not begin or whose stream ended; no error: its slave is gone, or a normal end."""
+        """Handle a pull that could not begin or whose stream ended; no error: a normal end."""
         if not self.is_pulling(number):
             return []
         self._is_in_flight = False
@@ -269,11 +257,6 @@ class QueueReader:
         self._is_fresh_seek = False
         self._term = frame.term
         self._must_verify = False
-        if self.slave:
-            if frame.is_last and not frame.batches:  # the reader has all that the slave has
-                self.slave = 0
-        elif frame.is_last and self._options.slaves and now >= self._no_advice_until:
-            self.slave = frame.advised_slave
         return self.tick(now)
 
     def _take_in_of_range(self, frame: Frame, end: int, now: float) -> list[Decision]:
@@ -328,9 +311,6 @@ class QueueReader:
         return [OffsetReset(self.queue, wanted, self._ahead.fetch_offset, first, end, sought)]
 
     def _failed(self, error: MinimqError | None, now: float) -> list[Decision]:
-        if self.slave:  # fall back to the master, which has everything
-            self.slave, self._no_advice_until = 0, now + _SLAVE_BACKOFF_S
-            return self.tick(now)
         if error is None or error.retriable:
             self.failure = error or Unavailable("the broker ended the stream")
             self._pause_s = longer(self._pause_s)

@@ -447,7 +447,6 @@ class PullFrame(google.protobuf.message.Message):
     END_FIELD_NUMBER: builtins.int
     FAILURE_FIELD_NUMBER: builtins.int
     NEXT_OFFSET_FIELD_NUMBER: builtins.int
-    SUGGESTED_BROKER_ID_FIELD_NUMBER: builtins.int
     FROM_SLAVE_FIELD_NUMBER: builtins.int
     NOW_MS_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
@@ -460,10 +459,6 @@ class PullFrame(google.protobuf.message.Message):
     next_offset: builtins.int
     """Where the pull continues: after the last batch, and after those that were skipped behind it. If the failure is
     damage: the offset of the next readable message, as far as known. Otherwise 0.
-    """
-    suggested_broker_id: builtins.int
-    """For a reader that is far behind: a slave with this broker id has the next messages, and can be read for a while. 0
-    for no such advice.
     """
     from_slave: builtins.bool
     """A slave has answered: its queues may end earlier than those of its master, and begin elsewhere."""
@@ -491,14 +486,13 @@ class PullFrame(google.protobuf.message.Message):
         end: builtins.bool = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         next_offset: builtins.int = ...,
-        suggested_broker_id: builtins.int = ...,
         from_slave: builtins.bool = ...,
         now_ms: builtins.int = ...,
         term: builtins.int = ...,
         is_compacted: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "suggested_broker_id", b"suggested_broker_id", "term", b"term"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "failure", b"failure", "from_slave", b"from_slave", "is_compacted", b"is_compacted", "max_offset", b"max_offset", "min_offset", b"min_offset", "next_offset", b"next_offset", "now_ms", b"now_ms", "pull_id", b"pull_id", "term", b"term"]) -> None: ...
 
 global___PullFrame = PullFrame
 

@@ -269,7 +269,7 @@ def test_what_is_deleted_under_a_pull_is_not_passed_over(
         request = broker_pb2.PullRequest(
             pull_id=1, topic="t", offset=0, max_messages=100, max_bytes=1 << 20, tag_hashes=tags
         )
-        await PullService(kept.engine, lambda: 0).serve(one(request), cast(Any, answer))
+        await PullService(kept.engine).serve(one(request), cast(Any, answer))
         [frame] = answer.frames
         first, end = kept.engine.store.bounds(kept.key)
         assert 0 < first < end

@@ -171,51 +171,6 @@ def test_a_reader_that_is_cut_off_from_the_master_reads_a_slave_until_the_line_i
         wait_caught_up(cluster)
 
 
-@pytest.mark.timeout(120)
-def test_a_reader_that_is_far_behind_reads_a_slave_until_it_has_caught_up(tmp_path: Path) -> None:
-    with replicas(tmp_path, slave_read_lag=1 << 20) as cluster:
-        master, slave = cluster.brokers
-        send(cluster, 400, size=20_000)
-        wait_caught_up(cluster)
-        with (
-            group_reader(cluster.nameserver) as member,
-            lone_reader(cluster.nameserver, queues(cluster)) as alone,
-            lone_reader(cluster.nameserver, queues(cluster), read_from_slaves=False) as faithful,
-        ):
-            for reader in (member, alone):
-                before = messages_out(slave)
-                reader.read(400)
-                assert messages_out(slave) - before > 200
-            before = messages_out(slave)
-            faithful.read(400)
-            send(cluster, 10)
-            for reader in (member, alone, faithful):
-                reader.read(410)
-            assert messages_out(slave) == before
-            assert messages_out(master) >= 400 + 3 * 10
-        wait_caught_up(cluster)
-
-
-@pytest.mark.fault
-@pytest.mark.timeout(120)
-def test_a_slave_that_fails_under_its_readers_is_left_for_the_master(tmp_path: Path) -> None:
-    with replicas(tmp_path, slave_read_lag=1 << 20) as cluster:
-        master, slave = cluster.brokers
-        send(cluster, 400, size=20_000)
-        wait_caught_up(cluster)
-        with group_reader(cluster.nameserver) as member, lone_reader(cluster.nameserver, queues(cluster)) as alone:
-            for reader in (member, alone):
-                before = messages_out(slave)
-                while messages_out(slave) == before:
-                    reader.poll()
-            slave.kill()
-            for reader in (member, alone):
-                reader.read(400)
-        slave.start()
-        wait_in_sync(cluster, master, slave)
-        wait_caught_up(cluster)
-
-
 @pytest.mark.fault
 @pytest.mark.timeout(120)
 def test_a_group_that_has_read_what_is_lost_goes_on_at_the_end(tmp_path: Path) -> None:

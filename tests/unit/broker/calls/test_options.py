@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from click.testing import CliRunner
 
-from minimq_broker import options
 from minimq_broker.__main__ import main
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
@@ -56,22 +53,6 @@ def test_a_lease_is_refused_where_another_one_decides_on_it(controller: str) -> 
     with pytest.raises(InvalidArgument, match=r"--term-lease is 5: .*a name server .* has a --term-lease of its own"):
         BrokerOptions(controller=controller, term_lease_s=5)
     assert BrokerOptions(controller="etcd://127.0.0.1:2379", term_lease_s=5).term_lease_s == 5
-
-
-@pytest.mark.parametrize(
-    ("limit", "bytes_"), [("1000000\n", 400_000), ("max\n", None), (None, None), ("9" * 30, None)], ids=str
-)
-def test_a_reader_far_behind_is_measured_by_the_memory_of_the_container(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str | None, bytes_: int | None
-) -> None:
-    monkeypatch.setattr(options, "_MEMORY_LIMIT", tmp_path / "absent")
-    machine = BrokerOptions().slave_read_lag
-    assert machine > 1 << 20
-    if limit is not None:
-        (tmp_path / "memory.max").write_text(limit)
-        monkeypatch.setattr(options, "_MEMORY_LIMIT", tmp_path / "memory.max")
-    assert BrokerOptions().slave_read_lag == (bytes_ or machine)
-    assert BrokerOptions(slave_read_lag_bytes=7).slave_read_lag == 7
 
 
 def test_dead_letters_are_kept_without_a_limit_unless_told() -> None:

@@ -224,7 +224,7 @@ def test_no_more_pulls_are_received_until_a_refusal_is_written(
             await asyncio.sleep(0)
 
     async def test(engine: Engine) -> None:
-        serving = asyncio.create_task(pull.PullService(engine, lambda: 0).serve(requests(), cast("Any", Unread())))
+        serving = asyncio.create_task(pull.PullService(engine).serve(requests(), cast("Any", Unread())))
         for _ in range(1000):
             await asyncio.sleep(0)
         assert asked == received

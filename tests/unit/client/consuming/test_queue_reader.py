@@ -29,7 +29,7 @@ from support.cases import for_each
 from support.handing import has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
-OPTIONS = FetchOptions(100, 1 << 20, long_poll_s=15.0, offset_reset="earliest", slaves=True, offset_refresh_s=3600.0)
+OPTIONS = FetchOptions(100, 1 << 20, long_poll_s=15.0, offset_reset="earliest", offset_refresh_s=3600.0)
 RANGE = FetchOptions(1 << 40, 1 << 20)
 NO_LEASE = Grant(0, 0, 0)
 #: Epochs of two terms of a broker.
@@ -212,31 +212,6 @@ def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
 
 
 # ---- slaves ---------------------------------------------------------------------------------------
-
-
-def advised() -> QueueReader:
-    """Return a reader under a lease whose second pull is one at slave 3, as its master has advised."""
-    reader = reader_from(epoch=FIRST)
-    batches = [stored(0, 3)]
-    pull = pull_of(reader.frame_arrived(1, Frame(batches, max_offset=99, is_last=True, advised_slave=3), 0.0))
-    assert (pull.slave, pull.epoch, pull.wait_s) == (3, 0, 0.0)
-    return reader
-
-
-def test_a_slave_is_read_until_its_end() -> None:
-    reader = advised()
-    frame = Frame([stored(3, 3)], max_offset=6, is_last=True, from_slave=True)
-    assert pull_of(reader.frame_arrived(2, frame, 0.0)).slave == 3
-    pull = pull_of(reader.frame_arrived(3, Frame(max_offset=6, is_last=True, from_slave=True), 0.0))
-    assert (pull.slave, pull.epoch) == (0, FIRST)
-
-
-def test_after_a_slave_has_failed_no_advice_is_taken_for_a_while() -> None:
-    reader = advised()
-    assert pull_of(reader.pull_failed(2, None, 0.0)).slave == 0
-    advice = Frame(max_offset=99, is_last=True, advised_slave=3)
-    assert pull_of(reader.frame_arrived(3, advice, 9.9)).slave == 0
-    assert pull_of(reader.frame_arrived(4, advice, 10.0)).slave == 3
 
 
 def test_what_a_slave_does_not_have_is_waited_for() -> None:
