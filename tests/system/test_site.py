@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import os
 import re
@@ -189,6 +190,21 @@ def test_every_page_is_in_the_navigation() -> None:
     written = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
     assert written - set(shown) == set()
     assert len(set(shown)) == len(shown)
+
+
+def test_every_public_name_is_documented() -> None:
+    silent = []
+    for module in map(importlib.import_module, MODULES):
+        for name in module.__all__:
+            value = getattr(module, name)
+            members = inspect.getmembers(value) if inspect.isclass(value) else []
+            methods = [(f"{name}.{own}", each) for own, each in members if not own.startswith("_")]
+            for label, each in [(name, value), *methods]:
+                code = each.fget if isinstance(each, property) else each
+                is_ours = (getattr(code, "__module__", None) or "").startswith(("minimq", *MODULES))
+                if is_ours and callable(code) and not inspect.getdoc(each):
+                    silent.append(f"{module.__name__}.{label}")
+    assert silent == []
 
 
 def test_every_public_name_is_in_the_reference() -> None:

@@ -427,7 +427,7 @@ class BaseConsumer:
         """Number of messages that were read but filtered out."""
         return self._reader.filtered_messages
 
-    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:  # noqa: D102 - below
+    def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
         self._reader.mark_state_saved(queues)
 
     mark_state_saved.__doc__ = Consumer.mark_state_saved.__doc__

@@ -288,7 +288,7 @@ class PullReader(Consumer):
         committed = await self._starts.committed(self.group, queue) if self.group else None
         return await self._starts.at(queue, bounds=bounds) if committed is None else committed
 
-    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:  # noqa: D102
+    def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
         super().lease_over(queue, epoch, error)
         if self._is_assigned:
             self._assigned.suspect(queue.topic)

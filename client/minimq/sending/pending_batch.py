@@ -54,7 +54,7 @@ class Records(Protocol):
     """Records that can be encoded as one batch, such as a `BatchBuilder`; their size in memory is approximate."""
 
     @property
-    def size(self) -> int: ...  # noqa: D102 - as above
+    def size(self) -> int: ...
 
     def __len__(self) -> int:
         """Return the number of records, at least 1."""

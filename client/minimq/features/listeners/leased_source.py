@@ -86,7 +86,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         """The subscribed topics; once the group is joined, also the retry topic."""
         return self.filters
 
-    async def begin(self) -> None:  # noqa: D102
+    async def begin(self) -> None:
         self._commit_at = time.monotonic() + self._options.commit_interval_s
         await self._join()
         if isinstance(self._member, BroadcastReader) and not self._group_start.is_decided:
@@ -105,16 +105,16 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self.filters[self._retry_topic] = MessageFilter()
         await super()._join()
 
-    def begins(self, queue: MessageQueue, lease: Grant) -> None:  # noqa: D102
+    def begins(self, queue: MessageQueue, lease: Grant) -> None:
         if lease.tries:
             # One at a time, the messages of a commit interval take up to `threads` times as long.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
         self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
 
-    def lost(self, queues: Sequence[MessageQueue]) -> None:  # noqa: D102
+    def lost(self, queues: Sequence[MessageQueue]) -> None:
         self._in_flight.drop(queues)
 
-    def delay_ms(self, queue: MessageQueue) -> int:  # noqa: D102
+    def delay_ms(self, queue: MessageQueue) -> int:
         return self._rule.delay_ms(queue.queue_id) if queue.topic == self._retry_topic else 0
 
     async def _hand_over(self) -> bool:

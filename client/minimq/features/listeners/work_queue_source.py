@@ -208,7 +208,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             raise InvalidArgument("subscribe to all topics before the first message is asked for")
         self._reader.subscribe(topic, expression, where)
 
-    async def begin(self) -> None:  # noqa: D102
+    async def begin(self) -> None:
         self._is_started = True
         await self._reader.begin()
         self._ticked_at = self._woke_at = time.monotonic()
