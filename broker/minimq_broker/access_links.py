@@ -45,7 +45,6 @@ class AccessLinks:
         asyncio.get_running_loop().call_later(_SETTLE_S if self._nameservers else 0.0, self._shared.settled.set)
 
     async def stop(self) -> None:
-        """End the streams."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -30,8 +30,6 @@ from minimq_common.wire.dispatcher import Serve
 
 
 class BrokerService:
-    """All calls of one broker."""
-
     def __init__(
         self,
         engine: Engine,

@@ -27,8 +27,6 @@ _ROUTES, _OFFLINE_ROUTES = b"\x0a", b"\x1a"
 
 
 class RouteAnswer(NamedTuple):
-    """The encoded route of a topic."""
-
     #: A `RouteEvent`, `GetRouteResponse` and one-route `ListTopicsResponse` alike: in all three, field 1 is the route.
     encoded: bytes
     #: Whether the route has queues.
@@ -51,7 +49,6 @@ class Answers:
         self._listing = asyncio.Lock()
 
     def route(self, topic: str) -> RouteAnswer:
-        """Return the current route of a topic."""
         answer = self._kept.get(topic)
         if answer is None:
             answer = self._make(topic)

@@ -28,7 +28,6 @@ class NameServerMetrics:
         self._controller, self._loop = controller, asyncio.get_running_loop()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
         yield info(PREFIX, "Release of this server.", {"version": daemon.version()})
         yield from self._of_the_table()
         yield from self._of_clients()

@@ -78,7 +78,6 @@ class OfflineBrokers:
         return frozenset(offline.topics.keys() - missing.keys() if offline.lacks_topics else offline.topics)
 
     def missing_from(self, broker_name: str) -> Collection[str]:
-        """Return the remembered topics of a broker name."""
         offline = self._by_name.get(broker_name)
         return () if offline is None else offline.topics.keys()
 
@@ -135,7 +134,6 @@ class ConflictLog:
         self._seen: dict[tuple[str, str], Conflict] = {}  # ordered by `last_at`
 
     def note(self, loser: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
-        """Remember that a broker was refused or replaced."""
         key = loser.broker_name, loser.address
         known = self._seen.pop(key, None)
         self._seen[key] = Conflict(

@@ -165,12 +165,10 @@ class Registrations:
         return change is not None
 
     def end(self, reason: str) -> None:
-        """End all streams."""
         for stream in self._live:
             stream.end(Unavailable(reason))
 
     def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        """Remember a broker that this name server or its controller refuses."""
         self._table.note_conflict(refused, holder, conflict.message, self._clock())
         log.log(
             logging.DEBUG if self._is_logged(conflict) else logging.WARNING,

@@ -29,8 +29,6 @@ _BUSY_RETRY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """The registration that one broker sends."""
-
     cluster: str
     broker_name: str
     #: 0 for the master, positive for a slave.
@@ -76,8 +74,6 @@ class RouteFact:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The changes that one call has made."""
-
     #: Topics whose route has changed or is gone.
     topics: Set[str] = frozenset()
     #: Sessions that have lost their registration, with the reason.
@@ -240,7 +236,6 @@ class RouteTable:
         }
 
     def holder(self, place: Place, run: int) -> tuple[int, BrokerState] | None:
-        """Return the session and the state of another run that is registered in a place."""
         replica = self._in_place(place)
         return None if replica is None or replica.state.run == run else (replica.session, replica.state)
 
@@ -253,7 +248,6 @@ class RouteTable:
         return self._conflicts.recent(now)
 
     def broker(self, session: int) -> BrokerState | None:
-        """Return the broker that is registered over a stream."""
         replica = self._by_session.get(session)
         return replica.state if replica else None
 

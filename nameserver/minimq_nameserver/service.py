@@ -116,7 +116,6 @@ class NameServerService:
     # ---- Clients ---------------------------------------------------------------------------------
 
     async def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: _Context) -> bytes:
-        """Answer the route of a topic."""
         check_topic(request.topic)
         self.counters.look_ups += 1
         route = self._answers.route(request.topic)
@@ -167,7 +166,6 @@ class NameServerService:
     async def ForgetBroker(
         self, request: nameserver_pb2.ForgetBrokerRequest, context: _Context
     ) -> nameserver_pb2.ForgetBrokerResponse:
-        """Forget a broker that is offline."""
         is_forgotten = self.registrations.forget(check_broker(request.broker_name))
         if is_forgotten:
             text = "administration: broker forgotten name=%s old='offline' new='-' caller=%s client=- user=%s"

@@ -31,12 +31,10 @@ class Watcher:
         self._wake = asyncio.Event()
 
     def add_news(self, topic: str) -> None:
-        """Queue a topic whose route must be sent."""
         self._news[topic] = None
         self._wake.set()
 
     def end(self, topic: str) -> None:
-        """Stop watching a topic."""
         self.topics.discard(topic)
         self._news.pop(topic, None)
 
@@ -69,7 +67,6 @@ class Watchers:
         self._all.add(watcher)
 
     def remove(self, watcher: Watcher) -> None:
-        """Remove a watcher and its topics."""
         self._all.discard(watcher)
         for topic in [*watcher.topics]:
             self._drop(watcher, topic)

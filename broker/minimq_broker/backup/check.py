@@ -39,8 +39,6 @@ _FORGOTTEN = "producer"
 
 @dataclass
 class Report:
-    """The findings of a check."""
-
     findings: list[str] = field(default_factory=list)
     entries: int = 0
     messages: int = 0
@@ -48,7 +46,6 @@ class Report:
 
     @property
     def summary(self) -> str:
-        """The result in one line."""
         entries = count_of(self.entries, "entry", "entries")
         seen = f"{count_of(self.segments, 'segment')}, {entries}, {count_of(self.messages, 'message')}"
         return f"damaged: {count_of(len(self.findings), 'finding')} in {seen}" if self.findings else f"clean: {seen}"
@@ -370,8 +367,6 @@ def _verified(segment: Segment, expected: int, position: int, data: bytes, found
 
 @dataclass(frozen=True, slots=True)
 class LogComparison:
-    """The result of a comparison."""
-
     start: int
     end: int
     #: Length of the first log minus that of the second, in bytes.
@@ -382,7 +377,6 @@ class LogComparison:
 
     @property
     def summary(self) -> str:
-        """The result in one line."""
         if self.difference is not None:
             return f"different: {self.difference}"
         if self.start >= self.end:

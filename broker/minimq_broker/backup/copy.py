@@ -124,7 +124,6 @@ class StoreCopy:
         self.close()
 
     def close(self) -> None:
-        """Close all files. Idempotent."""
         self._opened.close()
 
     def _clear(self, *, replace: bool) -> None:

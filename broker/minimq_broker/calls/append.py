@@ -146,7 +146,6 @@ class AppendAnswers(AnswerStream):
         self._engine = engine
 
     def answer(self, job: AppendJob) -> None:
-        """Queue the result of a finished job."""
         engine, ended_at = self._engine, monotonic()
         engine.counters.append_s.add(ended_at - job.came_at)
         if engine.spans is not None and job.traced_by is not None:
@@ -166,12 +165,10 @@ class AppendAnswers(AnswerStream):
         self.add(result)
 
     def acknowledge(self, piece_id: int) -> None:
-        """Queue the acknowledgement of a piece of a request."""
         self.expected += 1
         self.add(broker_pb2.AppendResult(request_id=piece_id))
 
     def refuse(self, request_id: int, error: MinimqError) -> None:
-        """Queue an error as the answer to a request."""
         self._engine.counters.refused[error.code] += 1
         self._engine.refusals.note(error)
         self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))

@@ -98,12 +98,10 @@ class Engine:
 
     @property
     def groups(self) -> GroupTable:
-        """The groups of the current role."""
         return self.tables.groups
 
     @property
     def leases(self) -> LeaseTable:
-        """The leases of the current role."""
         return self.tables.leases
 
     def _queue_end(self, queue: QueueKey) -> QueueEnd:
@@ -211,7 +209,6 @@ class RoleTables:
         return (self._term << 32) + self._versions_before + self._state().begun
 
     def begin(self, term: int) -> None:
-        """Begin a role with new leases and groups."""
         self._term = max(term, self._state().term)
         self._versions_before += 1
         self._set()
@@ -228,7 +225,6 @@ class RoleTables:
             raise Fenced(f"the lease of {client_id} in group {key.group} belongs to another user")
 
     def retain_topics(self) -> None:
-        """Drop the leases of deleted topics."""
         self.leases.retain_topics({topic.topic_id for topic in self._state().topics.copy().values()})
 
     def _set(self) -> None:
@@ -279,7 +275,6 @@ class Arrivals:
             listener(queue)
 
     def wake_all(self) -> None:
-        """Wake the readers of all queues."""
         waiting, self._waiting = self._waiting, {}
         for waiters in waiting.values():
             for waiter in waiters:

@@ -17,8 +17,6 @@ MAX_REQUEST_OVERHEAD = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on what the broker accepts."""
-
     max_body_bytes: int
     max_batch_bytes: int
     #: Bytes of batches that may wait for the disk. Beyond this, the broker reads no more from the network.

@@ -153,7 +153,6 @@ class _Pull:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
     async def fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
-        """Send the error that ends the pull."""
         self._engine.refusals.note(error)
         frame = broker_pb2.PullFrame(
             end=True, failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset

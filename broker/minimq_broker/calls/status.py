@@ -34,8 +34,6 @@ class Identity:
 
 
 class StatusService:
-    """The calls about the broker as a whole."""
-
     def __init__(self, engine: Engine, identity: Identity, replication: Replication, access: AccessService) -> None:
         self._engine = engine
         self._identity = identity
@@ -43,7 +41,6 @@ class StatusService:
         self._access = access
 
     async def describe(self, _: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
-        """Return the status of this broker."""
         identity, counters = self._identity, self._engine.counters
         status = broker_pb2.GetStatusResponse(
             cluster=identity.cluster,

@@ -235,7 +235,6 @@ class Damage:
         self.repair: Callable[[int, str], None] | None = None
 
     def found(self, start: int, reason: str) -> None:
-        """Report that a part of a segment cannot be read."""
         repair = self.repair
         if repair is None:
             self.tell(start, reason)

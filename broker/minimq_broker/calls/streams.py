@@ -67,7 +67,6 @@ class StreamWriter(Generic[Message]):
         return True
 
     async def drained(self) -> None:
-        """Wait for the current write."""
         async with self._turn:
             pass
 
@@ -251,7 +250,6 @@ class Streams:
 
     @property
     def open(self) -> Counter[str]:
-        """The number of open streams by call."""
         return Counter(task.get_name().partition("-")[0] for task in self._receivers.copy())
 
     def receive(self, requests: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:

@@ -35,8 +35,6 @@ _Decide = Callable[[State], Fact | None]
 
 
 class TopicService:
-    """The calls about topics."""
-
     def __init__(self, engine: Engine, auto_create_queues: int) -> None:
         self._engine = engine
         self._auto_create_queues = auto_create_queues

@@ -111,17 +111,14 @@ class CommitGroup:
 
     @cached_property
     def pops(self) -> PopDrafts:
-        """The decisions of the group on popped queues."""
         return PopDrafts(self.state, self.tried, self.ends)
 
     @cached_property
     def halves(self) -> HalfDrafts:
-        """The decisions of the group on half messages."""
         return HalfDrafts(self.state.transactions, self._staged)
 
     @cached_property
     def delays(self) -> DelayDrafts:
-        """The decisions of the group on delayed batches."""
         return DelayDrafts(self, self._delay_limits or DelayLimits())
 
     @cached_property
@@ -336,7 +333,6 @@ class CommitGroup:
         self.ends = ends
 
     def add(self, fact: Fact) -> None:
-        """Add a fact."""
         if isinstance(fact, OffsetsCommitted):
             for item in fact.offsets:
                 self._offsets[fact.group, item.topic_id, item.queue_id] = item.offset

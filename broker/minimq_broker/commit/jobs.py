@@ -58,8 +58,6 @@ class Job:
 
 
 class AppendStatus(IntEnum):
-    """The guarantee of an acknowledgement."""
-
     #: The batch is on disk.
     OK = 0
     #: An earlier try stored the batch; it was not written again.
@@ -101,7 +99,6 @@ class AppendJob(Job):
         self.size = len(self.data)
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Assign the batch a place, or find its existing one."""
         group.add_batch(self)
 
 
@@ -133,21 +130,17 @@ class AtomicJob(Job):
 
     @property
     def has_fact(self) -> bool:  # type: ignore[override]
-        """True if it commits offsets."""
         return self.offsets is not None
 
     @property
     def pops(self) -> bool:  # type: ignore[override]
-        """True if it settles popped messages."""
         return self.settles is not None
 
     @property
     def size(self) -> int:
-        """Approximate memory of the job, in bytes."""
         return sum(batch.size for batch in self.batches) + (self.settles.size if self.settles else 0) + 256
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Assign all batches their places, or find the existing ones."""
         group.add_atomic(self)
 
 
@@ -170,7 +163,6 @@ class FactJob(Job):
     has_fact = True
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Make and record the fact."""
         self.fact = self.make(group.state)
         if self.fact is not None:
             self.change = change_of(group.state, self.fact)
@@ -192,11 +184,9 @@ class ReplicaJob(Job):
 
     @property
     def size(self) -> int:
-        """Approximate memory of the job, in bytes."""
         return sum(map(len, self.entries))
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Append the entries."""
         group.add_entries(self)
 
 
@@ -234,18 +224,14 @@ class DueJob(Job):
 
     @property
     def published(self) -> int:
-        """Number of published batches."""
         return len(self.late_ms)
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Write the due batches to their queues."""
         group.delays.publish(self, DueIndex(log))
 
 
 @dataclass(slots=True, eq=False)
 class RecallJob(Job):
-    """Recalls delayed batches of a topic that are still waiting."""
-
     topic: str
     keys: Sequence[DueKey]
     #: Tag of the only user whose batches may be recalled; None for all.
@@ -255,7 +241,6 @@ class RecallJob(Job):
 
     @property
     def size(self) -> int:
-        """Approximate memory of the job, in bytes."""
         return 256 + 64 * len(self.keys)
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:

@@ -34,8 +34,6 @@ from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of a store."""
-
     segment_bytes: int = 1 << 30
     #: True: acknowledge after the sync; False: before the commit.
     checkpoint_interval_s: float = 5.0
@@ -176,7 +174,6 @@ class MessageStore:
 
     @property
     def leads(self) -> bool:
-        """True if the broker is the master."""
         return self._writer.leads
 
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
@@ -272,7 +269,6 @@ class MessageStore:
 
     @property
     def figures(self) -> CommitFigures:
-        """Statistics of commits."""
         return self._writer.figures
 
     @property

@@ -17,7 +17,6 @@ class GroupIndex:
 
     @property
     def offsets(self) -> int:
-        """Number of committed offsets of all groups."""
         return self._offsets
 
     def __len__(self) -> int:
@@ -27,24 +26,19 @@ class GroupIndex:
         return group in self._queues
 
     def names(self) -> list[str]:
-        """Return the names of all groups that have rows."""
         return list(self._queues)
 
     def topics(self, group: str) -> list[int]:
-        """Return the ids of the topics in which a group has rows."""
         return list(self._queues.get(group, ()))
 
     def queues(self, group: str) -> list[tuple[int, int]]:
-        """Return topic id and number of each queue in which a group has an offset."""
         topics = self._queues.get(group, {}).copy()
         return [(topic_id, queue_id) for topic_id, queue_ids in topics.items() for queue_id in queue_ids.copy()]
 
     def queue_ids(self, group: str, topic_id: int) -> set[int]:
-        """Return the queues of a topic in which a group has an offset."""
         return self._queues.get(group, {}).get(topic_id, set()).copy()
 
     def groups(self, topic_id: int) -> set[str]:
-        """Return the names of the groups that have rows in a topic."""
         return self._groups.get(topic_id, set()).copy()
 
     def add(self, group: str, topic_id: int, queue_id: int | None = None) -> None:
@@ -56,12 +50,10 @@ class GroupIndex:
             self._offsets += 1
 
     def forget_group(self, group: str) -> None:
-        """Remove all rows of a group."""
         for topic_id in self.topics(group):
             self._forget(group, topic_id)
 
     def forget_topic(self, topic_id: int) -> None:
-        """Remove all rows of a topic."""
         for group in self.groups(topic_id):
             self._forget(group, topic_id)
 

@@ -35,8 +35,6 @@ _HOLDERS = 20
 
 
 class GroupService:
-    """The calls about groups as a whole."""
-
     def __init__(self, engine: Engine, leases: LeaseKeeper, expiry: GroupExpiry) -> None:
         self._engine = engine
         self._leases = leases

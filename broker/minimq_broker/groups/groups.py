@@ -203,11 +203,9 @@ class GroupTable:
     # ---- lookups --------------------------------------------------------------------------------
 
     def is_member(self, group: str, client_id: str) -> bool:
-        """Return whether a client is a member of a group."""
         return self._member(group, client_id) is not None
 
     def holds(self, group: str, client_id: str, queue: MessageQueue) -> bool:
-        """Return whether a member has reported that it holds a queue."""
         member = self._member(group, client_id)
         return member is not None and queue in member.holding
 
@@ -223,11 +221,9 @@ class GroupTable:
 
     @property
     def count(self) -> int:
-        """Number of groups that have members."""
         return len(self._groups)
 
     def names(self) -> list[str]:
-        """Return the names of all groups that have members."""
         return list(self._groups)
 
     def members(self, group: str) -> Members:
@@ -381,7 +377,6 @@ class GroupQuota:
         shares[client_id] = share
 
     def take(self, group: str, client_id: str) -> None:
-        """Remove a member."""
         shares = self._shares.get(group, {})
         share = shares.pop(client_id, None)
         if share is None:

@@ -357,6 +357,5 @@ class LeaseKeeper:
 
 
 def refusal(group: str, error: MinimqError) -> broker_pb2.SessionEvent:
-    """Return the event that reports an error to a member."""
     refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
     return broker_pb2.SessionEvent(refused=refused)

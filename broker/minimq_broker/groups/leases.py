@@ -29,8 +29,6 @@ from minimq_common.model import first_epoch
 
 
 class LeaseKey(NamedTuple):
-    """A queue and the group that consumes it."""
-
     group: str
     queue: QueueKey
 
@@ -61,8 +59,6 @@ LeaseEvent = Granted | Wanted | Fencing
 
 
 class LeaseStatus(NamedTuple):
-    """The lease of one queue of a group."""
-
     owner: str = ""
     #: 0 without an owner.
     epoch: int = 0
@@ -246,7 +242,6 @@ class LeaseTable:
         return events
 
     def retain_topics(self, topic_ids: Collection[int]) -> None:
-        """Drop all leases and requests except those of the given topics."""
         for key in [key for key in self._leases if key.queue.topic_id not in topic_ids]:
             self._forget(key)
 

@@ -35,8 +35,6 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 
 
 class OffsetService:
-    """The calls about offsets."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

@@ -62,7 +62,6 @@ class Session:
             self.receiver.cancel()
 
     def end(self, error: MinimqError) -> None:
-        """End the stream with an error."""
         self.failure = error
         if self.receiver is not None:
             self.receiver.cancel()
@@ -132,7 +131,6 @@ class SessionTable:
         session.groups.add(group)
 
     def release(self, group: str, session: Session) -> None:
-        """Free the id of a client in a group."""
         session.groups.discard(group)
         if self.may_use(group, session):
             self._by_member.pop((group, session.client_id), None)
@@ -159,7 +157,6 @@ class SessionEvents:
         self.waiting_bytes = 0
 
     def add(self, event: bytes) -> None:
-        """Queue an event."""
         self._waiting.append(event)
         self.waiting_bytes += len(event)
         self._changed.set()
@@ -240,7 +237,6 @@ class MemberLists:
         self._is_retired = True
 
     async def tell(self, group: str, events: SessionEvents) -> None:
-        """Send the member list of a group to one client."""
         async with self._making:
             members = self._engine.groups.members(group)
             events.add_list(group, members.version, await self._encoded(members))

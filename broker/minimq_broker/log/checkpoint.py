@@ -75,7 +75,6 @@ class Checkpoint:
         self.position = 0
 
     def close(self) -> None:
-        """Close the file."""
         self._env.close()
 
     def load(self) -> State:

@@ -92,13 +92,11 @@ class CommitLog:
             segment.pages.is_over = readonly or segment.start >= verified_from
 
     def close(self) -> None:
-        """Close all segments."""
         for segment in self.segments:
             segment.close()
 
     @property
     def disk_bytes(self) -> int:
-        """Disk space that the segments use."""
         size = 0
         for segment in self.segments:
             with suppress(FileNotFoundError):  # removed by another thread
@@ -250,7 +248,6 @@ class CommitLog:
         self.cuts += 1
 
     def show_from(self, floors: Mapping[QueueKey, int]) -> None:
-        """Hide the messages of some queues before an offset."""
         if floors != self.floors:
             self.floors = floors
             self.cuts += 1
@@ -265,7 +262,6 @@ class CommitLog:
 
     @property
     def end(self) -> int:
-        """Position after the last entry."""
         return self.segments[-1].end if self.segments else 0
 
     def begins_at(self, position: int) -> bool:

@@ -93,7 +93,6 @@ class Disk:
 
     @property
     def latest(self) -> tuple[DiskUse, DiskLevel]:
-        """Usage and level at the latest check."""
         return self._latest
 
     def look(self) -> tuple[DiskUse, DiskLevel]:

@@ -36,8 +36,6 @@ _RELEASED = struct.Struct("<qq")
 
 
 class EntryKind(IntEnum):
-    """The content of an entry."""
-
     BATCH = 1
     FACT = 2
     #: Staged for a transaction, in no queue.
@@ -82,13 +80,11 @@ def batch_entry(
     *,
     user: int = 0,
 ) -> bytes:
-    """Return the entry of a batch in a queue."""
     head = _HEADER.pack(0, kind, user, queue.queue_id, queue.topic_id, base_offset, stored_ms)[_CRC_BYTES:]
     return _sealed(head, data)
 
 
 def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, data: bytes) -> bytes:
-    """Return the entry of a batch that is staged for a transaction."""
     head = _HEADER.pack(0, EntryKind.STAGED, 0, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     name = transaction.name.encode()
     return _sealed(b"".join((head, _TRANSACTION.pack(transaction.number, len(name)), name)), data)
@@ -97,7 +93,6 @@ def staged_entry(queue: QueueKey, stored_ms: int, transaction: TransactionId, da
 def delayed_entry(
     queue: QueueKey, stored_ms: int, due_ms: int, data: bytes, *, is_recallable: bool, user: int = 0
 ) -> bytes:
-    """Return the entry of a delayed batch."""
     head = _HEADER.pack(0, EntryKind.DELAYED, user, queue.queue_id, queue.topic_id, 0, stored_ms)[_CRC_BYTES:]
     return _sealed(head + _DELAY.pack(due_ms, is_recallable), data)
 
@@ -114,7 +109,6 @@ def _sealed(head: bytes, data: bytes | memoryview) -> bytes:
 
 
 def fact_entry(fact: Fact, stored_ms: int) -> bytes:
-    """Return the entry of a fact."""
     rest = _HEADER.pack(0, EntryKind.FACT, 0, 0, 0, 0, stored_ms)[_CRC_BYTES:] + encode_fact(fact)
     return b"".join((google_crc32c.value(rest).to_bytes(_CRC_BYTES, "little"), rest))
 
@@ -150,7 +144,6 @@ def stands_at(entry: memoryview | bytes, queue: QueueKey, base_offset: int, stor
 
 
 def payload_of(entry: memoryview) -> memoryview:
-    """Return the batch or fact in an entry."""
     return entry[batch_at(entry) :]
 
 

@@ -34,8 +34,6 @@ class DamagedFile(StoreError):
 
 
 class DamagedPages(DamagedFile):
-    """An LMDB file with damaged pages."""
-
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path} is damaged: {reason}: restore the data directory from a copy of it")
         self.reason = reason
@@ -176,7 +174,6 @@ def unreadable(error: Exception) -> StoreError | None:
 
 
 def lock_file(path: Path) -> Path:
-    """Return the path of the lock file of an LMDB file."""
     return path.with_name(f"{path.name}-lock")
 
 

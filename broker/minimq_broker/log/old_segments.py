@@ -32,7 +32,6 @@ class _Known:
     staged: frozenset[int] = frozenset()
 
     def outlives(self, topic_id: int) -> bool:
-        """Return whether a topic outlives the age of segments."""
         return topic_id in self.lasting or (topic_id in self.rules and self.rules[topic_id].max_age_ms > 0)
 
 

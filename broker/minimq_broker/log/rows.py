@@ -65,7 +65,6 @@ class Row(msgspec.Struct, frozen=True, gc=False):
 
 
 def row_of(header: EntryHeader, about: Header, position: int, size: int) -> Row:
-    """Return the row of a batch whose entry has this log position and size."""
     return Row(
         header.base_offset + about.count - 1,
         position,
@@ -132,8 +131,6 @@ NONE_DUE: Mapping[int, int] = MappingProxyType({})
 
 
 class ReadResult(NamedTuple):
-    """The result of a read."""
-
     found: list[tuple[Row, bytes]]
     #: Offset after everything that was examined.
     next_offset: int
@@ -169,20 +166,16 @@ def may_hold(value: bytes | memoryview, wanted: frozenset[int]) -> bool:
 
 
 def last_offset_in(key: bytes) -> int:
-    """Return the last offset of a batch from the key of its row."""
     return int(ROW_KEY.unpack(key)[2])
 
 
 def count_in(value: bytes | memoryview) -> int:
-    """Return the number of messages from a stored row."""
     return int(_COUNT.unpack_from(value, _COUNT_AT)[0])
 
 
 def size_in(value: bytes | memoryview) -> int:
-    """Return the size of the entry from a stored row."""
     return int(_SIZE.unpack_from(value, _SIZE_AT)[0])
 
 
 def position_in(value: bytes | memoryview) -> int:
-    """Return the log position from a stored row."""
     return int(_ROW.unpack_from(value)[0])

@@ -119,7 +119,6 @@ class Segment:
 
     @property
     def end(self) -> int:
-        """Log position after the last entry."""
         if self.rewritten_to:
             return self.rewritten_to
         with self._reading(self._log) as txn, txn.cursor() as cursor:
@@ -194,7 +193,6 @@ class Segment:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the file that hold data."""
         return int(self._env.info()["last_pgno"] + 1) * self._page_bytes
 
     # ---- writes -------------------------------------------------------------------------------------
@@ -264,7 +262,6 @@ class Segment:
             yield from self._values_from(txn, queue, offset)
 
     def queues_of(self, topic_id: int) -> Iterator[QueueKey]:
-        """Yield the queues of a topic that have batches in this segment."""
         with self._reading(self._rows) as txn, txn.cursor() as cursor:
             more = cursor.set_range(ROW_KEY.pack(topic_id, 0, 0))
             while more:
@@ -275,7 +272,6 @@ class Segment:
                 more = cursor.set_range(ROW_KEY.pack(topic_id, queue_id + 1, 0))
 
     def topics(self) -> frozenset[int]:
-        """Return the ids of the topics that have batches in this segment."""
         changes = self.changes  # as in `newest_ms`
         known, topics = self._topics
         if known != changes:
@@ -451,7 +447,6 @@ def _marked_end(stored: bytes) -> int:
 
 
 def is_segment(path: Path) -> bool:
-    """Return whether a file has the name of a segment."""
     return re.fullmatch(r"[0-9]{20}\.mdb", path.name) is not None
 
 

@@ -17,8 +17,6 @@ OTHERS = "(others)"
 
 @dataclass(frozen=True, slots=True)
 class TopicDepth:
-    """The number of messages in all queues of a topic."""
-
     stored: int
     #: Includes deleted messages.
     appended: int
@@ -38,7 +36,6 @@ class Backlog:
         self._firsts_version = (0, 0)
 
     def topics(self) -> dict[str, TopicDepth]:
-        """Return the depths of topics by name."""
         names = self._names()
         ends = self._store().state.ends.copy()
         stored, appended = dict.fromkeys(names.values(), 0), dict.fromkeys(names.values(), 0)
@@ -50,7 +47,6 @@ class Backlog:
         return {name: TopicDepth(stored[name], appended[name]) for name in stored}
 
     def dead_letters(self) -> dict[str, int]:
-        """Return the stored dead letters by group."""
         topics = sorted(self._store().state.topics.copy().values(), key=lambda topic: topic.topic_id)
         found: dict[str, int] = {}
         for topic in (topic for topic in topics if topic.name.startswith(DEAD_LETTER_PREFIX)):

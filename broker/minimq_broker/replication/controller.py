@@ -70,7 +70,6 @@ class GrpcController:
         return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the new record."""
         request = controller_pb2.ChangeInSyncRequest(
             known=to_wire(controller_pb2.ReplicaSet, known), in_sync=sorted(in_sync)
         )

@@ -154,7 +154,6 @@ class EtcdView:
         self._seen_at: dict[str, float] = {}
 
     def report_key(self, replica_id: int) -> str:
-        """Return the key of the reports of a replica."""
         return f"{self._prefix}reports/{replica_id}"
 
     def existing(self) -> ReplicaSet:
@@ -164,7 +163,6 @@ class EtcdView:
         return self.record
 
     def is_alive(self, replica_id: int) -> bool:
-        """Return whether a replica has reported recently."""
         return self._liveness is not None and replica_id in self._liveness.alive(time.monotonic())
 
     def found(self, own: ReplicaReport) -> ReplicaSet | None:
@@ -178,7 +176,6 @@ class EtcdView:
         await self._transact({})
 
     async def report(self, own: ReplicaReport) -> None:
-        """Put a report and bring the view up to date."""
         key, value = self.report_key(own.replica_id), msgspec.json.encode(own)
         succeeded = False
         while not succeeded:
@@ -302,7 +299,6 @@ class EtcdController:
         return view.record
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-        """Replace the in-sync set and return the new record."""
         view = self._view(known.key)
         await view.look()
         while True:

@@ -78,11 +78,9 @@ class Follower:
 
     @property
     def peer(self) -> str:
-        """The name of the master in errors."""
         return f"master {self.master.address}"
 
     def start(self) -> None:
-        """Start following."""
         self._task = asyncio.create_task(self._run(), name=f"follow-{self.master.term}")
 
     def end(self) -> None:

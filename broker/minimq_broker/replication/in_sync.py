@@ -33,8 +33,6 @@ class InSyncLimits:
 
 
 class ReplicaProgress(NamedTuple):
-    """The progress of a replica."""
-
     position: int
     connected: bool
     #: Seconds since it had the whole log.
@@ -86,7 +84,6 @@ class InSync:
     # ---- events of replicas ---------------------------------------------------------------------
 
     def attach(self, replica_id: int, position: int, now: float) -> None:
-        """Note that a replica connected and has synced the log up to a position."""
         replica = self._replicas.setdefault(replica_id, _Replica(now))
         # An asynchronous master may have confirmed entries that the replica never had. At the first connection of the
         # replica, its earlier position is unknown.
@@ -97,7 +94,6 @@ class InSync:
         replica.marks.clear()
 
     def detach(self, replica_id: int, now: float) -> None:
-        """Note that the stream of a replica ended."""
         replica = self._replicas[replica_id]
         replica.connected = False
         replica.lost_at = now
@@ -114,7 +110,6 @@ class InSync:
             replica.marks.append(_Mark(now, end))
 
     def acknowledged(self, replica_id: int, position: int, now: float) -> None:
-        """Note that a replica has synced the log up to a position."""
         replica = self._replicas[replica_id]
         replica.position = max(position, replica.position)
         reached: _Mark | None = None

@@ -69,7 +69,6 @@ class Leadership:
 
     @property
     def term(self) -> int:
-        """The term of this leadership."""
         return self.record.term
 
     # ---- may this broker serve? -----------------------------------------------------------------
@@ -167,7 +166,6 @@ class Leadership:
     async def serve(
         self, follow: replication_pb2.Follow, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Context
     ) -> None:
-        """Serve one slave until its stream ends."""
         slave = FollowerHello(follow.replica_id, follow.run, follow.address, follow.log_id)
         replica_id = slave.replica_id
         if replica_id == self._own_id:

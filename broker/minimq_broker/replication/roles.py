@@ -85,7 +85,6 @@ class RoleKeeper:
 
     @property
     def is_master(self) -> bool:
-        """True if this broker leads."""
         return self.leadership is not None
 
     @property
@@ -127,7 +126,6 @@ class RoleKeeper:
     # ---- start and stop -------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start reporting and taking roles."""
         self._reporting = asyncio.create_task(self._keep_reporting(), name="roles-report")
         self._change_task.start()
 

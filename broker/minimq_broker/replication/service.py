@@ -22,8 +22,6 @@ _LEADS_TIMEOUT_S = 10.0
 
 
 class ReplicationService:
-    """Serves the log to slaves."""
-
     def __init__(self, cluster: str, broker_name: str, roles: RoleKeeper | None, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
         self._cluster = cluster
@@ -71,7 +69,6 @@ class ReplicationView:
         self._roles = roles
 
     def tell(self) -> broker_pb2.ReplicationStatus:
-        """Return the replication status of the broker and its replicas."""
         roles = self._roles
         if roles is None:
             return broker_pb2.ReplicationStatus(

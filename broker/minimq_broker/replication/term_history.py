@@ -15,8 +15,6 @@ MAX_TERMS = 1_000
 
 
 class TermStart(msgspec.Struct, frozen=True, array_like=True):
-    """The log position of the entry that begins a term."""
-
     term: int
     position: int
 

@@ -74,8 +74,6 @@ class Topic(msgspec.Struct, frozen=True):
 
 
 class TopicSet(msgspec.Struct, frozen=True, tag="topic-set"):
-    """A topic was created or changed."""
-
     topic: Topic
 
 
@@ -86,8 +84,6 @@ class TopicDeleted(msgspec.Struct, frozen=True, tag="topic-deleted"):
 
 
 class CommittedOffset(msgspec.Struct, frozen=True, array_like=True):
-    """The next offset of a queue that a group will read."""
-
     topic_id: int
     queue_id: int
     offset: int
@@ -249,7 +245,6 @@ _decoder: msgspec.msgpack.Decoder[Fact] = msgspec.msgpack.Decoder(Fact)
 
 
 def encode_fact(fact: Fact) -> bytes:
-    """Return the fact in its log format."""
     return _encoder.encode(fact)
 
 

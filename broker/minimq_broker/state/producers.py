@@ -62,7 +62,6 @@ class ProducerState(msgspec.Struct, array_like=True):
         return self.places[index] if index < len(self.sequences) and self.sequences[index] == sequence else None
 
     def settle(self, before: int) -> None:
-        """Forget all batches below a sequence number."""
         if before > self.settled:
             self.settled = before
             gone = bisect_left(self.sequences, before)
@@ -197,7 +196,6 @@ class PendingBatches:
         return None
 
     def add(self, key: ProducerKey, sequence: int, settled_before: int, place: Place) -> None:
-        """Add a batch that will be written."""
         self._places[key, sequence] = place
         if settled_before > self._settled.get(key, 0):
             self._settled[key] = settled_before

@@ -56,7 +56,6 @@ class DecisionFile:
             raise
 
     def load(self) -> list[ReplicaSet]:
-        """Return the record of each replica set."""
         try:
             with self._env.begin() as transaction, transaction.cursor() as cursor:
                 rows = list(unsealed(cursor))
@@ -88,6 +87,5 @@ class DecisionFile:
             raise StoreError(f"{self._path} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Close the file and unlock the directory."""
         self._env.close()
         os.close(self._lock)

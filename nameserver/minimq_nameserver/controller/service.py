@@ -67,7 +67,6 @@ class ControllerService:
         self._file_outage = OutageLog(log)
 
     def start(self) -> None:
-        """Start electing masters."""
         self._elections.start()
 
     async def stop(self) -> None:

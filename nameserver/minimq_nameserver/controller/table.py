@@ -23,8 +23,6 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class ReplicaSetStatus:
-    """The status of a replica set."""
-
     record: ReplicaSet
     #: Seconds since the master renewed its lease.
     lease_age_s: float
@@ -96,14 +94,12 @@ class ControllerTable:
         return self._liveness[known.key].completed(rules.change_in_sync(record, known, in_sync), record)
 
     def promote(self, key: Key, replica_id: int, *, unclean: bool, now: float) -> ReplicaSet:
-        """Return the record with the replica as the next master."""
         record, liveness = self._find(key), self._liveness[key]
         if replica_id not in liveness.alive(now):
             raise InvalidArgument(f"replica {replica_id} of {record} does not report to the controller: start it first")
         return liveness.completed(election.promote(record, replica_id, unclean=unclean), record)
 
     def elections(self, now: float) -> list[ReplicaSet]:
-        """Return the records of all replica sets that get a new master now."""
         elected = (self.election(key, now) for key in (*self._liveness, *self._bootstraps))
         return [record for record in elected if record is not None]
 

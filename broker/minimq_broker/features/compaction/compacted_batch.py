@@ -53,7 +53,6 @@ class BatchPart(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Number of remaining records."""
         return sum(self.remains)
 
     @property

@@ -26,8 +26,6 @@ _LEVELS = (1, 6, 19)
 
 
 class _Source(NamedTuple):
-    """An entry with a batch of a compacted topic."""
-
     position: int
     header: EntryHeader
     entry: bytes

@@ -42,7 +42,6 @@ class CompactionRecord(msgspec.Struct, frozen=True):
         return self.rounds[index].at_ms if index < len(self.rounds) else now_ms
 
     def after(self, end: int, now_ms: int, tombstones: int, held: Sequence[tuple[int, int]]) -> CompactionRecord:
-        """Return the record after another round."""
         rounds = self.rounds
         if end > self.position:
             rounds = (*rounds, Round(end, now_ms))

@@ -46,8 +46,6 @@ _MAX_LATE_MS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DelayLimits:
-    """Limits on delayed batches."""
-
     longest_ms: int = MAX_DELAY_MS
     #: Returns why none may be stored now, or None.
     refusal: Callable[[], StoreFull | None] = lambda: None
@@ -65,8 +63,6 @@ def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None
 
 
 class DelayDrafts:
-    """The decisions of one commit group about delayed batches."""
-
     def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
         self._group, self._state, self._limits = group, group.state, limits
         #: The mark after the publications of the group.
@@ -99,7 +95,6 @@ class DelayDrafts:
         return self._published.due_ms + 1 if 0 <= ahead_ms <= _MAX_LATE_MS else due_ms
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> Place:
-        """Add a delayed batch to the group."""
         if (refusal := self._limits.refusal()) is not None:
             raise refusal
         header, now_ms = job.header, self._group.now_ms

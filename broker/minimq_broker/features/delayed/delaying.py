@@ -21,8 +21,6 @@ from minimq_proto.v1 import delay_pb2
 
 
 class DelayService:
-    """The calls about delayed batches."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 

@@ -43,7 +43,6 @@ class DueMark(msgspec.Struct, frozen=True, array_like=True):
         return DueKey(self.due_ms, self.id)
 
     def covers(self, key: DueKey) -> bool:
-        """Return whether the batch with a key is published or skipped."""
         return key <= self.key or any(key <= former[:2] and key.id < former[2] for former in self.former)
 
     def moved(self, key: DueKey) -> DueMark:
@@ -66,8 +65,6 @@ class Delay(NamedTuple):
 
 
 class RecallOutcome(IntEnum):
-    """The result of recalling one batch."""
-
     #: It will never be published.
     RECALLED = 0
     ALREADY_RECALLED = 1
@@ -152,7 +149,6 @@ class DelayTable:
         return self.by_topic.get(topic_id, _NONE)
 
     def load_mark(self, row: Any) -> None:
-        """Load the mark of a checkpoint."""
         self.published = msgspec.convert(row, DueMark)
         self.saved_mark = self.mark
 
@@ -165,7 +161,6 @@ class DelayTable:
         self.by_topic[topic_id] = msgspec.convert(row, Waiting)
 
     def apply(self, entry: BatchDelayed | BatchesRecalled | DueSkipped | DelaysSetBack) -> None:
-        """Apply the effect of an entry."""
         match entry:
             case BatchDelayed():
                 self._count(entry.place.topic_id, 1, entry.messages)
@@ -180,12 +175,10 @@ class DelayTable:
                 self.saved(self.saved_mark)
 
     def publish(self, key: DueKey, topic_id: int, messages: int) -> None:
-        """Note that the next waiting batch is published."""
         self._set(self.published.moved(key))
         self._count(topic_id, -1, -messages)
 
     def forget_topic(self, topic_id: int) -> None:
-        """Stop counting the batches of a deleted topic."""
         if self.by_topic.pop(topic_id, None) is not None:
             self._changed.add(("delayed", topic_id))
 

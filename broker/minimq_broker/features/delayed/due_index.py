@@ -24,8 +24,6 @@ _LOOKED_AT = 1_000
 
 @dataclass(frozen=True, slots=True)
 class DelayedBatch:
-    """A delayed batch in a listing."""
-
     key: DueKey
     queue_id: int
     #: Number of messages.
@@ -37,8 +35,6 @@ class DelayedBatch:
 
 @dataclass(frozen=True, slots=True)
 class DelayedRange:
-    """Selects delayed batches of a topic for a listing."""
-
     #: Due at or after this time, in ms since 1970.
     from_ms: int = 0
     #: Due before this time; None: no limit.

@@ -43,7 +43,6 @@ class DueRow(NamedTuple):
 
     @property
     def is_recall(self) -> bool:
-        """True if it is the row of a recall."""
         return self.key[-1] == _RECALL
 
     @property
@@ -99,7 +98,6 @@ class DueTable:
         return begin()
 
     def count(self, txn: lmdb.Transaction) -> int:
-        """Return the number of rows."""
         return int(txn.stat(self._db)["entries"])
 
     def pages(self, txn: lmdb.Transaction) -> int:
@@ -146,7 +144,6 @@ class DueTable:
         return key
 
     def has(self, row: DueRow) -> bool:
-        """Return whether exactly this row is stored."""
         return self._get(row.key) == row
 
     def recall_of(self, key: DueKey) -> DueRow | None:

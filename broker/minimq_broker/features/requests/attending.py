@@ -59,7 +59,6 @@ class Attendant(_UnbatchedStream):
         return data
 
     def close(self) -> None:
-        """Send nothing more."""
         super().close()
         self._answers.clear()
         self._account(-self.unread_bytes)
@@ -96,7 +95,6 @@ class Attendants:
             self._by_producer_group[group][attendant] = None
 
     def leave(self, attendant: Attendant) -> None:
-        """Remove a client."""
         if attendant.inbox is not None and self.by_inbox.get(attendant.inbox) is attendant:
             del self.by_inbox[attendant.inbox]
         for group in attendant.producer_groups:

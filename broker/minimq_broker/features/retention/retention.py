@@ -62,8 +62,6 @@ NO_REST = SegmentRest()
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """The facts about a segment on which the decision depends."""
-
     start: int
     #: Log position after its last entry.
     end: int
@@ -74,8 +72,6 @@ class SegmentFacts:
 
 
 class Reason(StrEnum):
-    """Why a segment is deleted."""
-
     AGE = "age"
     SIZE = "size"
     DISK = "disk"
@@ -154,7 +150,6 @@ def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> b
 
 
 def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bool:
-    """Return whether a segment has enough garbage to rewrite it."""
     return garbage_bytes >= max(_MIN_GARBAGE_SHARE * used_bytes, segment_bytes // _SMALL_DIVISOR)
 
 

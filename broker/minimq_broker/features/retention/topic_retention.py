@@ -139,7 +139,6 @@ class TopicRetention:
                 yield topic
 
     def sizes(self, segment: Segment) -> TopicSizes:
-        """Return the cached sizes of topics in a segment."""
         found = self._sizes.get(segment.start)
         if found is None or found.segment is not segment:
             found = self._sizes[segment.start] = TopicSizes(segment, self._segment_bytes)
@@ -208,7 +207,6 @@ class TopicSizes:
 
     @property
     def topics(self) -> frozenset[int]:
-        """The ids of the topics that have batches in the segment."""
         return self.segment.topics()
 
     def slices(self, topic_id: int) -> list[tuple[int, int]]:

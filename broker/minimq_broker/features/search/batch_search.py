@@ -55,7 +55,6 @@ class _Sections(msgspec.Struct, frozen=True, gc=False):
 
 
 def key_search(key: str) -> Search:
-    """Return a search for messages with this key."""
     wanted = key.encode()
 
     def may_hold(batch: memoryview) -> bool:
@@ -95,7 +94,6 @@ def _is_bound(keys: bytes, starts: memoryview[int], at: int, separator_at: int) 
 
 
 def value_search(value: str) -> Search:
-    """Return a search for messages with a property of this value."""
     wanted = value.encode()
 
     def may_hold(batch: memoryview) -> bool:

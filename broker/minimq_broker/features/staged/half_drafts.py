@@ -24,8 +24,6 @@ MAX_PUBLISHED = 500
 
 @dataclass(slots=True, eq=False)
 class EndJob(Job):
-    """Ends a transaction with half messages."""
-
     transaction: TransactionId
     wanted: HalfOutcome
     #: Number of batches that the producer has staged; 0 if the request is from anyone else.
@@ -56,8 +54,6 @@ class EndJob(Job):
 
 
 class HalfDrafts:
-    """The decisions of one commit group about half messages."""
-
     def __init__(
         self, table: TransactionTable, staged: Mapping[TransactionId, Mapping[int, Mapping[int, StagedBatch]]]
     ) -> None:

@@ -48,8 +48,6 @@ _SEQUENCE_OF = attrgetter("sequence")
 
 
 class HalfOutcome(IntEnum):
-    """The end of a transaction with half messages."""
-
     COMMITTED = 1
     ROLLED_BACK = 2
     #: Not decided in time, or some of its batches were lost.
@@ -69,8 +67,6 @@ class BatchStaged(NamedTuple):
 
 
 class StageKey(NamedTuple):
-    """One producer in one transaction."""
-
     name: str
     number: int
     producer_id: int
@@ -130,8 +126,6 @@ class Ending(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class StagingLimits:
-    """Limits on all staged batches of a broker."""
-
     #: Take up to 30 MB of memory.
     batches: int = 200_000
     #: Bytes of their entries in the log.
@@ -165,7 +159,6 @@ class StagedCount:
 
     @property
     def all(self) -> Staged:
-        """The total."""
         return self.parties.get(None, _NOTHING)
 
     def add(self, name: str, producer_id: int, batches: int, size: int, parts: int = 0) -> None:

@@ -95,7 +95,6 @@ class TransactionTable:
 
     @property
     def count(self) -> int:
-        """Number of staged batches that are not published yet."""
         return self.open.all.batches + self._waiting_count
 
     @property
@@ -485,7 +484,6 @@ def described(transaction: TransactionId) -> str:
 
 
 def ended(transaction: TransactionId, outcome: HalfOutcome) -> TransactionEnded:
-    """Return the error for a request about a transaction that has already ended."""
     why = {
         HalfOutcome.COMMITTED: "was committed, by an answer of a check or by hand",
         HalfOutcome.ROLLED_BACK: "was rolled back, by its producer, an answer of a check, or by hand",

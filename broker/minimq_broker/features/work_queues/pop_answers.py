@@ -48,7 +48,6 @@ class PopAnswers(AnswerStream):
         self.cancels: dict[int, Callable[[], None]] = {}
 
     def next_size(self) -> int:
-        """Estimate the bytes of the next response."""
         return _RESPONSE_BYTES if any(isinstance(answer, DeliveredRuns) for answer in self._answers) else 0
 
     def add(self, answer: broker_pb2.PopResult | DeliveredRuns) -> None:
@@ -61,7 +60,6 @@ class PopAnswers(AnswerStream):
             self._reader.give_back(answer)
 
     def fail(self, number: int, error: Exception) -> None:
-        """Queue an error as the answer to a take or a settle."""
         self.add(broker_pb2.PopResult(id=number, failure=to_failure(error)))
 
     def close(self) -> None:

@@ -48,7 +48,6 @@ class Block:
         self.lanes: array[int] | None = None
 
     def row(self) -> BlockRow:
-        """Return its row in the checkpoint."""
         states = sorted((bits, status) for status, bits in self.states.items())
         lanes = b""
         if self.lanes is not None and any(self.lanes):
@@ -71,7 +70,6 @@ class Block:
         return found
 
     def lane_bits(self, lane: int) -> int:
-        """Return the bitmap of the unsettled messages of a lane."""
         if self.lanes is None:
             return 0 if lane else self.used
         # Searching bytes takes a tenth of the time of searching numbers.
@@ -291,7 +289,6 @@ class PopBlocks:
                         yield status, count
 
     def count_before(self, offset: int) -> int:
-        """Return how many unsettled messages are before an offset."""
         blocks = [(number, self.blocks.get(number)) for number in self._between(0, offset)]
         return sum((block.used & mask(number, 0, offset)).bit_count() for number, block in blocks if block is not None)
 
@@ -317,7 +314,6 @@ class PopBlocks:
 
     @property
     def has_lanes(self) -> bool:
-        """True if a message has a lane."""
         return bool(self._lanes)
 
     def has_lane(self, lane: int, first: int = 0) -> bool:
@@ -336,7 +332,6 @@ class PopBlocks:
             yield from block.runs(block.lane_bits(lane))
 
     def delivered_runs(self, lanes: Iterable[int]) -> list[Run]:
-        """Return the messages of some lanes that have an epoch."""
         found: list[Run] = []
         for lane in lanes:
             left = self._delivered.get(lane, 0)

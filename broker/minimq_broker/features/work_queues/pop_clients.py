@@ -40,8 +40,6 @@ class PopClientStream:
 
 
 class Popper(NamedTuple):
-    """A consumer on a stream."""
-
     group: str
     client_id: str
     stream: PopClientStream
@@ -131,7 +129,6 @@ def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
 
 
 def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock) -> PopStep:
-    """Return the step of a settle of the current caller."""
     queue = state.queue(settle.topic, settle.queue_id)
     outcome = _OUTCOMES.get(settle.outcome)
     if outcome is None:

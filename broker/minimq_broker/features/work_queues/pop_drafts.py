@@ -37,8 +37,6 @@ _WITH_SPANS = (Settle, Claim, Reopen)
 
 @dataclass(slots=True, eq=False)
 class PopStep:
-    """A request of a consumer about one queue."""
-
     id: int
     key: PopKey
     what: Take | Settle | Leave | Claim | Reopen
@@ -76,7 +74,6 @@ class PopJob(Job):
 
     @property
     def size(self) -> int:
-        """Approximate memory of the job, in bytes."""
         size = 256 * len(self.steps)
         for step in self.steps:
             if isinstance(step.what, _WITH_SPANS):

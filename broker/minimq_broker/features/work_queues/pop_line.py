@@ -44,8 +44,6 @@ _STEP_ROWS = 250
 
 @dataclass(slots=True, eq=False)
 class WaitingTake:
-    """A take that is not answered yet."""
-
     id: int
     #: The consumer; "" if the messages are not released when it disconnects.
     client: str
@@ -67,7 +65,6 @@ class WaitingTake:
     def of(
         cls, take: broker_pb2.PopTake, client_id: str, tags: frozenset[int], answers: PopAnswers, asked_ms: int
     ) -> WaitingTake:
-        """Create it from a request of the current caller."""
         return cls(
             take.id,
             "" if take.unbound else client_id,
@@ -117,7 +114,6 @@ class PopLine:
 
     @property
     def topic(self) -> Topic:
-        """The latest known settings of the topic."""
         return self._topic
 
     # ---- events --------------------------------------------------------------------------------------
@@ -192,7 +188,6 @@ class PopLine:
         self._returning += 1
 
     def returned(self, queue_id: int) -> None:
-        """Note that such a settle is done."""
         self._returning -= 1
         self._ready[queue_id] = None
         if not self._is_over:

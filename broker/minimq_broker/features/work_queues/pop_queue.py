@@ -91,7 +91,6 @@ class PopQueue:
     # ---- changes -----------------------------------------------------------------------------------
 
     def put(self, run: Run) -> None:
-        """Set the state of the messages of a run."""
         first, end = run.first, run.end
         if not first < end or first > self.next or (first < self.done and run.state is not FREE):
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
@@ -131,7 +130,6 @@ class PopQueue:
         return len(self._former or ())
 
     def undo(self, mark: int) -> None:
-        """Undo the changes since a mark."""
         if self._former is None:
             return
         former, self._former = self._former, None
@@ -207,7 +205,6 @@ class PopQueue:
         return self._blocks.statuses(first)
 
     def unsettled_before(self, offset: int) -> int:
-        """Return how many messages before an offset are not settled."""
         following = self.next
         if offset >= following:
             return self._blocks.count + offset - following
@@ -218,7 +215,6 @@ class PopQueue:
         return [(0, self.done)] * bool(self.done) + [(run.first, run.end) for run in self.runs if run.state is DONE]
 
     def clients(self, now_ms: int) -> set[str]:
-        """Return the consumers that have messages."""
         return {status.client for status in self._blocks.flights() if status.client and status.until_ms > now_ms}
 
     # ---- takes -------------------------------------------------------------------------------------

@@ -33,8 +33,6 @@ _LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class RunState(IntEnum):
-    """The state of the messages of a run."""
-
     #: Can be delivered from `until_ms` on.
     FREE = 0
     #: Delivered; a consumer has them until `until_ms`.
@@ -53,7 +51,6 @@ class Status(msgspec.Struct, frozen=True, array_like=True, gc=False):
     lost: _Lost = 0
 
     def run(self, first: int, end: int, lane: int = 0) -> Run:
-        """Return the run of some messages with this status."""
         return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, lane, self.lost)
 
 
@@ -78,18 +75,15 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def count(self) -> int:
-        """Number of messages."""
         return self.end - self.first
 
     def part(self, first: int, end: int) -> Run:
-        """Return the run of a part of these messages."""
         if first == self.first and end == self.end:
             return self
         return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane, self.lost)
 
     @property
     def status(self) -> Status:
-        """Its status in a bitmap."""
         return Status(self.state, self.tries, self.until_ms, self.epoch, self.client, self.lost)
 
     def continues(self, before: Run) -> bool:
@@ -98,7 +92,6 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def merged_runs(runs: Iterable[Run]) -> list[Run]:
-    """Merge adjacent runs that have the same state."""
     found: list[Run] = []
     for run in runs:
         add_run(found, run)
@@ -117,8 +110,6 @@ Runs = Annotated[tuple[Run, ...], msgspec.Meta(max_length=_MAX_CHANGED)]
 
 
 class QueueMoved(msgspec.Struct, frozen=True, array_like=True):
-    """A change of one popped queue."""
-
     topic_id: int
     queue_id: int
     #: New states of messages, to be applied in this order.
@@ -151,8 +142,6 @@ def epoch_of_user(epoch: int, user: int) -> int:
 
 
 class PopKey(NamedTuple):
-    """A queue and the group that pops it."""
-
     group: str
     topic_id: int
     queue_id: int
@@ -167,8 +156,6 @@ class Stretch(NamedTuple):
 
 
 class PopOutcome(IntEnum):
-    """The outcome of delivered messages."""
-
     DONE = 0
     #: Failed: redeliver after a time.
     FREE = 1
@@ -179,8 +166,6 @@ class PopOutcome(IntEnum):
 
 
 class Take(NamedTuple):
-    """A consumer requests messages."""
-
     #: Client id; "" if the messages are not released when the client is gone.
     client: str
     most: int
@@ -207,8 +192,6 @@ class Take(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """A consumer reports the outcome of messages that it has."""
-
     epoch: int
     #: Ascending pairs of first and end offset.
     spans: Sequence[tuple[int, int]]
@@ -232,8 +215,6 @@ class Reopen(NamedTuple):
 
 
 class Leave(NamedTuple):
-    """A consumer is gone: release its messages."""
-
     client: str
     #: It left without notice: one of its messages may have killed it.
     died: bool = True

@@ -69,7 +69,6 @@ class Poppers:
         return is_newer(run, owner.run, client_id)
 
     def came(self, group: str, client_id: str, user: str = "", run: int = 0) -> None:
-        """Note that a consumer connected."""
         known = self._groups.setdefault(group, _PopGroup())
         known.owners[client_id] = Owner(user, run)
         known.streams[client_id] += 1
@@ -92,7 +91,6 @@ class Poppers:
         return known is not None and client_id in known.clients.keys() - known.streams.keys() - known.expected
 
     def present(self, group: str) -> frozenset[str]:
-        """Return the consumers that are connected."""
         known = self._groups.get(group)
         return known.present if known is not None else frozenset()
 
@@ -104,7 +102,6 @@ class Poppers:
             known.expected.add(client_id)
 
     def missed(self, group: str, client_id: str) -> None:
-        """Stop counting an expected consumer."""
         known = self._groups.get(group)
         if known is not None and client_id in known.expected:
             known.expected.remove(client_id)
@@ -156,7 +153,6 @@ class Poppers:
         return sorted(topic for topic, subscription in topics.items() if client_id in subscription.clients)
 
     def has(self, group: str, client_id: str) -> bool:
-        """Return whether a consumer counts."""
         known = self._groups.get(group)
         return known is not None and client_id in known.clients
 
