@@ -83,7 +83,7 @@ _captured = pytest.LogCaptureFixture.handler
 
 def _captured_completely(fixture: pytest.LogCaptureFixture) -> logging.Handler:
     client_log.flush()
-    client_log._handover._limit.end()  # one test does not use up the limit of another
+    client_log._filter._limit.end()  # one test does not use up the limit of another
     return cast("logging.Handler", _captured.__get__(fixture))
 
 

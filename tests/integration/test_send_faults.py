@@ -6,7 +6,6 @@ import itertools
 import logging
 import os
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -293,16 +292,6 @@ def test_a_full_buffer_raises_when_told_so(single: LocalCluster) -> None:
             assert future.exception(PATIENCE_S) is None
         wait_until(lambda: producer.send_many([message]), PATIENCE_S)
     assert len(bodies(single)) == 11
-
-
-def test_a_client_that_stood_still_takes_in_the_answers_that_came_meanwhile(pair: LocalCluster) -> None:
-    with Producer(pair.nameserver, send_timeout_s=18) as producer:  # the first try has a sixth of that
-        producer.send(Message("t", b"the routes are known"))
-        sent = producer.send_async(Message("t", b"x"))
-        producer._core.client.connection.call_soon(time.sleep, 4)
-        sent.result(PATIENCE_S)
-        assert producer.statistics().retries == 0
-    assert sorted(bodies(pair)) == [b"the routes are known", b"x"]
 
 
 def test_what_waits_for_callbacks_is_bounded_by_the_buffer(single: LocalCluster) -> None:

@@ -22,14 +22,14 @@ PROGRAM = """
 import logging, os, sys
 from minimq import Cluster, ConsumeResult, Message, Producer, PushConsumer
 
-address, topic, level, kind = sys.argv[1:]
+address, topic, level, kind, method = sys.argv[1:]
 nameserver = Cluster(address) if kind == "shared" else address
 producer = Producer(nameserver)
 
 
 class Sending(logging.Handler):
     def emit(self, record):
-        producer.send_async(Message(topic, record.getMessage().encode()[:500] or b" "))
+        getattr(producer, method)(Message(topic, record.getMessage().encode()[:500] or b" "))
 
 
 logging.root.addHandler(Sending())
@@ -47,11 +47,9 @@ if kind == "shared":
 """
 
 
-@pytest.mark.parametrize("kind", ["shared", "own"])
-@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
-def test_a_handler_of_the_log_may_send(cluster: LocalCluster, topic: str, level: str, kind: str) -> None:
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", PROGRAM, cluster.nameserver, topic, level, kind],
+        [sys.executable, "-X", "faulthandler", "-c", program, *arguments],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -59,6 +57,14 @@ def test_a_handler_of_the_log_may_send(cluster: LocalCluster, topic: str, level:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("kind", ["shared", "own"])
+@pytest.mark.parametrize("level", ["DEBUG", "INFO"])
+@pytest.mark.parametrize("method", ["send", "send_async"])
+def test_a_handler_of_the_log_may_send(cluster: LocalCluster, topic: str, level: str, kind: str, method: str) -> None:
+    run(PROGRAM, cluster.nameserver, topic, level, kind, method)
 
 
 @contextmanager
@@ -103,22 +109,31 @@ def test_a_handler_that_blocks_holds_up_no_client() -> None:
     assert any("broker does not answer" in line for line in lines)
 
 
-def test_what_a_handler_makes_clients_log_does_not_come_back_to_it() -> None:
+@pytest.mark.parametrize("method", ["send", "send_async", "flush"])
+def test_a_handler_that_waits_for_an_event_loop_does_not_deadlock_with_a_record_of_that_loop(
+    cluster: LocalCluster, topic: str, method: str
+) -> None:
     ours = client_logger("minimq.test")
-    seen: list[str] = []
+    lines: list[str] = []
 
-    class Logging(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            seen.append(record.getMessage())
-            ours.warning("again after %s", record.getMessage())
+    with Producer(cluster.nameserver) as producer:
+        producer.send(Message(topic, b"first"))
+        connection = producer._core.client.connection
 
-    with handling(Logging()):
-        ours.warning("first")
-        ours.warning("second")
-        wait_until(lambda: any("dropped" in line for line in seen))
-        flush()
-    assert {"first", "second"} <= set(seen)
-    assert not any(line.startswith("again") for line in seen)
+        class Sending(logging.Handler):  # `logging` holds its lock during `emit`
+            def emit(self, record: logging.LogRecord) -> None:
+                lines.append(record.getMessage())
+                if record.getMessage() == "of the program":
+                    connection.call_soon(ours.warning, "of the loop")
+                    producer.send_async(Message(topic, b"x"))
+                    if method == "flush":
+                        producer.flush()
+                    else:
+                        getattr(producer, method)(Message(topic, b"x"))
+
+        with handling(Sending()):
+            ours.warning("of the program")
+            wait_until(lambda: lines == ["of the program", "of the loop"])
 
 
 def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
@@ -139,30 +154,20 @@ def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
         wait_until(lambda: stored == ["SEND_OK"])
 
 
-CHILD = """
-import atexit, logging, multiprocessing, sys
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-atexit.register(lambda: log.warning("at the end"))
+END = """
+import logging, sys
+from minimq import Admin
 from minimq.connection.client_log import client_logger
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 log = client_logger("minimq.test")
-
-def child():
-    log.warning("in the child")
-
-process = multiprocessing.get_context("fork").Process(target=child)
-process.start()
-process.join()
-log.warning("in the parent")
+admin = Admin(sys.argv[1])
+admin.list_topics()
+for number in range(20):
+    admin._client.connection.call_soon(log.info, str(number))
+admin.list_topics()
 """
 
 
-def test_what_a_process_logs_at_its_end_is_handled() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    )
-    assert done.stdout.splitlines() == ["in the child", "in the parent", "at the end"]
+def test_what_an_event_loop_has_logged_at_the_end_of_the_process_is_handled(cluster: LocalCluster) -> None:
+    done = run(END, cluster.nameserver)
+    assert done.stdout.split() == [str(number) for number in range(20)]

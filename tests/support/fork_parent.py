@@ -1,9 +1,8 @@
 """A program that forks children in a certain state of gRPC: KIND NAMESERVER TOPIC. It tells in JSON what they did.
 
 KIND is what the parent does before: "never" makes a client, "closed" it again, "open" keeps it, "grandparent" forks
-another parent meanwhile, "grpc" and "supported" have a channel that is not of minimq, "thread-NAME" has a thread of
-that name on Linux. All children make a client and send. Only with "busy", where a thread of the parent sends on and
-on, they do nothing.
+another parent, "supported" has a gRPC channel of its own. All children make a client and send. Only with "busy",
+where a thread of the parent sends continuously, they do nothing.
 """
 
 from __future__ import annotations
@@ -13,13 +12,10 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 from minimq import Message, Producer
-from minimq.connection import home_process
 
 import grpc  # isort: skip - after minimq, which prepares it for forks
 
@@ -48,8 +44,6 @@ def in_child(work: Callable[[], str]) -> str:
 def use_grpc(channel: grpc.Channel) -> None:
     """Use a channel that is not of minimq."""
     grpc.channel_ready_future(channel).result()
-    while sys.platform == "linux" and not home_process._has_grpc_thread():
-        time.sleep(0.001)  # on a busy machine, a thread has its name late
 
 
 @contextmanager
@@ -83,11 +77,8 @@ def main(kind: str, nameserver: str, topic: str) -> None:
     with ExitStack() as opened:
         if kind == "closed":
             send()
-        elif kind in {"grpc", "supported"}:
+        elif kind == "supported":
             use_grpc(opened.enter_context(grpc.insecure_channel(nameserver)))
-        elif kind.startswith("thread-"):
-            comm = Path("/proc/thread-self/comm")
-            opened.enter_context(repeating(lambda: comm.write_text(kind.removeprefix("thread-"))))
         elif kind != "never":
             producer = opened.enter_context(Producer(nameserver))
             producer.send(Message(topic, b"parent"))

@@ -54,7 +54,7 @@ class SimulatedMember(Process):
         self.reads: dict[MessageQueue, int] = {}
         carriers = {broker for topic in topics for broker in TOPICS[topic][1]}
         self.lines = {broker: Line() for broker in world.brokers if broker in carriers}
-        self._stands_still: set[MessageQueue] = set()
+        self._paused: set[MessageQueue] = set()
         self._leaves: set[MessageQueue] = set()
         self._trusts: dict[MessageQueue, Trust] = {}
         self._begun: dict[MessageQueue, int] = {}
@@ -78,7 +78,7 @@ class SimulatedMember(Process):
             self.alive
             and queue in self.reads
             and self.world.now < self._trusts[queue].until
-            and queue not in self._stands_still
+            and queue not in self._paused
         )
 
     # ---- faults -----------------------------------------------------------------------------------
@@ -253,19 +253,19 @@ class SimulatedMember(Process):
     def _begin(self, queue: MessageQueue, grant: Grant) -> None:
         if grant.epoch < self._begun.get(queue, 0):
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, later than a later one")
-        stood_still = queue in self._stands_still or (queue in self._trusts and self._trusts[queue].is_broken)
-        if self.reads.get(queue) == grant.epoch and not stood_still:
+        paused = queue in self._paused or (queue in self._trusts and self._trusts[queue].is_broken)
+        if self.reads.get(queue) == grant.epoch and not paused:
             raise Violation(f"{self.name} begins {queue} under {short(grant.epoch)}, which it reads already")
         self.world.note(f"{self.name} begins {queue.broker_name}/{queue.queue_id} {short(grant.epoch)}")
         self._begun[queue] = self.reads[queue] = grant.epoch
         self._may_have_gained = True
         self._trusts[queue] = grant.trust
-        self._stands_still.discard(queue)
+        self._paused.discard(queue)
         self._leaves.discard(queue)
 
     def _forget(self, queue: MessageQueue) -> None:
         self.reads.pop(queue, None)
-        self._stands_still.discard(queue)
+        self._paused.discard(queue)
         self._trusts.pop(queue, None)
         self._leaves.discard(queue)
 
@@ -327,7 +327,7 @@ class SimulatedMember(Process):
 
     def _refused(self, queue: MessageQueue, epoch: int) -> None:
         if self.reads.get(queue) == epoch:
-            self._stands_still.add(queue)
+            self._paused.add(queue)
             self.post(self._hear_of_end, queue, epoch)
 
     def _hear_of_end(self, queue: MessageQueue, epoch: int) -> None:

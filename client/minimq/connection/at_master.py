@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from minimq.connection.loop_calls import LoopStep
-from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import SHORTEST_TRY_S, RetrySchedule
 from minimq_common.errors import DeadlineExceeded, MinimqError, Unavailable
 
@@ -71,21 +70,21 @@ async def at_master(
     `again` decides whether to retry after an error, instead of its `retriable` mark; it may raise another error. This
     runs on the event loop of the connection, or in the steps of a caller that passes its own `pause`.
     """
-    schedule = RetrySchedule(timeout_s, true_time())
+    schedule = RetrySchedule(timeout_s, time.monotonic())
     while True:
         address = ""
-        begun_at = true_time()
+        begun_at = time.monotonic()
         limit_s = schedule.try_s(begun_at)
         try:
             address = await master.find(limit_s)
-            return await attempt(address, max(begun_at + limit_s - true_time(), 0.0))
+            return await attempt(address, max(begun_at + limit_s - time.monotonic(), 0.0))
         except MinimqError as failure:
             error = failure
         except TimeoutError:
             error = DeadlineExceeded(f"the broker at {address or '?'} gave no answer within {limit_s:.1f} s")
         master.failed(address, error)
         is_worth_it = None if again is None else again(address, error)
-        await pause(schedule.pause_s(error, true_time(), again=is_worth_it))
+        await pause(schedule.pause_s(error, time.monotonic(), again=is_worth_it))
 
 
 async def tried(

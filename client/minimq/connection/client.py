@@ -10,7 +10,6 @@ from typing import Any, TypeVar, TypeVarTuple, Unpack
 from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
-from minimq.connection.home_process import check_no_signal
 from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
 from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
@@ -137,7 +136,6 @@ class ClusterClient:
 
     def close(self) -> None:
         """Cancel running calls; close the connection unless it is shared. Idempotent; does nothing in a fork."""
-        check_no_signal()
         if self.connection.is_void:
             return
         self._closed.set()

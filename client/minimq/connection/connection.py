@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from minimq_proto.v1.nameserver_pb2_grpc import NameServerAsyncStub
 
 log = client_logger(__name__)
+client_logger("minimq_common.security.watched")  # reloads credentials on the event loop
 
 _PROBE_TIMEOUT_S = 10.0
 #: Probes of a broker that never answers. After these, it counts as responsive until a call fails.

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, copy_context
-from functools import partial
 from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
-from minimq.connection.client_log import client_logger, handed_over
+from minimq.connection.client_log import client_logger
 from minimq.connection.home_process import HomeProcess, connection_closed, connection_opened, is_finalizing
 from minimq_common.errors import Closed
 
@@ -27,10 +25,6 @@ CLOSED = "the client was closed"
 _REPORTED_S = 1.0
 #: Seconds between cancellations of a task that does not end.
 _RECANCEL_INTERVAL_S = 0.1
-
-
-#: The monotonic clock, by a function that freezegun does not patch.
-true_time = partial(time.clock_gettime, time.CLOCK_MONOTONIC)
 
 
 class LoopCallQueue:
@@ -72,7 +66,7 @@ class LoopThread:
         self._name = name
         self._finish = finish
         self.process = HomeProcess()
-        #: Protects everything below; held while calls are submitted. Reentrant, for signal handlers.
+        #: Protects everything below; held while calls are submitted. Reentrant, for finalizers.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._calls: LoopCallQueue | None = None
@@ -132,8 +126,8 @@ class LoopThread:
             self._closed = True
             if self._loop is not None:  # even if an earlier call did that: Ctrl-C may have come first
                 self._loop.call_soon_threadsafe(self._stop, self._loop)
-            else:
-                self._call_at_end()
+        if self._loop is None:
+            self._call_at_end()
         if self._thread is not None and threading.current_thread() is not self._thread:
             self._thread.join()
 
@@ -143,12 +137,11 @@ class LoopThread:
             loop.stop()
 
     def _started(self) -> LoopCallQueue:
-        with handed_over():  # asyncio logs which selector it uses
-            loop = _Loop()
+        loop = _Loop()
         loop.set_exception_handler(_log_failure)
         calls = LoopCallQueue(loop)
         thread = threading.Thread(target=self._run, args=(loop,), name=self._name, daemon=True)
-        self._loop, self._calls, self._thread = loop, calls, thread  # first: a signal handler may use them
+        self._loop, self._calls, self._thread = loop, calls, thread  # first: a finalizer may use them
         try:
             thread.start()
             self._ident = thread.ident or 0
@@ -165,9 +158,8 @@ class LoopThread:
     def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         connection_opened(self)
         try:
-            with handed_over():
-                loop.run_forever()
-                loop.run_until_complete(self._end())
+            loop.run_forever()
+            loop.run_until_complete(self._end())
         finally:
             self._ident = 0  # the system may reuse it for another thread
             loop.close()
@@ -214,7 +206,6 @@ class _Loop(asyncio.SelectorEventLoop):
     of the process, so an exception here would be raised in an unrelated loop.
     """
 
-    time = staticmethod(true_time)
     _calls_at_once = False
 
     def close(self) -> None:
@@ -242,6 +233,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _log_failure(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    # Older releases of gRPC wake all loops of a process for each event; all but one then find nothing to read.
+    # Not by the logger of asyncio, whose handlers would run on this loop. Older releases of gRPC wake all loops of a
+    # process for each event; all but one then find nothing to read.
     if not isinstance(context.get("exception"), BlockingIOError):
-        loop.default_exception_handler(context)
+        log.error("client: %s", context["message"], exc_info=context.get("exception"))

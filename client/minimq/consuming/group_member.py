@@ -42,10 +42,6 @@ _TICK_S = 0.2
 _MIN_REBALANCE_GAP_S = 0.05
 #: Minimum seconds between two `Holding` requests, which are not urgent.
 _MIN_HOLDING_GAP_S = 0.2
-STOOD_STILL = (
-    "group: this process stood still for %.0f s, so other members may own its queues now group=%s: if a listener holds "
-    "the GIL that long, raise lease_timeout_s, and --session-timeout of the brokers above it"
-)
 #: If members and queues together exceed this, the allocation is computed on a thread, not on the event loop.
 _LARGE_GROUP = 1_000
 
@@ -97,7 +93,6 @@ class GroupMember:
         self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = OutageLog(log)
-        self._ticked_at = now
         self._sent_changes = 0
         self._send_holding_at = now
 
@@ -179,9 +174,6 @@ class GroupMember:
 
     async def _keep_time(self) -> None:
         now = time.monotonic()
-        if now - self._ticked_at > self._options.lease_timeout_s:
-            log.warning(STOOD_STILL, now - self._ticked_at, self._about.group)
-        self._ticked_at = now
         self._deleted.look(now)
         # First: a process that slept must not claim queues whose leases may have expired.
         self._do(self._state.tick(now))

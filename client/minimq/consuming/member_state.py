@@ -17,8 +17,7 @@ the broker is back.
 When a session breaks, its leases become unconfirmed much earlier: the broker may notice, too, and grants the queues to
 others after a grace. The grace counts from the latest request known to have arrived, since the session existed then.
 With the defaults it ends 3 s after a heartbeat that may be up to 10 s old, so reading often stops at once. It continues
-when the session is back and the broker has confirmed the lease, usually a moment later. A process that stood still for
-long, for example while a listener held the GIL, has its leases confirmed in the same way.
+when the session is back and the broker has confirmed the lease, usually a moment later.
 
 Silence alone does not make a lease unconfirmed. If a connection is cut unnoticed by both sides, the broker keeps the
 session for 60 s (`--session-timeout`), while the member trusts the lease for 30 s. If only the broker notices, the next
@@ -34,9 +33,6 @@ from enum import Enum
 from typing import NamedTuple
 
 from minimq_common.model import MessageQueue
-
-#: `tick` is called a few times a second; a pause this long means that the process stood still.
-STOOD_STILL_S = 5.0
 
 
 class Trust:
@@ -124,7 +120,7 @@ class Phase(Enum):
 
 
 class _Claim:
-    __slots__ = ("epoch", "leaving_since", "phase", "stood_still", "unconfirmed_since")
+    __slots__ = ("epoch", "leaving_since", "phase", "unconfirmed_since")
 
     def __init__(self) -> None:
         self.phase = Phase.ASKED
@@ -132,8 +128,6 @@ class _Claim:
         self.leaving_since = 0.0
         #: Since when the lease is unconfirmed: its session broke, or its broker does not know it; else None.
         self.unconfirmed_since: float | None = None
-        #: The process stood still, so another member may own the queue: do not report it as held.
-        self.stood_still = False
 
 
 class MemberState:
@@ -152,9 +146,6 @@ class MemberState:
         #: Queues whose state the user has saved since their last lease began.
         self._saved: set[MessageQueue] = set()
         self._trust: dict[str, Trust] = {}
-        #: Time of the latest tick, and of the latest one that found that the process had stood still.
-        self._ticked_at = math.inf
-        self._woke_at = -math.inf
         #: Brokers whose grants did not count, or whose trust ended: asked again at their next answer.
         self._distrusted: set[str] = set()
 
@@ -162,9 +153,7 @@ class MemberState:
 
     def held(self) -> list[MessageQueue]:
         """Return the queues that this member owns as far as it knows, sorted."""
-        return sorted(
-            queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED and not claim.stood_still
-        )
+        return sorted(queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED)
 
     def trust(self, broker: str) -> Trust:
         """Return the trust in new leases of a broker; each answer of the broker extends it."""
@@ -272,7 +261,6 @@ class MemberState:
         claim.phase = Phase.LEAVING if leaves else Phase.HELD
         claim.epoch = self._epochs[queue] = grant.epoch
         claim.unconfirmed_since = None
-        claim.stood_still = False
         self._saved.discard(queue)
         self.changes += 1
         begin = Begin(queue, grant)
@@ -298,26 +286,9 @@ class MemberState:
     # ---- time -----------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Step]:
-        """Give up queues whose trust or drain time is over. Call it a few times a second.
-
-        After the process stood still, answers of brokers may be waiting unread. So the member asks silent
-        brokers again, and gives up their queues only `lease_timeout_s` later; until a grant, nothing of them is
-        delivered.
-        """
+        """Give up queues whose trust or drain time is over. Call it a few times a second."""
         steps: list[Step] = []
         silent = {broker for broker, trust in self._trust.items() if now >= trust.until}
-        if now >= self._ticked_at + STOOD_STILL_S:
-            self._woke_at = now
-            self._distrusted |= silent
-            for broker in silent:
-                self.disconnected(broker, now, now)
-            asking = self._held_at(silent)
-            for queue in asking:
-                self._claims[queue].stood_still = True
-            self.changes += bool(asking)
-        self._ticked_at = now
-        if now < self._woke_at + self._lease_timeout_s:
-            silent = set()
         over = [
             queue
             for queue, claim in self._claims.items()
@@ -359,8 +330,6 @@ class MemberState:
 
     def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
         was_unconfirmed, claim.unconfirmed_since = claim.unconfirmed_since is not None, None
-        self.changes += claim.stood_still
-        claim.stood_still = False
         return [Begin(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:

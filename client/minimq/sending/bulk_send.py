@@ -111,8 +111,8 @@ class BulkSend:
         self._watched: dict[int, Message] = {}
         #: The error that ended the call early.
         self._failure: MinimqError | None = None
-        #: Numbers of batches without an outcome. `_ends` reports outcomes; it is a queue, as a lock could deadlock: a
-        #: signal handler that interrupts the owner of a lock may wait for the loop, and the loop for the lock.
+        #: Numbers of batches without an outcome. `_ends` reports outcomes; it is a queue, as Ctrl-C may leave a
+        #: lock taken for which the event loop would wait.
         self._under_way: set[int] = set()
         self._ends: SimpleQueue[int] = SimpleQueue()
         self._outcomes: list[tuple[list[Slots], BatchReceipt | MinimqError]] = []
@@ -213,13 +213,12 @@ class BulkSend:
     def _add_to(
         self, destination: Destination, messages: list[Message], slots: Slots, lengths: list[int], due: DueTime | None
     ) -> None:
-        topic = destination[0]
         size = sum(lengths) + MESSAGE_BYTES * len(messages)
         batch = self._open.get(destination) or self._begin(destination, messages[0], due)
-        if not self._buffer.try_reserve(batch.share, topic, len(messages), size):
+        if not self._buffer.try_reserve(batch.share, len(messages), size):
             self._send_open()  # open batches hold room that only sending frees
             batch = self._begin(destination, messages[0], due)
-            self._buffer.reserve(batch.share, topic, len(messages), size)
+            self._buffer.reserve(batch.share, len(messages), size)
         if due is not None and batch.due is not None:
             batch.due = max(batch.due, due)
         before, held = batch.records.size, batch.records.memory

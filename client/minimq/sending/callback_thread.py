@@ -24,6 +24,7 @@ class CallbackThread:
         self._over = threading.Event()
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._closed = False
+        self._ident = 0
         self._faults = OutageLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
@@ -45,7 +46,7 @@ class CallbackThread:
 
     def is_mine(self) -> bool:
         """Return whether the caller is a callback, which cannot wait for its own end."""
-        return threading.current_thread() is self._thread
+        return threading.get_ident() == self._ident
 
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls; wait for that unless this is one of them."""
@@ -61,8 +62,10 @@ class CallbackThread:
         self._thread, self._calls = None, queue.SimpleQueue()
 
     def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None], over: threading.Event) -> None:
+        self._ident = threading.get_ident()
         while (call := calls.get()) is not None:
             self._make(call)
+        self._ident = 0  # the system may reuse it for another thread
         over.set()
 
     def _make(self, call: Callable[[], object]) -> None:

@@ -40,7 +40,7 @@ class ChosenQueues:
 
     def __init__(self) -> None:
         self._topics: dict[str, _KnownQueues] = {}
-        self._lock = threading.RLock()  # protects `_topics`; reentrant for signal handlers
+        self._lock = threading.RLock()  # protects `_topics`
 
     def of(self, route: TopicRoute) -> Sequence[MessageQueue]:
         """Return the sorted queues from which selectors choose; the same tuple object until they change."""

@@ -104,6 +104,7 @@ class Producer(BaseProducer):
                 stored. Messages that were sent in the same batch count as well.
             Closed: the producer was closed.
         """
+        self._core.check_may_wait()
         awaited: Awaited[SendReceipt] = Awaited()
         self._core.send(message, queue, selector, awaited)
         return awaited.result()
@@ -278,6 +279,7 @@ class Producer(BaseProducer):
             RequestFailed: the reply says that the service failed.
             InvalidArgument, TopicNotFound, TopicUnavailable, Unavailable, BufferFull, SendFailed, Closed: as `send`.
         """
+        self._core.check_may_wait()
         return self._core.requester.ask(message, queue, selector, waiting_s(timeout))
 
     def request_async(
@@ -337,7 +339,7 @@ class Producer(BaseProducer):
             timeout: seconds to wait for messages in flight; by default the option `close_timeout_s`.
 
         Raises:
-            SendFailed: messages were not acknowledged in that time; the text has their number by topic. Their futures
+            SendFailed: messages were not acknowledged in that time; the text has their number. Their futures
                 fail with `Closed`.
         """
         self._finalizer.close(partial(self._core.close, timeout))

@@ -15,7 +15,7 @@ from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.home_process import check_no_signal, is_finalizing
+from minimq.connection.home_process import is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.features.delayed.due_times import due_time
 from minimq.features.delayed.recalls import RecallResult, recall
@@ -78,6 +78,7 @@ class ProducerCore:
         self.requester = Requester(self.client, self._sender.callbacks, self._finder.find, self.send)
         self.replier = Replier(self.client, options.max_body_bytes)
         self._buffer = self._sender.buffer
+        self.check_may_wait = self._sender.check_may_wait
         self.callback_faults = OutageLog(log)
         self.transactor = Transactor(self.client, options, self._finder, self._chosen.choose, self._interceptors)
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
@@ -104,7 +105,7 @@ class ProducerCore:
             self.hand_in(self.prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
             return
         if self._process.is_forked or is_finalizing():  # `is_void`, without a call
-            self._process.check_void()
+            self._process.check()
         self._sender.send_message(self._prepare(message, queue, selector, outcome, reply_to), deadline=deadline)
 
     def prepare(
@@ -117,7 +118,7 @@ class ProducerCore:
     ) -> PendingMessage:
         """Run the interceptors and validate a message. Blocks to query a name server if the topic is not known."""
         if self._process.is_void:
-            self._process.check_void()
+            self._process.check()
         if not self._interceptors:
             return self._prepare(message, queue, selector, outcome, reply_to)
         message = self._interceptors.before_send(message)
@@ -205,6 +206,7 @@ class ProducerCore:
             return self.destination(message, queue, selector)
 
         self.client.check_open()
+        self.check_may_wait()
         is_bound = queue is not None or selector is not None
         given = iter(check_iterable("messages", messages, "messages"))
         with self._interceptors.many() as interceptors:
@@ -260,7 +262,7 @@ class ProducerCore:
             topic, queue, may_move=may_move, count=len(records), completion=future.complete, transaction=transaction
         )
         try:
-            self._buffer.reserve(batch.share, topic, len(records), records.size)
+            self._buffer.reserve(batch.share, len(records), records.size)
             self._sender.send_batch(batch, records)
         except BaseException:  # the records cannot be encoded, or Ctrl-C
             self._sender.take_back(batch)
@@ -306,7 +308,7 @@ class ProducerCore:
     def flush(self, timeout_s: float | None) -> None:
         """Wait until all messages sent so far are acknowledged or failed. Raises `SendFailed` after the timeout."""
         self._process.check()
-        self._check_may_wait("flush")
+        self.check_may_wait()
         if timeout_s is not None:
             timeout_s = waiting_s(timeout_s)
         until = math.inf if timeout_s is None else time.monotonic() + timeout_s
@@ -328,18 +330,17 @@ class ProducerCore:
 
         Does nothing in a fork: threads and connections belong to the parent process.
         """
-        check_no_signal()
         if self._process.is_void:
             return
         timeout_s = self.options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
         with self._closing:
             if self._closed:
                 return
-            self._check_may_wait("close")
+            self.check_may_wait()
             began = time.monotonic()
             self._buffer.close()
             self._buffer.wait(timeout_s)
-            left, in_doubt = self._buffer.left(), self._sender.in_doubt
+            left, in_doubt = self._buffer.messages, self._sender.in_doubt
             self.requester.close()
             self.replier.close(max(timeout_s - (time.monotonic() - began), 0.0))
             self._sender.close()
@@ -347,18 +348,13 @@ class ProducerCore:
             self.client.close()
             self._closed = True  # last: after Ctrl-C, `close` can be called again
         if left:
-            topics = ", ".join(f"{count} for topic {topic}" for topic, count in sorted(left.items()))
-            in_doubt = min(self._sender.in_doubt - in_doubt, left.total())
+            in_doubt = min(self._sender.in_doubt - in_doubt, left)
             raise SendFailed(
-                f"{messages_were(left.total())} not acknowledged within {timeout_s} s before the producer closed, "
-                f"{in_doubt} of them may be stored: {topics}",
+                f"{messages_were(left)} not acknowledged within {timeout_s} s before the producer closed, {in_doubt} "
+                "of them may be stored",
                 may_be_stored=in_doubt,
-                not_stored=left.total() - in_doubt,
+                not_stored=left - in_doubt,
             )
-
-    def _check_may_wait(self, method: str) -> None:
-        if self._sender.callbacks.is_mine():
-            raise InvalidArgument(f"{method} waits for callbacks and interceptors: call it from another thread")
 
     def release(self) -> None:
         """Close a producer that the user dropped, once all messages have an outcome: futures may still wait for one."""

@@ -69,7 +69,7 @@ class ReceiptFuture(Future[T], Generic[T]):
                 self._exception = error
             if own.setdefault("_condition", _COMPLETED) is _COMPLETED:
                 return None
-        if not self._condition.acquire(blocking=False):  # its owner may be interrupted by a signal handler that waits
+        if not self._condition.acquire(blocking=False):  # Ctrl-C may have left it locked
             return partial(self._set_and_call, receipt, error)
         try:
             is_set = self._set(receipt, error)

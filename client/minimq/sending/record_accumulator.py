@@ -352,11 +352,6 @@ class RecordAccumulator:
         self._in_flight.add(batch)
         self._outlet.transmit(batch)
 
-    def held_up(self, seconds: float) -> None:
-        """Extend the timeouts of all tries by the time the loop was blocked: their answers may wait in the socket."""
-        for batch in self._in_flight:
-            batch.expires += seconds
-
     # ---- outcomes of tries ----------------------------------------------------------------------
 
     def acknowledged(self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,19 +22,21 @@ class SendBuffer:
     """All state that sending threads share with the event loop: reserved bytes, batch numbers, the queue. Thread-safe.
 
     Messages and bytes count from their reservation until their outcome. Reservations have consecutive ticket numbers.
-    Code that holds the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C,
-    signal handler or finalizer can run while the lock is held: those may send, and then wait for the event loop.
+    Code that holds the lock calls no function and creates no object that the garbage collector tracks. So no Ctrl-C or
+    finalizer can run while the lock is held: finalizers may send, too.
     """
 
-    def __init__(self, limit_bytes: int, *, block_when_full: bool) -> None:
+    def __init__(
+        self, limit_bytes: int, *, block_when_full: bool, check_may_wait: Callable[[], None] = check_may_wait
+    ) -> None:
+        self._check_may_wait = check_may_wait
         self._limit_bytes = limit_bytes
         self._block_when_full = block_when_full
         self._lock = threading.RLock()  # protects everything below
         self._closed = False
         self._is_over = False
         self._next = 0
-        #: Topics, and numbers of messages without an outcome, by ticket, oldest first.
-        self._topics: dict[int, str] = {}
+        #: Numbers of messages without an outcome by ticket, oldest first.
         self._counts: dict[int, int] = {}
         self.bytes = 0
         self.messages = 0
@@ -51,7 +53,7 @@ class SendBuffer:
 
     def try_add(self, item: PendingMessage) -> bool:
         """Reserve room and queue a message for the loop; False if there is no room. Raises `Closed`."""
-        size, handed, one, topic = item.memory, self.handed, (item,), item.message.topic
+        size, handed, one = item.memory, self.handed, (item,)
         with self._lock:
             if self._closed:
                 raise Closed(_CLOSED)
@@ -59,7 +61,6 @@ class SendBuffer:
                 return False
             ticket = item.ticket = self._next
             self._next = ticket + 1
-            self._topics[ticket] = topic
             self._counts[ticket] = 1
             self.bytes += size
             self.messages += 1
@@ -110,12 +111,12 @@ class SendBuffer:
 
     # ---- room -----------------------------------------------------------------------------------
 
-    def reserve(self, share: BufferShare, topic: str, count: int, size: int) -> None:
+    def reserve(self, share: BufferShare, count: int, size: int) -> None:
         """Add `size` bytes for `count` messages to a share. If the buffer is full, see `wait_for_room`."""
-        if not self.try_reserve(share, topic, count, size):
-            self.wait_for_room(partial(self.try_reserve, share, topic, count, size))
+        if not self.try_reserve(share, count, size):
+            self.wait_for_room(partial(self.try_reserve, share, count, size))
 
-    def try_reserve(self, share: BufferShare, topic: str, count: int, size: int) -> bool:
+    def try_reserve(self, share: BufferShare, count: int, size: int) -> bool:
         """Like `reserve`, but return False if the buffer is full. Raises `Closed`."""
         tickets = [0]
         with self._lock:
@@ -125,7 +126,6 @@ class SendBuffer:
                 return False
             ticket = tickets[0] = self._next
             self._next = ticket + 1
-            self._topics[ticket] = topic
             self._counts[ticket] = count
             self.bytes += size
             self.messages += count
@@ -141,7 +141,7 @@ class SendBuffer:
 
     def release(self, share: BufferShare) -> None:
         """Free the room of a share. Idempotent. A ticket ends when all of its messages are released."""
-        topics, counts, tickets, nothing = self._topics, self._counts, share.tickets, BufferShare().tickets
+        counts, tickets, nothing = self._counts, share.tickets, BufferShare().tickets
         with self._lock:
             share.tickets = nothing
             self.bytes -= share.size
@@ -151,7 +151,7 @@ class SendBuffer:
                 left = counts[ticket]
                 count = left if some is None else some
                 if count == left:
-                    del topics[ticket], counts[ticket]
+                    del counts[ticket]
                 else:
                     counts[ticket] = left - count
                 self.messages -= count
@@ -177,18 +177,10 @@ class SendBuffer:
 
     def wait(self, timeout_s: float | None) -> int:
         """Wait for the outcomes of all messages that are buffered now; return how many have none after the timeout."""
-        check_may_wait()
+        self._check_may_wait()
         end = self._next
         self._wait_until(lambda: self._oldest() >= end, None if timeout_s is None else time.monotonic() + timeout_s)
         return sum(count for ticket, count in [*self._counts.items()] if ticket < end)
-
-    def left(self) -> Counter[str]:
-        """Return the number of messages without an outcome, by topic."""
-        left: Counter[str] = Counter()
-        for ticket, topic in [*self._topics.items()]:
-            if count := self._counts.get(ticket):  # else released meanwhile
-                left[topic] += count
-        return left
 
     def _oldest(self) -> int:
         while True:
@@ -203,7 +195,7 @@ class SendBuffer:
         full = f"{self.bytes} bytes wait to be sent, the limit is {self._limit_bytes}"
         if not self._block_when_full:
             raise BufferFull(f"{full}: send more slowly, raise buffer_bytes, or set block_when_full")
-        check_may_wait()  # a signal handler could wait for room that the code it interrupted holds
+        self._check_may_wait()
         if not self._wait_until(take, deadline):
             raise DeadlineExceeded(f"{full}, and the buffer stayed full: the message was not sent; send more slowly")
 

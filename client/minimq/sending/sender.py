@@ -18,6 +18,7 @@ from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
+from minimq.connection.home_process import check_may_wait
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
@@ -37,7 +38,7 @@ from minimq.sending.receipt import STATUSES, BatchReceipt, SendStatus
 from minimq.sending.record_accumulator import RecordAccumulator
 from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
-from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable
+from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
 from minimq_common.wire.rpc import keep_freed_memory
@@ -62,7 +63,10 @@ class Sender:
         self._call_soon = client.connection.call_soon
         self._producer_id = new_producer_id()
         self._encode = partial(encode_batch, options.max_body_bytes, options.batch_compression, self._producer_id)
-        self.buffer = SendBuffer(options.buffer_bytes, block_when_full=options.block_when_full)
+        self.callbacks = CallbackThread("minimq-producer-callbacks")
+        self.buffer = SendBuffer(
+            options.buffer_bytes, block_when_full=options.block_when_full, check_may_wait=self.check_may_wait
+        )
         #: Drains of the buffer so far, and the count for which the loop was woken; equal if a wake-up is pending.
         self._takes = 0
         self._woken = -1
@@ -73,13 +77,20 @@ class Sender:
         self._streams = StreamsByAddress(client.connection, AppendStream)
         #: For brokers that do not answer, by broker name.
         self._outages: dict[str, OutageLog] = {}
-        self.callbacks = CallbackThread("minimq-producer-callbacks")
         self._timer: asyncio.TimerHandle | None = None
-        self._tick_at = 0.0
         self._ended = threading.Event()
         client.connection.at_end(self._end)
 
     # ---- by any thread --------------------------------------------------------------------------
+
+    def check_may_wait(self) -> None:
+        """Raise `UsageError` on a thread where a blocking call of the producer would wait for itself."""
+        check_may_wait()
+        if self.callbacks.is_mine():
+            raise UsageError(
+                "this is a callback or an interceptor of the producer, where a blocking call of the same producer "
+                "would wait for itself: use send_async or send_one_way, or another thread"
+            )
 
     def send_message(self, item: PendingMessage, *, wait: bool = True, deadline: float | None = None) -> bool:
         """Send a prepared message. If the buffer is full, return False; with `wait`, see `SendBuffer.wait_for_room`."""
@@ -276,9 +287,6 @@ class Sender:
     def _tick(self) -> None:
         now = time.monotonic()
         self._timer = None
-        held_up_s = now - self._tick_at
-        if held_up_s > _TICK_S:  # the loop was blocked: answers in the socket are read only after this callback
-            self._accumulator.held_up(held_up_s)
         try:
             if now >= self._accumulator.wake_at:
                 self._accumulator.time_passed(now)
@@ -290,7 +298,6 @@ class Sender:
             self._keep_time(now)
 
     def _keep_time(self, now: float) -> None:
-        self._tick_at = now + _TICK_S
         self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
 
     def _end(self) -> None:

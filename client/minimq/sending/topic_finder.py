@@ -9,7 +9,6 @@ from functools import partial
 from minimq.admin.masters import Masters, raise_failures
 from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
-from minimq.connection.home_process import check_no_signal
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
 from minimq_common.errors import DeadlineExceeded, MinimqError, TopicNotFound, TopicUnavailable
@@ -51,7 +50,6 @@ class TopicFinder:
         known = self.known(topic)
         if known is not None:
             return known
-        check_no_signal()  # the code that a signal handler interrupts may be finding the same topic
         check_topic(topic)
         return self._client.wait(lambda: self.find(topic, make=make))
 

@@ -18,7 +18,6 @@ from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop
-from minimq.connection.loop_thread import true_time
 from minimq.connection.retry_schedule import MAX_PROXY_TRIES, PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
@@ -357,13 +356,13 @@ class Transactor:
         async def attempt(address: str, limit_s: float) -> Sequence[broker_pb2.AppendResult]:
             nonlocal is_sent
             is_sent = False
-            until = true_time() + limit_s
+            until = time.monotonic() + limit_s
             progress = source.progress() if source is not None else None
             stream = await self._reach(address, limit_s)
             batches = [(self.queue_of(part), part.data) for part in placed.parts]
             is_sent = True
             append = partial(stream.append, broker_pb2.AtomicAppend(progress=progress), batches)
-            result = await stream.answer(append, until - true_time())
+            result = await stream.answer(append, until - time.monotonic())
             if source is not None:
                 source.answered(None)
             return result.batches

@@ -15,7 +15,7 @@ __all__ = ["MinimqContainer", "NewGroup", "NewTopic", "flush_logs"]
 
 
 def flush_logs(timeout: float = 2.0) -> None:
-    """Wait until the handlers of `logging`, which a background thread calls, have processed all records of clients.
+    """Wait until the handlers of `logging` have processed all records of clients; those of event loops take a thread.
 
     Call it before a test checks the log with `caplog` or `assertLogs`. Thread-safe.
 

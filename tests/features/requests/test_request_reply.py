@@ -127,7 +127,7 @@ def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster,
         producer.request_async(Message(topic, b"first"), timeout=60)
         producer.flush()
         buffer, share = producer._core._buffer, BufferShare()
-        buffer.reserve(share, topic, 1, 1_000)
+        buffer.reserve(share, 1, 1_000)
         for request in (producer.request, producer.request_async):
             with pytest.raises(DeadlineExceeded, match=r"1000 bytes wait to be sent, .* not sent"):
                 request(Message(topic, b"late"), timeout=0.1)

@@ -85,7 +85,7 @@ def test_a_request_waits_for_room_until_its_deadline_only(cluster: LocalCluster,
             await producer.request_async(Message(topic, b"first"), timeout=60)
             await producer.flush()
             buffer, share = producer._core._buffer, BufferShare()
-            buffer.reserve(share, topic, 1, 1_000)
+            buffer.reserve(share, 1, 1_000)
             with pytest.raises(
                 DeadlineExceeded, match=r"not sent within 0.1 s, as it waited behind others or for room"
             ):

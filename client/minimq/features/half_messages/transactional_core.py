@@ -291,7 +291,7 @@ class TransactionalCore:
 
     def begin(self, topics: Collection[str]) -> HalfTransaction:
         """Return a new transaction. Raises `InvalidArgument` and `Closed`."""
-        self.client.connection.process.check_void()
+        self.client.connection.process.check()
         if self.client.is_closed:
             raise Closed(CLOSED)
         if isinstance(topics, str):

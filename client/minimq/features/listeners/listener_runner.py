@@ -26,7 +26,6 @@ from minimq.features.listeners.source import D, Source
 from minimq.features.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
 from minimq_common.outage_log import OutageLog
-from minimq_common.words import count_of
 
 log = client_logger(__name__)
 
@@ -346,19 +345,10 @@ class ListenerRunner(Generic[D]):
             if await self.wait_idle(_QUIET_CLOSE_S, may_hang=False):
                 return
             timeout_s -= _QUIET_CLOSE_S
-            text = "consumer: closes, and waits up to %.0f s for %s group=%s"
-            log.warning(text, timeout_s, self._in_flight_text(), self._source.group)
+            text = "consumer: closes, and waits up to %.0f s for the listener group=%s"
+            log.warning(text, timeout_s, self._source.group)
         if not await self.wait_idle(timeout_s, may_hang=False):
-            text = "consumer: closes, and waits no longer for %s group=%s"
-            log.warning(text, self._in_flight_text(), self._source.group)
-
-    def _in_flight_text(self) -> str:
-        calls = sum(delivery.began_at is not None for delivery in self.in_flight)
-        results = len(self.in_flight) - calls
-        parts = [f"{count_of(calls, 'call')} of the listener"] if calls else []
-        if results:
-            parts.append(f"{count_of(results, 'result')} not yet settled at the brokers")
-        return " and ".join(parts)
+            log.warning("consumer: closes, and waits no longer for the listener group=%s", self._source.group)
 
     async def _end(self, timeout_s: float) -> None:
         if self._starting is not None:

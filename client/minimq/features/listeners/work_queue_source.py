@@ -32,10 +32,6 @@ _EXTEND_AFTER = 1 / 3
 _CLOSE_S = 5.0
 _DEAD_LETTER_RETRY_S = 2.0
 
-STOOD_STILL = (
-    "consumer: this process stood still for %.0f s, so its messages may have been redelivered to others group=%s: if a "
-    "listener holds the GIL that long, raise invisible_s"
-)
 #: Defaults of the options that make sense only for leased queues.
 _LEASE_OPTIONS = {
     name: ConsumerOptions.__dataclass_fields__[name].default
@@ -164,15 +160,11 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         self._batch_size = calls.batch_size
         self._options = options
         self._delays_ms = [invisible_ms(delay_s, "a wait of retry_delays_s", 0) for delay_s in options.retry_delays_s]
-        self._reader = WorkQueueReader(nameserver, group, client_id, simple, self._before_take)
+        self._reader = WorkQueueReader(nameserver, group, client_id, simple, for_listener=True)
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
         self._lanes = Lanes()
-        #: Time of the latest tick, and of the latest one that found that the process had stood still.
-        self._ticked_at = self._stood_still_at = 0.0
-        #: When everything in flight was last extended because the process had stood still.
-        self._woke_at = 0.0
 
     @property
     def is_ready(self) -> bool:
@@ -211,7 +203,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     async def begin(self) -> None:
         self._is_started = True
         await self._reader.begin()
-        self._ticked_at = self._woke_at = time.monotonic()
 
     # ---- taking ------------------------------------------------------------------------------------
 
@@ -224,45 +215,16 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         if most <= 0:
             await self.host.wait_changed()
             return
-        asked_at, messages = time.monotonic(), TakenMessages()
+        messages = TakenMessages()
         await self._reader.receive(most, None, self._options.long_poll_s, messages)
-        held: Sequence[WorkQueueMessage] = messages
-        if messages and self._stood_still_since(asked_at):
-            held = await self._still_held(messages)
-        for delivery in deliveries(held, self._batch_size, time.monotonic()):
+        for delivery in deliveries(messages, self._batch_size, time.monotonic()):
             if self._lanes.add(delivery):
                 self.host.submit(delivery)
             else:
                 self.host.in_flight[delivery] = None
 
-    async def _before_take(self) -> None:
-        if self._stood_still_since(self._woke_at):
-            now = time.monotonic()
-            in_flight = [each for each in self.host.in_flight if each.kept and not each.is_lost]
-            await asyncio.gather(*(self._keep(delivery, now) for delivery in in_flight))
-            self._woke_at = now
-
-    def _stood_still_since(self, since: float) -> bool:
-        is_late = time.monotonic() - self._ticked_at > _EXTEND_AFTER * self._options.invisible_s
-        return is_late or self._stood_still_at >= since
-
-    async def _still_held(self, messages: Sequence[WorkQueueMessage]) -> Sequence[WorkQueueMessage]:
-        """Extend messages that may have expired before they arrived; return those not redelivered to others."""
-        try:
-            await self._reader.settler.settle(messages, self._reader.extended(None))
-        except HandleExpired as error:
-            expired = set(error.handles)
-            return [message for message in messages if message.handle not in expired]
-        return messages
-
     def tick(self, now: float) -> None:
         """Extend the messages in flight when it is due."""
-        before = self._ticked_at
-        if self._stood_still_since(now):
-            self._stood_still_at = now
-        self._ticked_at = now
-        if now - before > self._options.invisible_s and self.host.in_flight:
-            log.warning(STOOD_STILL, now - before, self.group)
         for delivery in self.host.in_flight:
             is_due = now >= delivery.kept_at + _EXTEND_AFTER * self._options.invisible_s
             if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:

@@ -17,7 +17,6 @@ from minimq.arguments import check_message_type
 from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.home_process import check_no_signal
 from minimq.connection.loop_calls import Awaited
 from minimq.connection.loop_thread import CLOSED
 from minimq.features.requests.attend_streams import Attendance, AttendStreams
@@ -195,7 +194,6 @@ class Requester:
     def _start(
         self, request: OpenRequest, message: Message, queue: MessageQueue | None, selector: Selector | None
     ) -> None:
-        check_no_signal()  # a signal handler may have interrupted code that changes the same requests
         home = self.home(message.topic) or self._client.wait(lambda: self.open_inbox(message, request.deadline))
         self._send(message, queue, selector, request, self.begin(request, home), request.deadline)
 

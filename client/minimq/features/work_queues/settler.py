@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -15,7 +16,7 @@ from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
-from minimq.connection.loop_thread import CLOSED, true_time
+from minimq.connection.loop_thread import CLOSED
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.broker_sessions import new_run
 from minimq.features.work_queues.pop_stream import PopStream, SettleKey
@@ -275,10 +276,10 @@ class Settler:
         return expired
 
     async def _try(self, queue: MessageQueue, key: SettleKey, spans: Sequence[Span], left_s: float) -> list[str]:
-        until = true_time() + left_s
+        until = time.monotonic() + left_s
         try:
             stream = await self.stream_of(queue, left_s)
-            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), until - true_time())
+            expired: Sequence[Span] = await answer_of(partial(stream.settle, key, spans), until - time.monotonic())
         except MinimqError as failure:
             error = failure
         except TimeoutError:

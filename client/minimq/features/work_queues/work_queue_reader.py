@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -69,13 +69,15 @@ class WorkQueueReader:
         group: str,
         client_id: str | None,
         options: WorkQueueOptions,
-        before_take: Callable[[], Awaitable[None]] | None = None,
+        *,
+        for_listener: bool = False,
     ) -> None:
         check_text("group", group)
         self.group = check_group(group)
         self.client_id = new_client_id() if client_id is None else checked_client_id(client_id)
         self._options = options
-        self._before_take = before_take
+        #: A listener sees no errors, so its consumer continues without rejected topics.
+        self._for_listener = for_listener
         self._invisible_ms = invisible_ms(options.invisible_s)
         self._start = start_position(options.start)
         self.client = ClusterClient(nameserver, credentials=options.credentials)
@@ -169,9 +171,8 @@ class WorkQueueReader:
         return min(map(self._takes.refused_s, self._filters))
 
     def _wanted(self) -> list[str]:
-        # A listener (`_before_take` is set) sees no errors, so its consumer goes on without refused topics.
         refused_s = self._takes.refused_s
-        open_ones = [topic for topic in self._filters if self._before_take is None or refused_s(topic) <= 0]
+        open_ones = [topic for topic in self._filters if not self._for_listener or refused_s(topic) <= 0]
         return open_ones or [*self._filters]
 
     def receive_prefetched(
@@ -226,8 +227,6 @@ class WorkQueueReader:
     async def _request(
         self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
-        if self._before_take is not None:
-            await self._before_take()
         filtered_by = self._filters[place.topic]
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
         take = broker_pb2.PopTake(

@@ -1,4 +1,4 @@
-"""Records of clients reach handlers on the log thread: all, in their order, and within bounds."""
+"""Records that clients log on their event loops reach handlers on a thread: all, in order, and within bounds."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from minimq.connection import client_log
+from minimq.connection.home_process import loop_threads
 from minimq_common.record_limit import RecordLimit
 from support.pages import ROOT
 
 LOG = client_log.client_logger("minimq.test_client_log")
-#: The log thread itself; a pure module, whose logger sender.py makes one of clients; commands, which hold no lock.
+#: The module itself; a pure module, whose logger sender.py makes one of clients.
 OTHERWISE = {"connection/client_log.py", "sending/pending_batch.py"}
 
 
 class Recorder(logging.Handler):
-    """Keeps records and the threads that have brought them, and may be held up."""
+    """Keeps records and their threads, and may be blocked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,35 +47,59 @@ def recorder() -> Iterator[Recorder]:
     LOG.removeHandler(handler)
 
 
-def test_records_arrive_in_order_on_another_thread(recorder: Recorder) -> None:
-    for number in range(500):
-        LOG.info("line %d", number)
+@contextmanager
+def on_loop() -> Iterator[None]:
+    """Take this thread for that of an event loop."""
+    loop_threads.add(threading.get_ident())
+    try:
+        yield
+    finally:
+        loop_threads.discard(threading.get_ident())
+
+
+def test_records_of_an_event_loop_arrive_in_order_on_another_thread(recorder: Recorder) -> None:
+    with on_loop():
+        for number in range(500):
+            LOG.info("line %d", number)
     client_log.flush(60)
     assert recorder.lines == [f"line {number}" for number in range(500)]
     assert threading.get_ident() not in recorder.threads
 
 
-def test_records_are_dropped_and_counted_while_a_handler_blocks(
-    recorder: Recorder, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_other_records_are_handled_where_they_are_logged(recorder: Recorder) -> None:
+    LOG.info("line")
+    assert recorder.threads == {threading.get_ident()}
+
+
+def test_an_event_loop_does_not_wait_for_a_handler_and_queues_a_bounded_number(recorder: Recorder) -> None:
     recorder.may_return.clear()
-    for number in range(client_log._MOST_WAITING + 51):
-        LOG.info("line %d", number)
+    with on_loop():
+        for number in range(client_log._MAX_WAITING + 50):
+            LOG.info("line %d", number)
     recorder.may_return.set()
     client_log.flush(60)
-    kept = len(recorder.lines)
-    assert client_log._MOST_WAITING <= kept <= client_log._MOST_WAITING + 1
-    assert f"client: log records were dropped number={client_log._MOST_WAITING + 51 - kept}" in caplog.messages
+    assert client_log._MAX_WAITING <= len(recorder.lines) <= client_log._MAX_WAITING + 1
 
 
-def test_errors_that_repeat_are_counted_instead_of_written(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_on_loop", [False, True])
+def test_errors_that_repeat_are_counted_instead_of_written(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch, *, is_on_loop: bool
+) -> None:
     now = 0.0
-    monkeypatch.setattr(client_log._handover, "_limit", RecordLimit(client_log._MAX_RECORDS, lambda: now))
-    for number in range(500):
-        LOG.error("the listener failed number=%d", number)
-        client_log.flush(60)  # the queue is bounded, too
-    now = 10.0
-    LOG.error("another error")
+
+    def fail() -> None:
+        nonlocal now
+        for number in range(500):
+            LOG.error("the listener failed number=%d", number)
+        now = 10.0
+        LOG.error("another error")
+
+    monkeypatch.setattr(client_log._filter, "_limit", RecordLimit(client_log._MAX_RECORDS, lambda: now))
+    if is_on_loop:
+        with on_loop():
+            fail()
+    else:
+        fail()
     client_log.flush(60)
     left_out = 500 - client_log._MAX_RECORDS
     summary = f"more lines of the same kind were left out count={left_out} text='the listener failed number=%d'"
@@ -83,24 +109,26 @@ def test_errors_that_repeat_are_counted_instead_of_written(recorder: Recorder, m
 
 def test_a_child_logs_although_it_was_forked_while_a_handler_blocked(recorder: Recorder) -> None:
     recorder.may_return.clear()
-    LOG.warning("parent")
+    with on_loop():
+        LOG.warning("parent")
     reading, writing = os.pipe()
     if not (child := os.fork()):
-        recorder.createLock()  # logging does that for handlers that it knows of
+        recorder.createLock()  # logging does that for handlers that it knows
         recorder.may_return = threading.Event()
         recorder.may_return.set()
-        LOG.warning("child")
+        with on_loop():
+            LOG.warning("child")
         client_log.flush(60)
         os.write(writing, " ".join(recorder.lines).encode())
         os._exit(0)
     os.close(writing)
-    with os.fdopen(reading) as told:
-        assert told.read() == "child"
+    with os.fdopen(reading) as result:
+        assert result.read() == "child"
     os.waitpid(child, 0)
     recorder.may_return.set()
 
 
-def test_all_loggers_of_clients_hand_their_records_over() -> None:
+def test_all_modules_of_the_client_use_such_loggers() -> None:
     client = ROOT / "client" / "minimq"
     direct = {
         str(path.relative_to(client))

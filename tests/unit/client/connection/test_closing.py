@@ -51,4 +51,4 @@ def test_a_client_that_a_fork_closes_and_drops_keeps_its_parts(monkeypatch: pyte
     monkeypatch.setattr(os, "getpid", lambda: -1)
     finalizer.close(release)
     del client
-    assert kept == [release]
+    assert kept == [finalizer]

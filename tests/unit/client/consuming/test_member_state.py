@@ -104,27 +104,6 @@ def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder
     assert holder.granted(Q, grant(7), 33.0) == [Begin(Q, grant(7))], "confirmed"
 
 
-def test_a_member_that_stood_still_asks_before_it_gives_up_its_queues(holder: MemberState) -> None:
-    trust = holder.trust("a")
-    assert holder.tick(0.2) == []
-    assert (holder.tick(40.0), trust.is_broken, holder.held()) == ([], True, [])
-    assert holder.tick(40.2) == []
-    assert holder.heard("a", 40.1, 40.3) == [Ask(Q, 7)]
-    assert holder.granted(Q, grant(7), 40.3) == [Begin(Q, grant(7))], "it goes on"
-    assert holder.tick(40.4) == []
-
-
-def test_a_member_that_stood_still_claims_no_lease_that_was_unconfirmed_before(holder: MemberState) -> None:
-    assert holder.tick(14.8) == []
-    assert holder.disconnected("a", 18.0, 15.0) == [Q]
-    before = holder.changes
-    assert (holder.tick(40.0), holder.held()) == ([], []), "another member may have it"
-    assert holder.changes > before, "which brokers are told"
-    assert holder.heard("a", 40.1, 40.3) == [Ask(Q, 7)]
-    assert holder.granted(Q, grant(7), 40.3) == [Begin(Q, grant(7))]
-    assert holder.held() == [Q]
-
-
 def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberState) -> None:
     assert holder.lease_over(Q, 6, 1.0) == [], "of an earlier lease"
     assert holder.lease_over(Q, 7, 1.0) == [Ask(Q, 7)]

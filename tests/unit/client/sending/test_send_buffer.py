@@ -13,10 +13,10 @@ from minimq_common.errors import BufferFull, Closed
 PATIENCE_S = 30.0
 
 
-def reserved(buffer: SendBuffer, count: int, size: int, topic: str = "t") -> BufferShare:
+def reserved(buffer: SendBuffer, count: int, size: int) -> BufferShare:
     """Return a new share of the buffer."""
     share = BufferShare()
-    buffer.reserve(share, topic, count, size)
+    buffer.reserve(share, count, size)
     return share
 
 
@@ -42,9 +42,9 @@ def test_room_is_taken_up_to_the_limit_and_given_back() -> None:
     second = reserved(buffer, 1, 40)
     with pytest.raises(BufferFull, match="100 bytes wait to be sent, the limit is 100"):
         reserved(buffer, 1, 1)
-    assert not buffer.try_reserve(second, "t", 1, 1)
+    assert not buffer.try_reserve(second, 1, 1)
     buffer.release(second)
-    assert buffer.try_reserve(second, "t", 1, 40)
+    assert buffer.try_reserve(second, 1, 40)
     assert (buffer.messages, buffer.bytes) == (3, 100)
 
 
@@ -78,7 +78,7 @@ def test_closing_ends_the_wait_and_lets_nothing_in() -> None:
     with pytest.raises(Closed):
         reserved(buffer, 1, 1)
     with pytest.raises(Closed):
-        buffer.try_reserve(BufferShare(), "t", 1, 1)
+        buffer.try_reserve(BufferShare(), 1, 1)
 
 
 def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
@@ -92,28 +92,26 @@ def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     releasing.join()
 
 
-def test_it_knows_what_is_left_by_topic_and_how_much_it_has_grown() -> None:
+def test_a_share_grows_and_is_released_once() -> None:
     buffer = SendBuffer(100, block_when_full=False)
-    first = reserved(buffer, 2, 10, "a")
-    reserved(buffer, 5, 10, "b")
-    second = reserved(buffer, 1, 10, "a")
-    assert buffer.left() == {"a": 3, "b": 5}
+    first = reserved(buffer, 2, 10)
+    reserved(buffer, 5, 10)
+    second = reserved(buffer, 1, 10)
     buffer.grow(second, 70)
     with pytest.raises(BufferFull):
-        reserved(buffer, 1, 1, "a")
+        reserved(buffer, 1, 1)
     buffer.release(first)
     buffer.release(second)
     buffer.release(second)
-    assert buffer.left() == {"b": 5}
     assert (buffer.messages, buffer.bytes) == (5, 10)
 
 
 def test_a_ticket_lives_until_all_its_messages_are_given_back() -> None:
     buffer = SendBuffer(100, block_when_full=True)
-    whole, other = reserved(buffer, 5, 50), reserved(buffer, 1, 10, "u")
+    whole, other = reserved(buffer, 5, 50), reserved(buffer, 1, 10)
     parts = [BufferShare([*whole.tickets], size, [count]) for count, size in ((2, 20), (3, 30))]
     buffer.release(parts[0])
     buffer.release(other)
-    assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (3, 30, {"t": 3}, 3)
+    assert (buffer.messages, buffer.bytes, buffer.wait(0.0)) == (3, 30, 3)
     buffer.release(parts[1])
-    assert (buffer.messages, buffer.bytes, buffer.left(), buffer.wait(0.0)) == (0, 0, {}, 0)
+    assert (buffer.messages, buffer.bytes, buffer.wait(0.0)) == (0, 0, 0)

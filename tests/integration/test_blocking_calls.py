@@ -1,0 +1,110 @@
+"""Blocking calls where they would wait for themselves: on a client's event loop, and in callbacks of a producer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
+
+import pytest
+
+from minimq import (
+    Admin,
+    Cluster,
+    ConsumeResult,
+    LocalCluster,
+    Message,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SendInterceptor,
+    WorkQueueConsumer,
+)
+from minimq.errors import UsageError
+from support.waiting import wait_until
+
+PATIENCE_S = 30.0
+#: Calls of a producer that wait.
+SENDS: dict[str, Callable[[Producer, str], object]] = {
+    "send": lambda producer, topic: producer.send(Message(topic, b"x")),
+    "send_many": lambda producer, topic: producer.send_many([Message(topic, b"x")]),
+    "request": lambda producer, topic: producer.request(Message(topic, b"x"), timeout=PATIENCE_S),
+    "flush": lambda producer, _: producer.flush(),
+}
+
+
+def outcome_of(call: Callable[[], object], report: Future[str]) -> None:
+    """Report the error of a call, or its result."""
+    try:
+        report.set_result(repr(call()))
+    except UsageError as error:
+        report.set_result(error.message)
+
+
+def test_the_event_loop_of_a_client_refuses_them(cluster: LocalCluster, topic: str) -> None:
+    with (
+        Cluster(cluster.nameserver) as shared,
+        Producer(shared) as producer,
+        Admin(shared) as admin,
+        PullConsumer(shared, group=f"{topic}-pull") as pull,
+        WorkQueueConsumer(shared, group=f"{topic}-simple") as simple,
+        PushConsumer(shared, group=f"{topic}-push") as push,
+    ):
+        for consumer in (pull, simple, push):
+            consumer.subscribe(topic)
+        producer.send(Message(topic, b"x"))
+        calls: dict[str, Callable[[], object]] = {
+            **{name: partial(call, producer, topic) for name, call in SENDS.items()},
+            "list_topics": admin.list_topics,
+            "poll": lambda: pull.poll(PATIENCE_S),
+            "commit": pull.commit,
+            "receive": lambda: simple.receive(timeout=PATIENCE_S),
+            "start": lambda: push.start(lambda _: ConsumeResult.SUCCESS),
+        }
+        for name, call in calls.items():
+            report: Future[str] = Future()
+            shared.connection.call_soon(outcome_of, call, report)
+            assert "the event loop thread of a client" in report.result(PATIENCE_S), name
+        shared.connection.call_soon(producer.send_one_way, Message(topic, b"y"))  # does not wait
+        wait_until(lambda: producer.statistics().acknowledged == 2)
+
+
+@pytest.mark.parametrize("name", [*SENDS, "close"])
+@pytest.mark.parametrize("interceptors", [(), (SendInterceptor(),)], ids=["plain", "intercepted"])
+def test_a_callback_of_a_producer_refuses_them(
+    cluster: LocalCluster, topic: str, name: str, interceptors: tuple[SendInterceptor, ...]
+) -> None:
+    report: Future[str] = Future()
+    with Producer(cluster.nameserver, interceptors=interceptors) as producer:
+        calls = {**SENDS, "close": lambda producer, _: producer.close()}
+        producer.send_async(
+            Message(topic, b"x"), callback=lambda *_: outcome_of(partial(calls[name], producer, topic), report)
+        )
+        assert "a callback or an interceptor of the producer" in report.result(PATIENCE_S)
+        producer.send(Message(topic, b"y"))
+
+
+def test_a_callback_that_sends_does_not_wait_for_room_that_only_its_end_frees(
+    cluster: LocalCluster, topic: str
+) -> None:
+    report: Future[str] = Future()
+    with Producer(cluster.nameserver, buffer_bytes=2_000) as producer:
+        large = Message(topic, bytes(1_500))
+        producer.send_async(large, callback=lambda *_: outcome_of(lambda: producer.send_async(large), report))
+        assert "a callback or an interceptor of the producer" in report.result(PATIENCE_S)
+
+
+def test_a_finalizer_may_close_a_client_on_the_event_loop_of_another(cluster: LocalCluster, topic: str) -> None:
+    producer = Producer(cluster.nameserver)
+    producer.send(Message(topic, b"x"))
+    with Cluster(cluster.nameserver) as other:
+        other.connection.call_soon(producer.close)
+
+        def is_closed() -> bool:
+            with suppress(UsageError):
+                producer.send(Message(topic, b"x"))
+                return False
+            return True
+
+        wait_until(is_closed)
