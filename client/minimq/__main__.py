@@ -8,7 +8,6 @@ import sys
 
 
 def main() -> None:
-    """Run the command as this process."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:  # the parent closed it: occupy the descriptor, so that no other file gets it
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))

@@ -36,7 +36,6 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..., object] | None = None) -> Options:
-    """Return a copy of options with some of them changed by name."""
     if not hasattr(options, "__dataclass_fields__"):
         raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
     names = [field.name for field in dataclasses.fields(options)]

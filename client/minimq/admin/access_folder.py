@@ -59,7 +59,6 @@ class AccessFolder(UserOperations):
 
     @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
-        """Return the text of the credentials of a user."""
         if self._authority is None:
             return super().credentials_of(name, key, nameservers)
         return self._authority.credentials(name, self._addresses(nameservers), key)

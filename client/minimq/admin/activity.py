@@ -62,8 +62,6 @@ class GroupActivity:
 
 @dataclass(frozen=True, slots=True)
 class ActivityProblem:
-    """A problem that needs an operator."""
-
     text: str
     #: The group that it is about; None if it is about a broker.
     group: str | None = None
@@ -71,8 +69,6 @@ class ActivityProblem:
 
 @dataclass(frozen=True, slots=True)
 class ClusterActivity:
-    """A snapshot of the activity of a cluster."""
-
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
     topic_count: int
@@ -268,12 +264,10 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
 
 
 def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
-    """Return the brokers that report to be masters."""
     return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
 
 
 def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
-    """Return a sentence for each broker with registered slaves only."""
     statuses = [item for item in statuses if item.offline_since is None]
     with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
     return [

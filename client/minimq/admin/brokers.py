@@ -68,7 +68,6 @@ def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _pla
 
 
 def status_rows(statuses: Sequence[BrokerStatus]) -> list[dict[str, Any]]:
-    """Return the status of each broker by JSON key."""
     masters = masters_of(statuses)
     return [{**_status_row(item), **replication_of(item, masters)} for item in statuses]
 
@@ -84,7 +83,6 @@ def _status_row(item: BrokerStatus) -> dict[str, Any]:
 
 
 def _uninformative(rows: Sequence[dict[str, Any]]) -> frozenset[str]:
-    """Return the columns without information about any broker."""
     found = {key for key in ("cluster", "id") if len({row[key] for row in rows}) <= 1}
     if not any(row["role"] for row in rows):
         found |= {"role", "replica", "mode", "term", "in_sync", "behind"}

@@ -46,7 +46,6 @@ _MOST_QUEUES, _NAMED = 20, 5
 
 
 def say_target(to: Time) -> str:
-    """Describe the target of a reset."""
     if isinstance(to, int):
         return f"offset {to:,}"
     words = {"earliest": "the earliest message", "latest": "the end"}
@@ -490,7 +489,6 @@ def _refuse_if_live(
 
 
 def group_not_found(group: str) -> GroupNotFound:
-    """Return the error about a group that no broker knows."""
     return GroupNotFound(
         f"there is no group {group}: `minimq group list` shows the groups; a group that only absent brokers know "
         "comes back with them"

@@ -193,7 +193,6 @@ def _view_groups(_admin: Admin, given: Given, found: list[GroupDescription], _pl
 
 
 def say_readers(admin: Admin, found: TopicDescription) -> str:
-    """Return a sentence about the groups that read a topic."""
     topic, groups = found.topic, admin._readers(found)
     if not groups:
         return "No group reads it, as far as you may see."

@@ -106,7 +106,6 @@ def as_line(message: ReceivedMessage) -> bytes:
 
 
 def trace_row(trace: MessageTrace) -> Row:
-    """Return the fate of a message by JSON key."""
     stored, half = trace.message, trace.half
     return {
         "message_id": trace.message_id,
@@ -126,7 +125,6 @@ def _due_row(due: DelayedMessages | None) -> Row | None:
 
 
 def trace_lines(trace: MessageTrace) -> Iterator[str]:
-    """Yield the fate of a message in lines."""
     stored, due, recalled, half = trace.message, trace.due, trace.recalled, trace.half
     handle = f", recall handle {due.recall_handle}" if due and due.recall_handle else ""
     none = "none has begun to read the topic" if stored and not trace.groups else None

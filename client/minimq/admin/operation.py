@@ -105,8 +105,6 @@ HIDDEN = Param(is_hidden=True)
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of an operation."""
-
     name: str
     #: bool, int, float, str, or a dataclass whose fields are options of their own.
     kind: type
@@ -127,7 +125,6 @@ class Parameter:
 
     @property
     def flag(self) -> str:
-        """The option of the command."""
         return self.about.flag or f"--{self.name.replace('_', '-')}"
 
     @property
@@ -346,7 +343,6 @@ class Operation:
 
     @property
     def summary(self) -> str:
-        """The first sentence of the help."""
         return re.split(r"\.\s", self.text or self._doc[0])[0].rstrip(".") + "."
 
     @property
@@ -434,7 +430,6 @@ def text_option(name: str, metavar: str, text: str, default: Any = "", option: s
 
 
 def operations_of(owner: type) -> list[Operation]:
-    """Return the operations that a class declares or inherits."""
     members = [each for base in reversed(owner.__mro__) for each in vars(base).values()]
     return [each for member in members for each in getattr(member, "__dict__", {}).get(_OPERATIONS, ())]
 

@@ -53,7 +53,6 @@ def missing(offline: Iterable[OfflineBroker], unanswered: Mapping[str, str], lac
 
 
 def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:
-    """Return what producers and consumers can do with a permission."""
     sends, reads = bool(permission & Permission.WRITE), bool(permission & Permission.READ)
     return [
         f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",

@@ -41,7 +41,6 @@ _COMPACTED = Param(
 
 
 def say_retention(seconds: float | None, size: int | None) -> list[str]:
-    """Return sentences about the retention of a topic."""
     said = []
     if seconds is not None:
         kept = f"for {duration_of(seconds)}" if seconds else "as long as the brokers keep others"
@@ -53,7 +52,6 @@ def say_retention(seconds: float | None, size: int | None) -> list[str]:
 
 
 def settings_line(broker: str, settings: TopicSettings | broker_pb2.Topic) -> str:
-    """Return a line about a topic on a broker."""
     return (
         f"  {broker}: {count_of(settings.write_queues, 'write queue')}, "
         f"{count_of(settings.read_queues, 'read queue')}, {permission_name(Permission(settings.permission))}"

@@ -385,12 +385,10 @@ class Rehearsal(UserOperations):
 
     @method
     def access(self) -> AccessDocument:
-        """Return the copy with the changes so far."""
         return self._document
 
     @method
     def change_access(self, edit: AccessEdit, *, wait: bool = True) -> AccessDocument:
-        """Change the document, and return it."""
         self._document = edited(self._document, edit)
         return self._document
 

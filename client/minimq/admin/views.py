@@ -18,8 +18,6 @@ Row = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The columns of a table."""
-
     #: Printed instead of a table without rows: "no topics".
     empty: str
     headings: Mapping[str, str]
@@ -97,7 +95,6 @@ def row_of(item: Any, *properties: str, keep: Sequence[str] = (), **changes: obj
 
 
 def name_in_rows(name: str) -> str:
-    """Return the key of a field in rows."""
     return _NAMES.get(name, name)
 
 

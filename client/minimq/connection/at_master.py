@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 
 class Master(Protocol):
-    """Finds the current master of a broker."""
-
     async def find(self, limit_s: float) -> str:
         """Return its address, within `limit_s` seconds. Raises `Unavailable` if there is no master."""
 

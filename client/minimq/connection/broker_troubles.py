@@ -69,12 +69,10 @@ class BrokerTroubles:
         """Called when a broker becomes unresponsive; a subclass probes it, and then calls `answers`."""
 
     def answers(self, address: str) -> None:
-        """Record that a broker answers again."""
         if (known := self.known.get(address)) is not None:
             self.known[address] = replace(known, is_silent=False)
 
     def forget_old(self, now: float) -> None:
-        """Remove troubles that are over."""
         for address in [*self.known]:
             if self.trouble(address, now) is None:
                 self.known.pop(address, None)  # another thread may have removed it

@@ -28,7 +28,6 @@ _PASSED = "has_passed_minimq"
 
 
 def client_logger(name: str) -> logging.Logger:
-    """Return the logger of a module of the client."""
     logger = logging.getLogger(name)
     logger.addFilter(_filter)
     return logger
@@ -83,7 +82,6 @@ class _OffLoop(logging.Filter):
             _thread.start_new_thread(self._run, ())  # takes no lock of `threading`, unlike a `Thread`
 
     def flush(self, timeout_s: float) -> None:
-        """See the module function."""
         if self._starts.locked():
             is_handled = threading.Event()
             self._records.put(is_handled)

@@ -62,7 +62,6 @@ class BrokerHealth(BrokerTroubles):
         super().failed(address, error, took_s, time.monotonic() if now is None else now)
 
     def fell_silent(self, address: str) -> None:
-        """Probe a broker until it answers."""
         if not self._loop.call_soon(self._begin, address):
             self.answers(address)
 

@@ -81,7 +81,6 @@ class HomeProcess:
 
     @property
     def is_forked(self) -> bool:
-        """True in a fork of that process."""
         return self._made_in != _pid
 
     @property

@@ -93,8 +93,6 @@ class NameServers:
     # ---- queries to any of them -----------------------------------------------------------------
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        """Return the route of a topic."""
-
         def read(answer: nameserver_pb2.GetRouteResponse) -> TopicRoute:
             route = route_from_wire(answer.route)
             if route.topic != topic:

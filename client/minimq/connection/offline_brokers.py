@@ -57,14 +57,11 @@ def say_offline(offline: Sequence[OfflineBroker]) -> str:
 
 
 def remedy_of(offline: OfflineBroker) -> str:
-    """Return how the queues of a broker come back."""
     return "restore its data directory" if offline.lacks_topics else "start it again"
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The brokers that are registered with one name server."""
-
     brokers: tuple[BrokerData, ...]
     versions: Mapping[tuple[str, int], int]
     #: False shortly after the start of the name server: running brokers may not have registered yet.
@@ -103,7 +100,6 @@ class ConflictReport:
 
 
 def view_from_wire(message: nameserver_pb2.GetClusterResponse) -> ClusterView:
-    """Convert the answer of a name server."""
     return ClusterView(
         brokers=tuple(broker_from_wire(broker) for broker in message.brokers),
         versions={(item.broker_name, item.broker_id): item.data_version for item in message.versions},

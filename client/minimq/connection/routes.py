@@ -76,7 +76,6 @@ class RouteWatch:
         return time.monotonic() - self._sound_at <= 2 * self._poll_s
 
     def topics_changed(self) -> None:
-        """Send the new set of topics to the name server."""
         self._topics_changed.set()
 
     def restart_if_unanswered(self) -> None:
@@ -85,7 +84,6 @@ class RouteWatch:
             self._stream.cancel()
 
     async def run(self) -> None:
-        """Watch until this is cancelled."""
         self._sound_at = time.monotonic()
         pause_s, refusals = 0.0, 0
         while True:
@@ -217,7 +215,6 @@ class Routes:
         self._callbacks.append(callback)
 
     def remove_callback(self, callback: RouteCallback) -> None:
-        """Remove a callback."""
         self._callbacks.remove(callback)
 
     # ---- on the event loop ----------------------------------------------------------------------

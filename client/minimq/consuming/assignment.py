@@ -67,11 +67,9 @@ class RebalanceSchedule:
 
     @property
     def due_at(self) -> float:
-        """The time of the next round."""
         return max(self._due, self._earliest)
 
     def is_due(self, now: float) -> bool:
-        """Return whether a round is due."""
         return now >= self.due_at
 
     def begin(self, now: float) -> bool:

@@ -55,7 +55,6 @@ class Heartbeats:
         return self._number
 
     def answered(self, number: int) -> None:
-        """Record the answer to a heartbeat."""
         if number in self._sent:
             self.answered_at = self._sent[number]
             self._sent = {later: at for later, at in self._sent.items() if later > number}
@@ -118,11 +117,9 @@ class BrokerSessions:
                 self._beat(broker, now)
 
     def address(self, name: str) -> str:
-        """Return the address of the latest session with a broker."""
         return self._brokers[name].address
 
     def open_names(self) -> list[str]:
-        """Return the names of the brokers with an open session."""
         return [broker.name for broker in self._brokers.values() if broker.session is not None]
 
     def answered_at(self, name: str) -> float:
@@ -136,7 +133,6 @@ class BrokerSessions:
             broker.session.send(request)
 
     async def close(self, goodbye: broker_pb2.SessionRequest) -> None:
-        """Send a last request to all brokers and end the sessions."""
         sessions = [broker.session for broker in self._brokers.values() if broker.session is not None]
         for session in sessions:
             session.send(goodbye)
@@ -243,7 +239,6 @@ class Membership:
 def join(
     membership: Membership, strategy: AllocationStrategy, options: ConsumerOptions, held: Sequence[MessageQueue]
 ) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield the requests that join a group and list the held queues."""
     topics = membership.topics
     yield broker_pb2.SessionRequest(
         client_id=membership.client_id,
@@ -262,7 +257,6 @@ def join(
 
 
 def holding(group: str, held: Sequence[MessageQueue]) -> Iterator[broker_pb2.SessionRequest]:
-    """Yield the requests that list the held queues."""
     for start in range(0, max(len(held), 1), AT_ONCE):
         part = broker_pb2.Holding(group=group, queues=map(_name, held[start : start + AT_ONCE]), adds=start > 0)
         yield broker_pb2.SessionRequest(holding=part)
@@ -304,7 +298,6 @@ def _begun_of(
 
 
 def queue_of(item: broker_pb2.QueueName) -> MessageQueue:
-    """Convert a queue name of the protocol."""
     return MessageQueue(item.topic, item.broker_name, item.queue_id)
 
 
@@ -313,7 +306,6 @@ def _name(item: MessageQueue) -> broker_pb2.QueueName:
 
 
 def member_list_of(members: broker_pb2.GroupMembers) -> MemberList:
-    """Return the members and their topics in a broker's member list."""
     return MemberList(members.client_ids, {item.client_id: item.topics for item in members.topics})
 
 

@@ -23,8 +23,6 @@ _AT_ONCE = 1_000
 
 
 class OffsetStore(Protocol):
-    """Records offsets. Used on the event loop of the connection."""
-
     async def save(self, commits: Sequence[Commit]) -> Mapping[MessageQueue, MinimqError]:
         """Record offsets and wait until they are on disk. Returns the errors of queues that failed."""
 
@@ -240,15 +238,12 @@ class Commits:
             )
 
     def begins(self, queue: MessageQueue) -> None:
-        """Record that reading of a queue begins."""
         self._deleted.discard(queue)
 
     def deleted(self, queues: Iterable[MessageQueue]) -> None:
-        """Record that queues are lost because their topic was deleted."""
         self._deleted.update(queues)
 
     def leaves(self, reader: QueueReader) -> None:
-        """Record that reading of a queue has ended."""
         if reader.is_uncommitted and reader.queue not in self._deleted:
             self._lost_uncommitted[reader.queue] = reader.position
 

@@ -195,7 +195,6 @@ class Consumer:
 
     @property
     def filtered_messages(self) -> int:
-        """Number of messages that were read but filtered out."""
         return self._dropped + self._fetcher.passed_over
 
     def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
@@ -382,7 +381,6 @@ class Consumer:
         """Called when queues were lost."""
 
     def lease_over(self, queue: MessageQueue, epoch: int, error: MinimqError) -> None:
-        """Called when the broker of a queue does not know its lease."""
         if self._member is not None:
             self._member.lease_over(queue, epoch, error)
 

@@ -142,7 +142,6 @@ class Fetcher:
         self._turns.rotate(-1)
 
     def finish(self) -> None:
-        """Record that the user has finished all delivered messages."""
         if self._handed is not None:
             self._handed.in_flight = False
 
@@ -199,13 +198,11 @@ class Fetcher:
                 timer.cancel()
 
     def damaged(self, handed: HandOver, error: MinimqError) -> None:
-        """Stop the reader before a hand-over that cannot be decoded."""
         reader = self._readers.get(handed.queue)
         if reader is not None and reader.is_current(handed):
             reader.damaged(handed, error)
 
     def has_any(self, queues: Iterable[MessageQueue]) -> bool:
-        """Return whether any of these queues has messages to deliver."""
         now = time.monotonic()
         readers = [reader for queue in queues if (reader := self._readers.get(queue)) is not None]
         return any(
@@ -325,7 +322,6 @@ class Fetcher:
         return bool(self._leaving)
 
     def leaving(self) -> dict[MessageQueue, int]:
-        """Return the positions of the revoked queues that are still to be committed and stopped."""
         return {reader.queue: reader.position for reader in self._leaving}
 
     def pause(self, queues: Iterable[MessageQueue], *, paused: bool) -> None:
@@ -346,7 +342,6 @@ class Fetcher:
         self._carry_out(reader, reader.go_back(offset, time.monotonic()))
 
     def reader(self, queue: MessageQueue) -> QueueReader | None:
-        """Return the reader of a queue."""
         return self._readers.get(queue)
 
     def assigned(self, queue: MessageQueue) -> QueueReader:

@@ -50,7 +50,6 @@ class Refusals:
         self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
 
     def refused(self, name: str, error: MinimqError, now: float) -> None:
-        """A broker has refused the member or a request of it."""
         if isinstance(error, _REPORTED_AT_ONCE) or name not in self._accepted_by:
             self._reasons[name] = error
         if not isinstance(error, _REPORTED_AT_ONCE):
@@ -60,7 +59,6 @@ class Refusals:
         self.look(now)
 
     def accepted(self, name: str, now: float) -> None:
-        """A broker has accepted the member."""
         self.was_taken = True
         self._accepted_by.add(name)
         if self._reasons.pop(name, None) is not None:
@@ -68,12 +66,10 @@ class Refusals:
         self.look(now)
 
     def served(self, name: str) -> None:
-        """A broker has granted a request."""
         if name in self._outages:
             self._outages[name].worked("group: not refused any more group=%s broker=%s", self._group, name)
 
     def parted(self, name: str) -> None:
-        """The session with a broker has ended."""
         self._accepted_by.discard(name)
 
     def look(self, now: float) -> None:

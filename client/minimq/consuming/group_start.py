@@ -88,7 +88,6 @@ class GroupStart:
         return EVER_MS if since is None else round((time.monotonic() - since + on_way_s) * 1000)
 
     def close(self) -> None:
-        """Stop asking."""
         if self._task is not None:
             self._task.cancel()
 

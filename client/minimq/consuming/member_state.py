@@ -67,8 +67,6 @@ class Grant(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Ask the broker for the queue."""
-
     queue: MessageQueue
     #: Epoch of the last lease of this member; 0 for none.
     epoch: int

@@ -104,7 +104,6 @@ class MessageFilter:
         self.tag_hashes = tuple(sorted(set(map(tag_hash, tags)))) if tags is not None else ()
 
     def apply(self, messages: list[T]) -> list[T]:
-        """Return the messages that are wanted."""
         tags, where = self._tags, self._where
         wanted = messages if tags is None else [message for message in messages if message.tag in tags]
         if where is None:

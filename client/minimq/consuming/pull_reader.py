@@ -81,7 +81,6 @@ class PullReader(Consumer):
 
     @property
     def is_ready(self) -> bool:
-        """See `minimq.PullConsumer.is_ready`."""
         return self._is_assigned or super().is_ready
 
     # ---- subscription and assignment ------------------------------------------------------------
@@ -324,11 +323,9 @@ class AssignedQueues:
             self._ticking = asyncio.create_task(self._keep_time())
 
     def close(self) -> None:
-        """Stop the checks."""
         self._closed = True
 
     def suspect(self, topic: str) -> None:
-        """Record that a broker no longer has a topic."""
         self._deleted.suspect(topic, time.monotonic())
 
     async def begin_anew(self) -> None:

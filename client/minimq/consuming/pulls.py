@@ -65,7 +65,6 @@ class Pulls:
         self._under_way: dict[QueueReader, _UnderWay] = {}
 
     def carry_out(self, reader: QueueReader, decisions: Sequence[Decision]) -> None:
-        """Execute the decisions of a reader."""
         for decision in decisions:
             match decision:
                 case Pull():
@@ -178,7 +177,6 @@ def _with_id(request: broker_pb2.PullRequest, pull_id: int) -> broker_pb2.PullRe
 
 
 def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedBatch:
-    """Return the encoded batch of a message of the protocol."""
     return EncodedBatch(
         stored.base_offset,
         stored.store_timestamp_ms,

@@ -86,8 +86,6 @@ class FetchOptions:
 
 
 class Frame(NamedTuple):
-    """A frame of the response to a pull."""
-
     batches: Sequence[EncodedBatch] = ()
     #: Offset at which the pull continues, or may continue after damage; 0: after the last batch.
     next_offset: int = 0
@@ -106,8 +104,6 @@ class Frame(NamedTuple):
 
 
 class Pull(NamedTuple):
-    """Begin a pull."""
-
     number: int
     offset: int
     max_messages: int
@@ -122,8 +118,6 @@ class Pull(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """Cancel a pull."""
-
     number: int
 
 
@@ -138,8 +132,6 @@ Decision = Pull | Cancel | LeaseOver | OffsetReset
 
 
 class Commit(NamedTuple):
-    """An offset to commit."""
-
     queue: MessageQueue
     offset: int
     epoch: int = 0
@@ -155,7 +147,5 @@ class Commit(NamedTuple):
 
 
 class QueueEvent(Enum):
-    """A queue that a consumer has gained or lost."""
-
     GAINED = "gained"
     LOST = "lost"

@@ -30,11 +30,9 @@ class QueueEvents:
 
     @property
     def are_there(self) -> bool:
-        """True if there is something to announce."""
         return bool(self._events or self._resets or self._taken or self._taken_resets)
 
     def gained(self, queue: MessageQueue) -> None:
-        """Record that a queue is now read."""
         self._events.append((QueueEvent.GAINED, queue))
 
     def lost(self, queue: MessageQueue, *, tell: bool) -> None:
@@ -46,7 +44,6 @@ class QueueEvents:
         self._announced.discard(queue)
 
     def reset(self, reader: QueueReader, reset: OffsetReset) -> None:
-        """Record that a reader continues at another offset."""
         self._resets.append((reader, reset))
 
     def unannounce(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:

@@ -31,8 +31,6 @@ Carrier = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class FoundQueue:
-    """The description of a queue by its broker."""
-
     first: int
     end: int
     topic_id: TopicId
@@ -170,7 +168,6 @@ class QueueFinder:
         return failures | dict(self._client.wait(lambda: store.save(commits)))
 
     def close(self) -> None:
-        """Close all connections. Idempotent."""
         self._finalizer.close(self._client.close)
 
     async def _ask(

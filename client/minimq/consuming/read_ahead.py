@@ -75,7 +75,6 @@ class HandOver:
 
     @property
     def is_over(self) -> bool:
-        """True if the user has finished all of it."""
         return self.given == self.count and not self.in_flight
 
     @property
@@ -85,7 +84,6 @@ class HandOver:
 
     @property
     def next_offset(self) -> int:
-        """Offset after the last delivered message."""
         return self._behind(self.given)
 
     def opening(self, wanted: MessageFilter | None = None, *, keeps_batches: bool = False) -> Iterator[None]:
@@ -162,11 +160,9 @@ class ReadAhead:
         self._gap = 0
 
     def is_due(self, now: float) -> bool:
-        """Return whether the next batch may be delivered."""
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
     def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
-        """Append fetched batches."""
         for stored in batches:
             end = stored.base_offset + stored.count
             if end <= self.fetch_offset:
@@ -205,7 +201,6 @@ class ReadAhead:
         return found.stored, found.passed_over
 
     def put_back(self, handed: HandOver) -> None:
-        """Return the undelivered batches of the latest hand-over to the front."""
         rest = handed.rest()
         if rest:
             self.position = handed.position
@@ -219,7 +214,6 @@ class ReadAhead:
         self._pass_over()
 
     def go_to(self, offset: int) -> None:
-        """Continue at another offset and drop the buffer."""
         self.position = self.fetch_offset = offset
         self._batches.clear()
         self._gap = self.messages = self.size = 0

@@ -115,7 +115,6 @@ class ReceivedBatch:
             yield repeat(self._part(place, stop), stop - place)
 
     def only(self, index: int) -> ReceivedBatch:
-        """Return a part for one message alone."""
         place = self.records.place(index)
         return self._part(place, place + 1)
 

@@ -137,7 +137,6 @@ class CertificateAuthority:
         return () if found is None else found.nameservers
 
     def has_key(self, user: str) -> bool:
-        """Return whether a user has a credentials file with a key."""
         found = self._users().get(self.directory / f"{user}.minimq")
         return found is not None and found.stored.bearer is not None
 

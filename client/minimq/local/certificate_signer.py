@@ -51,17 +51,14 @@ class Signer:
 
     @property
     def pair(self) -> Pair:
-        """The certificate and key of the authority."""
         return _pair(self._certificate, self._key)
 
     def sign_server(self, hosts: Sequence[str]) -> Pair:
-        """Return a certificate and its key for a server with these names and addresses."""
         # Servers are clients of other servers, too.
         usages = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         return self._sign("minimq", [_general(host) for host in hosts], usages)
 
     def sign_user(self, user: str) -> Pair:
-        """Return a certificate and its key for a user."""
         identity = x509.UniformResourceIdentifier(f"{USER_URI}{user}")
         return self._sign(user, [identity], [ExtendedKeyUsageOID.CLIENT_AUTH])
 

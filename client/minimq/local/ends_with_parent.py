@@ -48,7 +48,6 @@ def _end_with(parent: int) -> None:
 
 
 def main() -> None:
-    """Watch the parent and run the module."""
     _, parent, module, *arguments = sys.argv
     threading.Thread(target=_end_with, args=(int(parent),), name="ends-with-parent", daemon=True).start()
     # Imports make no garbage, and collecting would take a fifth of the start-up time. The server enables gc later.

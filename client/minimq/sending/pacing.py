@@ -33,11 +33,9 @@ class Pacing:
         return self._unacknowledged_bytes > self.piece_bytes
 
     def sent(self, size: int) -> None:
-        """Record that a piece is sent."""
         self._unacknowledged_bytes += size
 
     def acknowledged(self, size: int, took_s: float, now: float) -> None:
-        """Record that the broker has received a piece."""
         self._unacknowledged_bytes -= size
         self.moved_at = now
         self._quickest_s = min(self._quickest_s, took_s)

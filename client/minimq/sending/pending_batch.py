@@ -202,7 +202,6 @@ class PendingBatch(msgspec.Struct, eq=False):
         return taken
 
     def note_try(self, took_s: float, error: MinimqError) -> None:
-        """Record a failed try for the error of the batch."""
         assert self.target is not None
         queue, address = self.target
         text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
@@ -248,7 +247,6 @@ class RecordsBatch(PendingBatch, kw_only=True):
         self.due_bucket = None if self.due is None else self.due.bucket
 
     def complete(self, receipt: BatchReceipt | None, error: MinimqError | None) -> Sequence[UserCall]:
-        """Deliver the outcome to the sender; return user code that is still to be called."""
         call = self.completion(receipt, error)
         return () if call is None else (call,)
 

@@ -270,7 +270,6 @@ class ProducerCore:
         return future
 
     def queues(self, topic: str) -> Sequence[MessageQueue]:
-        """Return the queues of a topic from which selectors choose."""
         self._process.check()
         return self._chosen.of(self._find(topic))
 
@@ -301,7 +300,6 @@ class ProducerCore:
     # ---- all of them ----------------------------------------------------------------------------
 
     def statistics(self) -> ProducerStatistics:
-        """Return the counters so far."""
         self._process.check()
         return replace(self._sender.statistics(), transactions=self.transactor.totals)
 

@@ -91,7 +91,6 @@ class QueueSelector:
         return target
 
     def is_known(self, topic: str) -> bool:
-        """Return whether the route of a topic is known."""
         return self._known(topic) is not None
 
     def has_room(self, broker: str | None) -> bool:
@@ -169,7 +168,6 @@ class QueueSelector:
             self._troubles.measured(target.address, latency_s, now)
 
     def failed(self, target: Target, error: MinimqError, took_s: float, now: float) -> None:
-        """Record that a try at a broker failed."""
         self._troubles.failed(target.address, error, took_s, now)
 
     def avoided(self, now: float) -> tuple[Exclusion, ...]:

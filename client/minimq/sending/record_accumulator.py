@@ -84,7 +84,6 @@ class DestinationQueues:
         self._update(destination)
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Queue a new batch behind all others of its destination."""
         destination = self._to(_own_key(batch))
         destination.batches.append(batch)
         self._update(destination)
@@ -109,7 +108,6 @@ class DestinationQueues:
         self._update(destination)
 
     def bring_back(self, now: float) -> None:
-        """Queue the batches whose retry is due."""
         while self._retries and self._retries[0][0] <= now:
             self.try_again(heapq.heappop(self._retries)[2], None)
 
@@ -117,7 +115,6 @@ class DestinationQueues:
 
     @property
     def is_empty(self) -> bool:
-        """True if no batch waits."""
         return not self.destinations and not self._retries
 
     @property
@@ -293,7 +290,6 @@ class RecordAccumulator:
         self._waiting.add_message(item)
 
     def add_batch(self, batch: PendingBatch) -> None:
-        """Add a numbered and encoded batch."""
         self._waiting.add_batch(batch)
 
     # ---- sending --------------------------------------------------------------------------------

@@ -85,7 +85,6 @@ class SendBuffer:
     # ---- numbers --------------------------------------------------------------------------------
 
     def number(self, batch: PendingBatch) -> None:
-        """Assign the next sequence number to a batch."""
         with self._lock:
             sequence = self._next_sequence
             self._next_sequence = sequence + 1

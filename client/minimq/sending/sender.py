@@ -138,7 +138,6 @@ class Sender:
         self.callbacks.close(_JOIN_S)  # with a timeout: a callback may never return
 
     def statistics(self) -> ProducerStatistics:
-        """Return the counters so far."""
         avoided = self._selector.avoided(time.monotonic())
         return self._accumulator.counters.snapshot((self.buffer.messages, self.buffer.bytes), avoided)
 
@@ -187,7 +186,6 @@ class Sender:
         return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
 
     def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
-        """Close the stream of a try that timed out."""
         self._not_stored(target, error)
         assert isinstance(stream, AppendStream)
         stream.fail(

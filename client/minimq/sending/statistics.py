@@ -25,7 +25,6 @@ class LatencyHistogram:
 
     @property
     def count(self) -> int:
-        """Number of messages."""
         return sum(self.counts)
 
     @property
@@ -124,7 +123,6 @@ class SendCounters:
         self._latency_s = 0.0
 
     def acknowledged(self, messages: int, size: int, latency_s: float, *, already_stored: bool) -> None:
-        """Count a batch that got its receipt."""
         self._acknowledged += messages
         self._batches += 1
         self._bytes += size

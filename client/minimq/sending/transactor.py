@@ -112,7 +112,6 @@ class PlacedMessages(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """The number of messages."""
         return sum(len(part.indices) for part in self.parts)
 
     @property
@@ -182,7 +181,6 @@ class Transactor:
         self.streams = StreamsByAddress(client.connection, AtomicStream)
 
     def count(self, *, committed: int = 0, rolled_back: int = 0, failed: int = 0, messages: int = 0) -> None:
-        """Count ended transactions."""
         with self._lock:
             more = (committed, rolled_back, failed, messages)
             self.totals = TransactionTotals(*map(int.__add__, self.totals, more))

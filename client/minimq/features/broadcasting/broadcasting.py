@@ -95,7 +95,6 @@ class LocalOffsets:
         return saved if saved and (not saved.topic_id or saved.topic_id == topic_id) else None
 
     def knows(self, topic: str) -> bool:
-        """Return whether an offset is saved for any queue of a topic of this name."""
         return any(queue.topic == topic for queue in self._saved)
 
     def knows_former(self, queue: MessageQueue, topic_id: int) -> bool:
@@ -201,7 +200,6 @@ class BroadcastReader:
         self._outage = OutageLog(log)
 
     def start(self) -> None:
-        """Start reading."""
         self._routes.on_change(lambda route: self._look())
         self._running = asyncio.create_task(self._run())
 
@@ -230,7 +228,6 @@ class BroadcastReader:
         self._fetcher.failed(error)
 
     async def leave(self) -> None:
-        """Stop. Idempotent."""
         self._is_leaving = True
         self._changed.set()
         if self._running is not None:

@@ -172,7 +172,6 @@ class LetterReader:
         raise OffsetOutOfRange("its message is not stored any more")
 
     def forget_bounds(self) -> None:
-        """Drop the cached bounds of the queues of originals."""
         self._bounds.clear()
 
     def route(self, topic: str) -> TopicRoute | None:

@@ -91,7 +91,6 @@ def _resend_needs(given: Given) -> Sequence[Need]:
 
 
 def chosen_of(given: Given) -> Chosen:
-    """Return the arguments that select dead letters."""
     chosen: Chosen = {name: getattr(given, name) for name in Chosen.__annotations__}  # type: ignore[assignment]
     return chosen
 

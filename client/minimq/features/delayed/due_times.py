@@ -39,7 +39,6 @@ class DueTime(NamedTuple):
 
     @property
     def recallable(self) -> bool:
-        """True if the message can be recalled."""
         return self.bucket.alone > 0
 
     def left_ms(self, now: float) -> int:

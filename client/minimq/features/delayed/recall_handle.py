@@ -16,8 +16,6 @@ _SHOWN = 40
 
 
 class RecallHandle(msgspec.Struct, frozen=True, array_like=True):
-    """Identifies a delayed message that can be recalled."""
-
     topic: str
     broker_name: str
     due_ms: int

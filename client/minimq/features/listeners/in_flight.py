@@ -57,8 +57,6 @@ _NONE = Suspects(0, 0, 0, 0)
 
 
 class LeasedDelivery(Delivery):
-    """A delivery of messages of a leased queue."""
-
     __slots__ = ("following", "size", "work")
 
     def __init__(self, messages: Sequence[ReceivedMessage], work: _QueueWork) -> None:
@@ -112,7 +110,6 @@ class InFlight:
     # ---- queues ---------------------------------------------------------------------------------
 
     def start(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
-        """Begin to track a queue that is read from an offset on."""
         self.drop([queue])
         self._queues[queue] = _QueueWork(offset, suspects)
         if suspects.tries:
@@ -204,7 +201,6 @@ class InFlight:
         return delivery.following
 
     def narrow(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
-        """Keep only these messages of a current delivery in flight."""
         self._count(delivery, -1)
         delivery.messages, delivery.size = messages, sum(len(message.body) for message in messages)
         self._count(delivery)

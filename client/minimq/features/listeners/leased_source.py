@@ -156,7 +156,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         return not self._is_over and super()._call_back(callback, about, queues)
 
     def is_callback(self) -> bool:
-        """Return whether the caller is a user callback."""
         return self._callbacks.is_mine()
 
     # ---- taking ---------------------------------------------------------------------------------
@@ -276,11 +275,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     # ---- outcomes -------------------------------------------------------------------------------
 
     def may_begin(self, delivery: LeasedDelivery) -> bool:
-        """Return whether this consumer still owns the queue and its lease holds. On the listener's thread."""
         return self._in_flight.is_current(delivery) and self._fetcher.may_use(delivery.queue)
 
     def is_current(self, delivery: LeasedDelivery) -> bool:
-        """Return whether this consumer still owns the queue."""
         return self._in_flight.is_current(delivery)
 
     def act_on(self, delivery: LeasedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
@@ -334,7 +331,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     # ---- the end --------------------------------------------------------------------------------
 
     def stop(self, taking: asyncio.Task[None]) -> None:
-        """Make `take` return."""
         self._closed = True
         self._fetcher.wake()
 
@@ -354,7 +350,6 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             await self._member.leave()
 
     def drop(self) -> None:
-        """Leave the group and close everything at once."""
         self._closed = self._is_over = True
         self._sender.close()
         self._callbacks.close(0.0)

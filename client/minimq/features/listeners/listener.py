@@ -90,8 +90,6 @@ AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
 
 
 class Verdict(NamedTuple):
-    """The normalized result of a call."""
-
     #: Indexes of the messages to retry, sorted; all others have succeeded.
     again: Sequence[int]
     #: Index of their delay; None if the number of tries decides.
@@ -206,7 +204,6 @@ class ListenerAdapter:
         self._logged: set[type] = set()
 
     def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
-        """Call the listener."""
         with self._around(messages) as call:
             try:
                 found = self._verdict(self._listener(list(messages)), messages)

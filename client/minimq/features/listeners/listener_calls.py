@@ -48,7 +48,6 @@ class ListenerThreads(Generic[Delivery]):
         """Do nothing: a thread reports the end of each call."""
 
     def add(self, delivery: Delivery) -> None:
-        """Schedule a delivery."""
         self._to_do.put(delivery)
 
     def flush(self) -> None:
@@ -141,7 +140,6 @@ class ListenerTasks(Generic[Delivery]):
         self._to_do.clear()
 
     def is_mine(self) -> bool:
-        """Return whether the caller is one of these tasks."""
         try:
             return asyncio.current_task() in self._tasks
         except RuntimeError:  # no loop runs in this thread

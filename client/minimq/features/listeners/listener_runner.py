@@ -135,7 +135,6 @@ class ListenerRunner(Generic[D]):
             calls.close()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a coroutine in the background."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -271,7 +270,6 @@ class ListenerRunner(Generic[D]):
                 self._flush()
 
     async def wait_changed(self, timeout_s: float | None = None) -> None:
-        """Wait until a call ends or is postponed."""
         self._changed.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -74,17 +74,14 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def reconsume_times(self) -> int:
-        """Number of earlier deliveries of the message to a listener that failed."""
         return self.times
 
     @property
     def topic(self) -> str:
-        """Topic that the message was sent to."""
         return self._origin(RETRY_TOPIC) or self.queue.topic
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Properties of the original message."""
         found = self.batch.records.properties(self.index)
         if not self.is_copy:
             return found
@@ -92,17 +89,14 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
     @property
     def message_group(self) -> str | None:
-        """Message group of the message, if it was sent to a FIFO topic."""
         return self._origin(ORIGIN_MESSAGE_GROUP) or super().message_group
 
     @property
     def is_tombstone(self) -> bool:
-        """True if the message deletes its key from a compacted topic."""
         return bool(self._origin(ORIGIN_TOMBSTONE)) or super().is_tombstone
 
     @property
     def message_id(self) -> str:
-        """Id of the message, as in the receipt of its producer."""
         return self._origin(ORIGIN_MESSAGE_ID) or self.batch.records.message_id(self.index)
 
     @property

@@ -58,8 +58,6 @@ class RetryRule:
 
 
 class Failed(NamedTuple):
-    """A message that was not consumed."""
-
     message: ReceivedMessage
     reason: str = TRIES_USED_UP
     #: Index of the delay before its next try; None for a dead letter.
@@ -71,7 +69,6 @@ class Failed(NamedTuple):
 
     @property
     def attempts(self) -> int:
-        """Number of consumption attempts."""
         return self.message.reconsume_times + 1 if self.tries is None else self.tries
 
 

@@ -114,7 +114,6 @@ class Lanes:
         return found
 
     def withdraw_all(self) -> list[WorkQueueDelivery]:
-        """Remove and return all waiting deliveries."""
         found = [each for waiting in self._waiting.values() for each in waiting]
         for waiting in self._waiting.values():
             waiting.clear()
@@ -168,7 +167,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     @property
     def is_ready(self) -> bool:
-        """True once every position is fixed."""
         return self._reader.group_start.is_decided
 
     @property
@@ -178,12 +176,10 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     @property
     def filtered_messages(self) -> int:
-        """Number of messages that arrived but were filtered out."""
         return self._reader.filtered_messages
 
     @property
     def topics(self) -> Collection[str]:
-        """The subscribed topics."""
         return self._reader.topics
 
     def mark_state_saved(self, queues: Iterable[MessageQueue]) -> None:
@@ -191,7 +187,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         raise InvalidArgument("only a consumer that leases queues has state to hand over")
 
     def check_open(self) -> None:
-        """Raise `Closed` after `close`, and in a fork."""
         self._reader.check_open()
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
@@ -224,7 +219,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
                 self.host.in_flight[delivery] = None
 
     def tick(self, now: float) -> None:
-        """Extend the messages in flight when it is due."""
         for delivery in self.host.in_flight:
             is_due = now >= delivery.kept_at + _EXTEND_AFTER * self._options.invisible_s
             if is_due and delivery.kept and not delivery.is_extending and not delivery.is_lost:
@@ -252,7 +246,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
     # ---- outcomes ----------------------------------------------------------------------------------
 
     def act_on(self, delivery: WorkQueueDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
-        """Settle messages."""
         found = Verdict(()) if verdict is None else verdict
         return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
 
@@ -339,15 +332,12 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         taking.cancel()
 
     async def give_back(self, withdrawn: Sequence[WorkQueueDelivery]) -> None:
-        """Return messages to their brokers, which count no try."""
         messages = self._withdraw([*withdrawn, *self._lanes.withdraw_all()])
         if messages:
             await self._reader.give_back(messages)
 
     async def end(self, timeout_s: float) -> None:
-        """Close all streams."""
         await self._reader.close(_CLOSE_S)
 
     def drop(self) -> None:
-        """Close everything at once."""
         self._reader.drop()

@@ -180,5 +180,4 @@ class AttendStreams:
         return stream
 
     def changed(self) -> None:
-        """Wake tasks that wait for an open stream."""
         self._changes.set()

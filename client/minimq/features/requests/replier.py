@@ -61,8 +61,6 @@ class RequestMessage(Protocol):
 
 
 class PreparedReply(NamedTuple):
-    """A validated and encoded reply."""
-
     to: ReplyTo
     topic: str
     made: attend_pb2.RequestReply
@@ -167,7 +165,6 @@ class Replier:
         self._notify_if_done()
 
     def failed(self, broker_name: str, error: MinimqError) -> None:
-        """Log that replies cannot be sent to a broker."""
         text = "client: replies cannot be sent, will try again broker=%s error=%s"
         self._outage.failed(text, broker_name, error, cause=error, level=logging.DEBUG)
 

@@ -30,7 +30,6 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
 
 
 def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> attend_pb2.RequestReply:
-    """Validate and encode a reply."""
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
     body, properties = reply.body, reply.properties
@@ -56,6 +55,5 @@ def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> att
 
 
 def decoded_reply(reply: attend_pb2.RequestReply) -> Reply:
-    """Decode a reply."""
     error = reply.error if reply.HasField("error") else None
     return Reply(reply.body, dict(reply.properties) if reply.properties else NO_PROPERTIES, error)

@@ -76,7 +76,6 @@ class OpenRequest:
         return self._outcome.complete(reply, error) if self._open.pop(self.id, None) is not None else None
 
     def late(self) -> DeadlineExceeded:
-        """Return the error for an expired request."""
         if self._receipt is None:
             state = "it was not acknowledged yet, and may be stored or not"
         else:

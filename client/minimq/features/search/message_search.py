@@ -32,8 +32,6 @@ _QUEUES_AT_ONCE = 4
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """The criterion of a search."""
-
     request: find_pb2.FindRequest
     matches: Callable[[RecordBatch], Sequence[int]]
     #: At most one message matches, apart from copies.
@@ -84,7 +82,6 @@ def by_property(name: str, value: str) -> Criterion:
 
 
 def is_id(text: object) -> bool:
-    """Return whether this is the id of a message."""
     return isinstance(text, str) and _ID.fullmatch(text) is not None
 
 

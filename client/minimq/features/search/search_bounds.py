@@ -61,8 +61,6 @@ def _wrong(text: object) -> InvalidArgument:
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """The checked bounds of a search."""
-
     #: Inclusive start, in ms since 1970.
     since_ms: int
     #: Exclusive end, in ms since 1970; 0 for none.
@@ -73,7 +71,6 @@ class SearchBounds:
     patience_s: float
 
     def contains(self, stored_ms: int) -> bool:
-        """Return whether a message stored at this time is in the range."""
         return self.since_ms <= stored_ms and (not self.before_ms or stored_ms < self.before_ms)
 
 

@@ -40,8 +40,6 @@ _TRUTHS = {"true": True, "false": False}
 
 
 class TokenKind(Enum):
-    """The kind of a token."""
-
     NAME = "name"
     CONSTANT = "constant"
     WORD = "keyword or symbol"

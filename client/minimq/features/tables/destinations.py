@@ -41,8 +41,6 @@ class Destination(NamedTuple):
 
 
 class Destinations:
-    """Divides rows by destination."""
-
     def __init__(self, topic: str | None, queues: Queues, key_queue: KeyQueue = lambda _: None) -> None:
         self._key_queue = key_queue
         self._topic = topic

@@ -78,7 +78,6 @@ def is_any_list(kind: pa.DataType) -> bool:
 
 
 def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Convert a column to the type in which it is sent."""
     try:
         plain = _cast(column, kind)
     except pa.ArrowException as error:

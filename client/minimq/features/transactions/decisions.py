@@ -79,7 +79,6 @@ class Decision:
 
     @property
     def publishers(self) -> frozenset[str]:
-        """The brokers with something to publish."""
         return frozenset(part.broker_name for part in self.parts)
 
 

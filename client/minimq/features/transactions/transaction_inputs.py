@@ -73,7 +73,6 @@ class PullInput:
         return broker_pb2.AtomicProgress(commit=request, begins=[self._begin])
 
     def answered(self, error: MinimqError | None) -> None:
-        """Record the outcome of one attempt to end the transaction."""
         reader = self._current()
         if reader is not None and self._commit is not None:
             reader.commit_answered(self._commit, time.monotonic(), error)
@@ -130,7 +129,6 @@ class WorkQueueInput:
         return [*self._messages]
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return the settles of the messages."""
         settles = []
         for (queue, epoch), spans in receipts_of(self._messages, self._group).items():
             flat = [number for first, end in merged(spans) for number in (first, end - first)]

@@ -180,7 +180,6 @@ class _Attempt:
         return self._describe(calls.broker_names, addresses) and calls != before  # the same answers are no progress
 
     def timeout_error(self, patience_s: float) -> MinimqError:
-        """Return the error of a commit without progress."""
         protocol, waited = self.protocol, f"within {patience_s:g} s"
         reasons = {
             name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()

@@ -142,7 +142,6 @@ class PopStream:
             self.cancel()
 
     def cancel(self) -> None:
-        """Close at once."""
         self._stream.cancel()
 
     # ---- requests ------------------------------------------------------------------------------------

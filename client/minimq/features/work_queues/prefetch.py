@@ -79,7 +79,6 @@ class Pace:
         self._since = 0.0
 
     def received(self, count: int, now: float) -> None:
-        """Count received messages."""
         elapsed = now - self._since
         if elapsed >= _AHEAD_S:
             self.ahead = int(self._count * _AHEAD_S / elapsed)

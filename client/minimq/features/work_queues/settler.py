@@ -129,7 +129,6 @@ class InFlightMessages:
         self._suspect_waits = True
 
     def settled(self, receipts: Receipts) -> None:
-        """Record that messages were settled or redelivered to another consumer."""
         for (queue, epoch), spans in receipts.items():
             if (found := self._delivered.get((queue, epoch))) is not None:
                 for first, end in spans:
@@ -306,7 +305,6 @@ class Settler:
                 await asyncio.sleep(0)
 
     def send_acks(self) -> None:
-        """Send waiting acknowledgements."""
         self._sends += 1  # first: an acknowledgement added from here on wakes the loop again
         # Separately per broker, so that a broker that is offline delays only acknowledgements of its own messages.
         by_broker: dict[frozenset[str], list[_Ack]] = {}

@@ -24,16 +24,12 @@ _LOOK_S = 2.0
 
 
 class PopPlace(NamedTuple):
-    """A topic at one of its brokers."""
-
     topic: str
     broker_name: str
     address: str
 
 
 class TakeRequest(NamedTuple):
-    """The parameters of a take."""
-
     most: int
     invisible_ms: int
     ahead: bool = False
@@ -41,8 +37,6 @@ class TakeRequest(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TakeResult:
-    """The result of a take."""
-
     messages: list[WorkQueueMessage]
     count: int = 0
     #: The broker has more messages that may be taken now.

@@ -104,7 +104,6 @@ class OpenedBatch:
         self._bodies, self._tags = batch.bodies_and_tags(0)
 
     def is_at(self, stored: EncodedBatch) -> bool:
-        """Return whether it holds the same offsets as an encoded batch."""
         return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
 
     def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[WorkQueueMessage]:
@@ -133,7 +132,6 @@ class OpenedBatches:
         self._size = 0
 
     def kept(self) -> dict[int, OpenedBatch]:
-        """Return a copy of the cache."""
         return dict(self._opened)
 
     def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
@@ -201,7 +199,6 @@ def each_of(what: object) -> Iterable[Any]:
 
 
 def united(parts: Iterable[Receipts]) -> Receipts:
-    """Merge receipts."""
     found: Receipts = {}
     for part in parts:
         for key, spans in part.items():

@@ -98,7 +98,6 @@ class WorkQueueReader:
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
     def subscribe(self, topic: str, expression: TagExpression, where: str | None) -> None:
-        """Subscribe to a topic."""
         self.check_open()
         filters = {**self._filters, check_topic(topic): MessageFilter(expression, where)}
         self._filters = check_subscriptions(self.group, filters)
@@ -111,7 +110,6 @@ class WorkQueueReader:
 
     @property
     def topics(self) -> list[str]:
-        """The subscribed topics."""
         return [*self._filters]
 
     def _duration_ms(self, invisible_s: float | None) -> int:
