@@ -209,7 +209,6 @@ def lines_of(headings: Mapping[str, str], rows: Sequence[Row], width: int | None
 
 
 def _range_of(heading: str, cells: Sequence[str]) -> tuple[int, int]:
-    """Return the minimum and the preferred width of a column."""
     best = max(map(_width, (heading, *cells)))
     sentences = [cell for cell in cells if " " in cell and _width(cell) > _SENTENCE_WIDTH]
     whole = [cell for cell in cells if cell not in sentences]

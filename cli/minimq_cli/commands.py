@@ -43,7 +43,6 @@ _ANSWER_S = 0.5
 
 
 def add_operations(group: click.Group, owner: type, noun: str) -> None:
-    """Add a command for each operation on a noun that a class declares."""
     for each in operations_of(owner):
         first, _, verb = each.name.rpartition(" ")
         if first == noun and verb:
@@ -51,7 +50,6 @@ def add_operations(group: click.Group, owner: type, noun: str) -> None:
 
 
 def command_of(operation: Operation) -> click.Command:
-    """Return the command of an operation."""
     params = _params(operation)
 
     @click.pass_obj
@@ -212,7 +210,6 @@ def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> 
 
 
 def options_of(parameters: Iterable[Parameter]) -> list[click.Parameter]:
-    """Return the click arguments and options of parameters."""
     found: list[click.Parameter] = []
     for each in parameters:
         found += [_argument(each)] if each.is_argument else _options(each)
@@ -283,7 +280,6 @@ def _show_plan(plan: Plan, output: str) -> None:
 
 
 def show(view: View, output: str, *, notes_first: bool = False) -> None:
-    """Print a result."""
     if notes_first:
         tell(view.notes)
     if output == "json":

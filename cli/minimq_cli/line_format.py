@@ -58,8 +58,6 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class LineFormat:
-    """Converts lines to messages."""
-
     #: Defaults of all messages, which lines may override; its body is not used.
     common: Message
     _: KW_ONLY

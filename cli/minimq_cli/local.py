@@ -219,7 +219,6 @@ class Restarts:
         self._started_at = float("-inf")
 
     def started(self, now: float) -> None:
-        """Record a start of the server."""
         self._started_at = now
 
     def ended(self, now: float) -> float:

@@ -42,7 +42,6 @@ _SINGLE_LINE_TIMEOUT_S = 0.5
 
 
 def as_body(message: ReceivedMessage) -> bytes:
-    """Return the body alone."""
     return message.body
 
 

@@ -42,7 +42,6 @@ _ALONE = {"route": "admin.topics:TopicOperations", "can": "admin.users:UserOpera
 
 
 def __getattr__(noun: str) -> click.Command:
-    """Return the commands of a noun."""
     if noun in _ALONE:
         return next(command_of(each) for each in operations_of(_owner(_ALONE[noun])) if each.name == noun)
     if noun not in _NOUNS:

@@ -138,7 +138,6 @@ def _check_types(message: Message) -> None:
 
 
 def with_property(message: Message, name: str, value: str) -> Message:
-    """Return a copy of a message with one more property."""
     return msgspec.structs.replace(message, properties={**message.properties, name: value})
 
 

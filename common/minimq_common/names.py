@@ -69,7 +69,6 @@ def check_group(name: str) -> str:
 
 
 def is_group(name: str) -> bool:
-    """Tell whether a name is a valid group name."""
     return 0 < len(name) <= MAX_GROUP and _NAME.match(name) is not None
 
 
@@ -89,7 +88,6 @@ def half_name(producer_group: str) -> str:
 
 
 def is_half_name(name: str) -> bool:
-    """Tell whether a name is one under which half messages are staged."""
     return name.startswith(HALF_PREFIX)
 
 

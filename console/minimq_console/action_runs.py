@@ -68,12 +68,10 @@ class ActionRun:
         self.size = sum(map(len, self.parameters.query.values())) + _ROW_SIZE * len(self.plan.rows)
 
     def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
-        """Record its end."""
         self.said, self.to, self.error, self.seen_s = said, to, error, now_s
         self.state = "done" if error is None else "failed"
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether it has expired."""
         if self.state == "under way":
             return False
         return now_s - self.seen_s >= (CONFIRM_S if self.state == "waiting" else REMEMBERED_S)

@@ -182,7 +182,6 @@ def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
 
 
 def needs_of(operation: Operation, given: Given) -> frozenset[Need]:
-    """Return the rights that an operation needs."""
     return frozenset(operation.needs(given)) if operation.needs is not None else frozenset()
 
 
@@ -209,7 +208,6 @@ class ActionLog:
         self.has_begun = False
 
     def done(self, said: str) -> None:
-        """Log that it was done."""
         self._write(logging.INFO, "done", said)
 
     def failed(self, said: str) -> None:

@@ -82,7 +82,6 @@ _BUSY = "Too many requests at once"
 
 
 def path_of(scope: Scope) -> str:
-    """Return the path of a request within the console."""
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
@@ -93,7 +92,6 @@ def address_of(scope: Scope) -> str:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether JSON is requested."""
     wanted: str | None = request.query_params.get("format")
     if wanted is not None:
         return wanted == "json"
@@ -103,7 +101,6 @@ def is_json(request: Request) -> bool:
 
 
 def is_part(request: Request) -> bool:
-    """Return whether only the live part of a page is requested."""
     target: str | None = request.headers.get("hx-target")
     return target == "live"
 
@@ -143,7 +140,6 @@ async def form_of(request: Request) -> Parameters:
 
 
 def context_of(request: Request) -> dict[str, object]:
-    """Return the template variables about the request."""
     query = {name: value for name, value in request.query_params.items() if name != "format"}
     raw_path: bytes = request.scope.get("raw_path") or request.url.path.encode()
     return {
@@ -161,8 +157,6 @@ def context_of(request: Request) -> dict[str, object]:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An error that is shown in place of a page."""
-
     status: int
     heading: str
     message: str
@@ -170,12 +164,10 @@ class Failure(msgspec.Struct, frozen=True):
     code: str = ""
 
     def as_json(self) -> dict[str, object]:
-        """Return it as a JSON response has it."""
         return {"error": self.code or self.heading, "message": self.message}
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the status and the texts for an error."""
     if isinstance(error, errors.MinimqError):
         status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
         heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
@@ -201,7 +193,6 @@ def html_answer(
 
 
 def failure_answer(console: Console, request: Request, failure: Failure) -> Response:
-    """Return a failure in the requested format."""
     if is_json(request):
         return json_answer(failure.as_json(), failure.status)
     name = "failure_part.html" if is_part(request) else "failure.html"
@@ -250,19 +241,16 @@ class Rendering:
         self._templates.globals.update(with_query=with_query, chart_width=WIDTH, chart_height=HEIGHT, **shared)
 
     def page(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        """Render a whole page."""
         template = self._templates.get_template(page.template)
         is_live = page.live_s is not None and not page.stays(data) and not context["wrong"]
         html: str = template.render({**context, "page": data, "title": page.title, "is_live": is_live})
         return html
 
     def live_part(self, page: Page, data: Data, context: Mapping[str, object]) -> str:
-        """Render the part of a page that events replace."""
         template = self._templates.get_template(page.template)
         names = template.new_context({**context, "page": data, "title": page.title, "is_live": True})
         return "".join(template.blocks["live"](names))
 
     def template(self, name: str, context: Mapping[str, object]) -> str:
-        """Render a template."""
         html: str = self._templates.get_template(name).render(**context)
         return html

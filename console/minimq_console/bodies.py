@@ -27,7 +27,6 @@ WAYS = ("auto", "text", "json", "hex")
 
 
 def preview(body: bytes) -> str:
-    """Return the beginning of a body on one line."""
     cut = body[:_PREVIEW_BYTES]
     text = " ".join(visible(cut.decode(errors="replace")).split())
     return text if len(body) <= _PREVIEW_BYTES and len(text) <= _PREVIEW else f"{text[:_PREVIEW]}..."
@@ -91,8 +90,6 @@ def _digits(cut: bytes) -> str:
 
 
 class DecodedBody(NamedTuple):
-    """A body that was decoded."""
-
     json: bytes
     schema: str
 

@@ -54,8 +54,6 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """A line without a gap."""
-
     points: str
     area: str
 
@@ -72,12 +70,10 @@ class Chart:
 
     @property
     def last(self) -> float | None:
-        """The newest known value."""
         return next((value for value in reversed(self.values) if value is not None), None)
 
     @property
     def highest(self) -> float | None:
-        """The largest value."""
         return max((value for value in self.values if value is not None), default=None)
 
     @property

@@ -68,7 +68,6 @@ class Console:
 
     @property
     def is_stopping(self) -> bool:
-        """True once the console stops."""
         return self._stopping.is_set()
 
     async def pause(self, seconds: float) -> None:

@@ -245,7 +245,6 @@ class SignInPages:
         return RedirectResponse(to, 303)
 
     async def sign_out(self, request: Request) -> Response:
-        """Sign a visitor out."""
         await form_of(request)
         user = self._visitors.sign_out(request.state.browser)
         _audit.info("console: a visitor has signed out user=%r from=%s", user, address_of(request.scope))

@@ -246,8 +246,6 @@ class Error(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    """The outcome of an operation."""
-
     #: As the command prints it with `--output json`.
     result: Any
     notes: list[str]
@@ -256,8 +254,6 @@ class Result(msgspec.Struct):
 
 
 class DryRun(msgspec.Struct):
-    """The changes that an operation would make."""
-
     changes: list[str]
     warnings: list[str]
     rows: list[Any]

@@ -102,7 +102,6 @@ class Visit:
 
     @property
     def observer(self) -> Observer:
-        """The view of the cluster with the rights of the visitor."""
         return self.visitor.observer
 
     @property
@@ -120,7 +119,6 @@ class Visit:
         return Asked(self, what, self.console.calling.submit(call))
 
     def shown(self, operation: str, result: object, **given: object) -> Any:
-        """Return a result as an operation shows it as JSON."""
         declared = _OPERATIONS[operation]
         return declared.view(self.admin, declared.given(**given), result, None).json
 
@@ -158,8 +156,6 @@ class Visit:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the console."""
-
     path: str
     #: Name of its file in `templates`; events replace its block "live".
     template: str
@@ -191,7 +187,6 @@ class Faces:
         self._console = console
 
     async def answer(self, request: Request) -> Response:
-        """Return the page in the requested format."""
         visitor, parameters = request.state.visitor, answers.parameters_of(request)
         if self._page.live_s is not None and "text/event-stream" in request.headers.get("accept", ""):
             return await self._events(request, visitor, parameters)

@@ -49,7 +49,6 @@ class Parameters:
         return dict(self._values)
 
     def without(self, name: str) -> Parameters:
-        """Return a copy without one parameter."""
         return Parameters([each for each in self._values.items() if each[0] != name], self._path)
 
     def name(self, part: str) -> str:
@@ -122,7 +121,6 @@ class Parameters:
 
 
 def segment(name: str) -> str:
-    """Quote a name for the path of a URL."""
     return quote(name, safe="")
 
 

@@ -27,8 +27,6 @@ OLD_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The last snapshot of a cluster."""
-
     number: int
     #: From the last read that succeeded; None before the first.
     activity: ClusterActivity | None
@@ -75,7 +73,6 @@ class Sampler:
 
     @property
     def sample(self) -> Sample:
-        """The last sample."""
         with self._changed:
             return self._sample
 

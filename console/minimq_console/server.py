@@ -113,7 +113,6 @@ class ConsoleServer:
 
     @property
     def is_running(self) -> bool:
-        """True while it serves."""
         return self._thread.is_alive()
 
     def __enter__(self) -> Self:

@@ -20,8 +20,6 @@ MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
 
 @dataclass(eq=False, slots=True)
 class SignIn:
-    """The sign-in of one visitor."""
-
     id: str = field(repr=False)
     user: str
     #: Identifies a connection to the cluster with one key or token.
@@ -32,7 +30,6 @@ class SignIn:
     requests: int = 0
 
     def is_over(self, now_s: float) -> bool:
-        """Return whether it has expired."""
         is_idle = not self.requests and now_s - self.seen_s >= IDLE_S
         return is_idle or now_s - self.began_s >= LONGEST_S
 
@@ -45,7 +42,6 @@ class SignIns:
 
     @property
     def views(self) -> set[str]:
-        """The views that sign-ins use."""
         return {each.view for each in self._sign_ins.values()}
 
     def add(self, sign_in_id: str, user: str, view: str, now_s: float) -> None:
@@ -73,11 +69,9 @@ class SignIns:
         return self._sign_ins.pop(sign_in_id, None)
 
     def end_all(self) -> None:
-        """End all of them."""
         self._sign_ins.clear()
 
     def sweep(self, now_s: float) -> None:
-        """End those that have expired."""
         self._sign_ins = {name: each for name, each in self._sign_ins.items() if not each.is_over(now_s)}
 
 

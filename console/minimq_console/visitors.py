@@ -55,7 +55,6 @@ class Observer:
         self.sampler = Sampler(self._patient, interval_s)
 
     def start(self) -> None:
-        """Start the sampler."""
         self.sampler.start()
 
     def close(self) -> None:
@@ -70,8 +69,6 @@ class Observer:
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """A user of the console."""
-
     #: Random id in the session of the browser. No `repr` shows it.
     browser: str = field(repr=False)
     #: The user whose credentials are used for calls; empty on a cluster without access control.
@@ -109,7 +106,6 @@ class Visitors:
 
     @property
     def asks_for_keys(self) -> bool:
-        """True if visitors have to sign in."""
         return self._everybody is None
 
     @asynccontextmanager

@@ -25,11 +25,9 @@ class MinimqLoggerStorage(DefaultLoggerStorage):
         self.logger_log_level = logging.INFO
 
     def set_level(self, level: int) -> None:
-        """Set the minimum level."""
         self.logger_log_level = level
 
     def register_subscriber(self, params: dict[str, Any]) -> None:
-        """Widen the columns for a subscriber."""
         self._topic_width = max(self._topic_width, len(params.get("topic", "")))
         self._group_width = max(self._group_width, len(params.get("group", "")))
 

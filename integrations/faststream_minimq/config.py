@@ -42,8 +42,6 @@ class MinimqBrokerConfig(BrokerConfig):
 
 @dataclass(kw_only=True)
 class MinimqSubscriberConfig(SubscriberUsecaseConfig):
-    """The settings of a subscriber."""
-
     _outer_config: MinimqBrokerConfig = field(default_factory=MinimqBrokerConfig)
     topic: str
     options: SubscriberOptions
@@ -59,8 +57,6 @@ class MinimqSubscriberConfig(SubscriberUsecaseConfig):
 
 @dataclass(kw_only=True)
 class MinimqPublisherConfig(PublisherUsecaseConfig):
-    """The settings of a publisher."""
-
     _outer_config: MinimqBrokerConfig = field(default_factory=MinimqBrokerConfig)
     topic: str
     headers: dict[str, str] = field(default_factory=dict)

@@ -56,8 +56,6 @@ class RawMessage(Protocol):
 
 
 class Settlement(Protocol):
-    """The part of a subscriber that settles received messages."""
-
     async def acknowledge(self, messages: Sequence[Any]) -> None:
         """Acknowledge messages."""
 
@@ -139,7 +137,6 @@ class MinimqParser:
         self._settlement = settlement
 
     async def parse_message(self, message: Any) -> MinimqMessage:
-        """Return a message or a reply for a handler."""
         properties: Mapping[str, str] = message.properties
         parsed = MinimqMessage(
             raw_message=message,

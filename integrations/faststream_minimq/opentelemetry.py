@@ -56,7 +56,6 @@ class MinimqTelemetryMiddleware:
         self._processing = partial(processing, tracer_provider=tracer_provider, meter_provider=meter_provider)
 
     def __call__(self, msg: Any | None, /, *, context: ContextRepo) -> BaseMiddleware:
-        """Return the middleware of one message."""
         return _HandlerSpan(msg, context=context, processing=self._processing)
 
 

@@ -93,7 +93,6 @@ class MinimqProducer(ProducerProto[MinimqPublishCommand]):
     def connect(
         self, connection: MinimqConnection, serializer: SerializerProto | None, codec: CodecProto | None
     ) -> None:
-        """Start to use a connection."""
         self._connection, self._serializer, self.codec = connection, serializer, codec or DefaultCodec()
 
     def disconnect(self) -> None:

@@ -109,7 +109,6 @@ class ReplyPublisher(FakePublisher):
         self._message = message
 
     def patch_command(self, cmd: PublishCommand) -> MinimqPublishCommand:
-        """Return the command with its destination."""
         command = MinimqPublishCommand.from_cmd(super().patch_command(cmd))
         if INBOX in self._message.raw_message.properties:
             command.request = self._message.raw_message

@@ -37,11 +37,9 @@ class MinimqSubscriberSpecification(SubscriberSpecification[MinimqBrokerConfig, 
 
     @property
     def channel_labels(self) -> list[str]:
-        """The topic."""
         return [self.topic]
 
     def get_schema(self) -> dict[str, SubscriberSpec]:
-        """Return the channel of the subscriber under its name."""
         message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads()))
         return {
             self.name: SubscriberSpec(
@@ -54,8 +52,6 @@ class MinimqSubscriberSpecification(SubscriberSpecification[MinimqBrokerConfig, 
 
 
 class MinimqPublisherSpecification(PublisherSpecification[MinimqBrokerConfig, MinimqPublisherSpecificationConfig]):
-    """Describes a publisher."""
-
     @property
     def topic(self) -> str:
         """The topic, with the prefixes of its routers."""
@@ -63,11 +59,9 @@ class MinimqPublisherSpecification(PublisherSpecification[MinimqBrokerConfig, Mi
 
     @property
     def name(self) -> str:
-        """The name of the channel."""
         return self.config.title_ or f"{self.topic}:Publisher"
 
     def get_schema(self) -> dict[str, PublisherSpec]:
-        """Return the channel of the publisher under its name."""
         message = Message(title=f"{self.name}:Message", payload=resolve_payloads(self.get_payloads(), "Publisher"))
         return {
             self.name: PublisherSpec(

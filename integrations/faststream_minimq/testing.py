@@ -44,12 +44,10 @@ class MemoryMessage(msgspec.Struct, frozen=True):
 
     @property
     def queue(self) -> MessageQueue:
-        """The only queue of its topic."""
         return MessageQueue(self.topic, "memory", 0)
 
     @property
     def reconsume_times(self) -> int:
-        """Number of earlier deliveries."""
         return self.tries - 1
 
 

@@ -165,7 +165,6 @@ class WorkQueueSubscriber(MinimqSubscriber):
     async def release(
         self, messages: Sequence[WorkQueueMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
-        """Release messages for redelivery, or bury them; see `Settlement.release`."""
         most_tries = cast("int", self.options.max_tries)
         if used_up := [message for message in messages if message.tries >= most_tries]:
             await self.bury(used_up, reason_of(error))
@@ -176,7 +175,6 @@ class WorkQueueSubscriber(MinimqSubscriber):
             await self._consumer.release(again, self.options.delay_s(tries) if delay_s is None else delay_s)
 
     async def bury(self, messages: Sequence[WorkQueueMessage], reason: str) -> None:
-        """Move messages to the dead letters at once."""
         if self._consumer is not None:
             await self._consumer.reject(list(messages), reason)
             self._forget(messages, done=True)

@@ -40,7 +40,6 @@ class ConnectionOptions:
 
 
 def connection_of(values: Values) -> ConnectionOptions:
-    """Return the connection from the options."""
     path = values.get("credentials", _credentials_file)
     # Spark does not show the value of an option with "secret" in its name.
     secret = values.get("credentialsSecret", lambda _, text: Credentials.from_text(text))

@@ -123,7 +123,6 @@ class MicroBatchPlanner:
         return outlook.until(ends)
 
     def close(self) -> None:
-        """Close all connections. Idempotent."""
         self.finder.close()
 
     # ---- Lookup ---------------------------------------------------------------------------------

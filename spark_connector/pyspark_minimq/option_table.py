@@ -38,16 +38,12 @@ _CLIENT_PREFIX = "kafka."
 
 
 class Mode(Enum):
-    """The two ways to read or to write."""
-
     BATCH = "batch"
     STREAM = "stream"
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of a read or of a write."""
-
     name: str
     #: Default for `spark.read` or `df.write`, as a user would write it; "" for no default, None if the option is not
     #: allowed there.
@@ -115,7 +111,6 @@ class Values:
         self._defaults = defaults
 
     def is_given(self, name: str) -> bool:
-        """Tell whether an option is given."""
         return bool(self._given.get(name.lower(), "").strip())
 
     def get(self, name: str, parse: Callable[[str, str], T]) -> T | None:
@@ -124,7 +119,6 @@ class Values:
         return parse(name, text) if text else None
 
     def required(self, name: str, parse: Callable[[str, str], T]) -> T:
-        """Return the parsed value of an option that has a default."""
         value = self.get(name, parse)
         assert value is not None
         return value
@@ -159,5 +153,4 @@ def _names_of(options: Iterable[Option]) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Return names in quotes."""
     return ", ".join(map(repr, names))

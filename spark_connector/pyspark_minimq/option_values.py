@@ -34,12 +34,10 @@ _SHOWN = 200
 
 
 def names(_: str, text: str) -> tuple[str, ...]:
-    """Return the distinct names in a comma-separated list."""
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def pattern(option: str, text: str) -> str:
-    """Return a regular expression."""
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:
@@ -70,7 +68,6 @@ def number(option: str, text: str) -> int:
 
 
 def flag(option: str, text: str) -> bool:
-    """Return true or false."""
     if text.lower() not in ("true", "false"):
         raise MinimqSparkError(f"{option} is {_shown(text)}: write true or false")
     return text.lower() == "true"

@@ -23,22 +23,17 @@ LATEST = -1
 
 
 class Carrier(NamedTuple):
-    """A topic on one of its brokers."""
-
     topic: str
     broker_name: str
 
 
 class QueueName(NamedTuple):
-    """A queue of a topic."""
-
     topic: str
     broker_name: str
     queue_id: int
 
     @property
     def carrier(self) -> Carrier:
-        """The topic on the broker of the queue."""
         return Carrier(self.topic, self.broker_name)
 
     def __str__(self) -> str:
@@ -53,8 +48,6 @@ class TopicId(NamedTuple):
 
 
 class StoredOffsets(NamedTuple):
-    """The offsets that are stored in a queue."""
-
     first: int
     end: int
     topic_id: TopicId = TopicId()
@@ -68,8 +61,6 @@ class StoredOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LookupResult:
-    """The answers of brokers about the queues of topics."""
-
     bounds: Mapping[QueueName, StoredOffsets]
     #: Brokers that answered that they do not have the topic any more.
     absent: frozenset[Carrier] = frozenset()
@@ -80,12 +71,10 @@ class LookupResult:
 
     @property
     def unseen(self) -> dict[Carrier, str]:
-        """Brokers that may carry further queues."""
         return {**self.silent, **self.offline}
 
     @property
     def told(self) -> set[Carrier]:
-        """The brokers that were asked."""
         return {queue.carrier for queue in self.bounds} | self.absent | self.silent.keys()
 
     def merged_with(self, other: LookupResult) -> LookupResult:
@@ -122,7 +111,6 @@ class Subscription:
         return queue in self.queues or queue.topic in self.topics
 
     def chosen(self, bounds: Mapping[QueueName, StoredOffsets]) -> dict[QueueName, StoredOffsets]:
-        """Return the queues to read."""
         if self.queues:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}

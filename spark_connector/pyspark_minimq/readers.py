@@ -69,7 +69,6 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
             raise MinimqSparkError(f"newest is true, and topic {others[0]} is not compacted: leave the option out")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition as Arrow batches."""
         return reading.read(self._options, self._schema, partition, leaves_out=not self._options.fail_on_data_loss)
 
 
@@ -131,11 +130,9 @@ class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerA
         return reading.cut(ranges, self._options.read, self._planner.finder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the messages of a partition as Arrow batches."""
         # Not `leaves_out`: a stream never returns to skipped messages. So the task fails, and a restart resumes there.
         return reading.read(self._options.read, self._schema, partition)
 
     def stop(self) -> None:
-        """Close the connections."""
         if self._made is not None:
             self._made.close()

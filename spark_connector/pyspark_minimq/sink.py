@@ -92,8 +92,6 @@ _LOST_REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TaskCommit(WriterCommitMessage):
-    """The report of a finished task."""
-
     #: The transaction of its messages; None if they are visible already.
     transaction: Transaction | None
     topics: frozenset[str]
@@ -197,7 +195,6 @@ class MinimqBatchWriter(MinimqWriter, DataSourceArrowWriter):
         self._transaction = options.transaction or Transaction(name_of_one_write(), 0)
 
     def transaction(self) -> Transaction:
-        """Return the transaction of the data frame."""
         return self._transaction
 
     @without_traceback

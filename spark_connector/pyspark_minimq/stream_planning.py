@@ -89,8 +89,6 @@ class StreamOffset:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of a micro-batch."""
-
     max_offsets: int | None = None
     max_bytes: int | None = None
     #: Wait for this many messages, but at most for `max_delay_s`.
@@ -101,8 +99,6 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class AvailableOffsets:
-    """The messages that a stream can read now."""
-
     starts: _ByQueue
     ends: _ByQueue
     topic_ids: Mapping[Carrier, TopicId]
@@ -122,7 +118,6 @@ class AvailableOffsets:
 def first_offset(
     bounds: Mapping[QueueName, StoredOffsets], starting: Offsets, *, fail_on_data_loss: bool
 ) -> StreamOffset:
-    """Return where a stream begins."""
     at = resolve("startingOffsets", starting, bounds, fail_on_data_loss=fail_on_data_loss)
     return StreamOffset(dict(sorted(at.items())), None, _ids(bounds))
 
@@ -260,7 +255,6 @@ def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[Carrier, TopicId]:
 
 
 def describe_losses(losses: Iterable[str]) -> str:
-    """Return a line with the first three losses."""
     told = list(losses)
     more = f"; and {len(told) - 3} more" if len(told) > 3 else ""
     return "; ".join(told[:3]) + more

@@ -171,7 +171,6 @@ def name_of_query(query: str, topic: str | None) -> str:
 
 
 def name_of_one_write() -> str:
-    """Return a unique transaction name for one write."""
     return f"{ONE_TIME_TRANSACTIONS}{uuid.uuid4()}"
 
 

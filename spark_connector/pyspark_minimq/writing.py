@@ -68,7 +68,6 @@ class Refusals:
         self.first = ""
 
     def __call__(self, row: pa.RecordBatch, reason: Exception) -> None:
-        """Handle one row."""
         text = str(reason).splitlines()[0]
         self.first = self.first or text
         self.count += 1

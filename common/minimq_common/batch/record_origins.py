@@ -64,7 +64,6 @@ class RecordOrigins:
         return bisect_left(self.numbers, number)
 
     def origin(self, number: int) -> RecordOrigin:
-        """Return the origin of a remaining record."""
         return self.origins[bisect_right(self._firsts, number) - 1]
 
     def cut(self, first: int, end: int) -> RecordOrigins:

@@ -109,7 +109,6 @@ class RecordBatch:
         return memoryview(self._content)[self._bounds[which] : self._bounds[which + 1]]
 
     def has(self, which: Section) -> bool:
-        """Tell whether a section is not empty."""
         return bool(self._bounds[which] != self._bounds[which + 1])
 
     def check_values(self) -> None:

@@ -141,12 +141,10 @@ class ReplicaSet:
 
     @property
     def key(self) -> tuple[str, str]:
-        """The cluster and the broker name."""
         return self.cluster, self.broker_name
 
     @property
     def master_address(self) -> str:
-        """The address of the master."""
         return self.addresses[self.master_id]
 
     @property
@@ -160,7 +158,6 @@ class ReplicaSet:
         return self.term, self.master_id, self.master_run
 
     def is_master(self, replica_id: int, run: int) -> bool:
-        """Tell whether a run of a replica is the master."""
         return (self.master_id, self.master_run) == (replica_id, run)
 
     def __str__(self) -> str:

@@ -104,7 +104,6 @@ class AccessControl:
         self._task.start()
 
     async def stop(self) -> None:
-        """Stop to follow changes."""
         self.shared.ignore(self._changed)
         await self._task.stop()
         self._gate.stop()
@@ -352,7 +351,6 @@ class RefusalLog:
         self.denied: Counter[str] = Counter()
 
     def caller_refused(self, reason: str, key_id: str) -> None:
-        """Record a call by an unknown caller."""
         self.unauthenticated[reason] += 1
         self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
 

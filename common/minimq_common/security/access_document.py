@@ -41,7 +41,6 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_ms: int = 0
 
     def is_over(self, now_ms: int) -> bool:
-        """Return whether the key has expired."""
         return 0 < self.expires_ms <= now_ms
 
     def lifetime(self, now_ms: int) -> str:

@@ -188,7 +188,6 @@ class Policy:
         return tuple(self._rules(user, found)), ADMIN in found.roles
 
     def limits_of(self, user: str) -> UserLimits:
-        """Return the rate limits of a user."""
         found = self.document.users.get(user)
         return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 

@@ -13,8 +13,6 @@ from minimq_common.errors import InvalidArgument
 
 
 class Resource(Enum):
-    """A kind of resource that rules are about."""
-
     TOPIC = "topic"
     GROUP = "group"
     TRANSACTION = "transaction"
@@ -62,8 +60,6 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule of a user or a role."""
-
     allows: bool
     verb: Verb
     resource: Resource
@@ -75,7 +71,6 @@ class Rule:
         return f"{effect} {self.verb.value} {self.resource.value} {self.pattern}".rstrip()
 
     def fits(self, need: Need, user: str) -> bool:
-        """Return whether the rule applies to a need of a user."""
         is_same_verb = self.verb is need.verb or (self.allows and need.verb is Verb.DESCRIBE)
         return is_same_verb and self.resource is need.resource and matches(self.pattern, need.name, user)
 

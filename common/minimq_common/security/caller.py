@@ -96,7 +96,6 @@ class Caller:
         """Raise `AccessDenied` unless the caller may make a request. Allowed requests are cached by `key`."""
 
     def allows(self, need: Need) -> bool:
-        """Return whether the caller has a right."""
         return True
 
     def may(self, need: Need) -> bool:
@@ -160,7 +159,6 @@ class KnownCaller(Caller):
         self._is_revoked = False
 
     def check(self, request: Any, key: Hashable = None) -> None:
-        """Raise `AccessDenied` unless the caller may make a request; see `Caller`."""
         if key is not None and key in self._passed:
             return
         self._check_in_force()
@@ -172,7 +170,6 @@ class KnownCaller(Caller):
             self._passed.add(key)
 
     def allows(self, need: Need) -> bool:
-        """Return whether the caller has a right."""
         found = self._decisions.get(need)
         if found is None:
             if len(self._decisions) >= self._most:
@@ -189,16 +186,13 @@ class KnownCaller(Caller):
         return decision.allowed
 
     def may(self, need: Need) -> bool:
-        """Return whether the caller has a right that it asks about; a missing one is not reported."""
         return self._decide(need).allowed
 
     def sees(self, resource: Resource, name: str) -> bool:
-        """Return whether the caller may see a name in a list."""
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
 
     @property
     def is_streaming(self) -> bool:
-        """True while the caller has a stream."""
         return bool(self._streams)
 
     @contextmanager
@@ -229,7 +223,6 @@ class KnownCaller(Caller):
             self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
     def end(self, reason: MinimqError) -> None:
-        """End all streams with an error."""
         for stream in [*self._streams]:
             stream.end(reason)
 
@@ -277,7 +270,6 @@ class ServerCaller(KnownCaller):
         return "the key of this server, which is not in cluster.key any more,"
 
     def enter(self, access: CallAccess) -> None:
-        """Raise `AccessDenied` unless servers may make a call."""
         self._check_in_force()
         if access.need is not None and not access.or_server:
             self._require(access.need)

@@ -29,8 +29,6 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate and its key."""
-
     certificate: bytes
     key: bytes = field(repr=False)
 

@@ -77,7 +77,6 @@ class CredentialsFile:
 
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
-    """Return the text of a credentials file."""
     import json  # imported here because clients do not need it
 
     lines = [f"# {about}"]
@@ -97,7 +96,6 @@ def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
 
 
 def about_user(name: str) -> str:
-    """Return the comment at the top of the file of a user."""
     return f"Credentials of {name} for a minimq cluster."
 
 

@@ -83,7 +83,6 @@ def issuer_of(user: str) -> str:
 
 
 def is_token_user(name: str) -> bool:
-    """Return whether a name is a valid one for a user of an issuer."""
     return len(name) <= MAX_TOKEN_USER and _USER.fullmatch(name) is not None
 
 

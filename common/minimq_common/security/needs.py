@@ -20,8 +20,6 @@ from minimq_proto.v1 import options_pb2
 
 
 class CallerKind(Enum):
-    """The kind of caller that a method requires."""
-
     #: Strangers, too: the server does not read the request of such a call.
     ANYBODY = "anybody"
     USER = "users"
@@ -68,8 +66,6 @@ def needs_of(request: Any) -> tuple[Need, ...]:
 
 
 class _Rule(NamedTuple):
-    """The rights that a message needs because of one of its fields."""
-
     #: Returns the resources that the field is about, or messages with rules of their own.
     parts: Callable[[Any], Iterable[Any]]
     #: Empty if the parts are messages with rules of their own.

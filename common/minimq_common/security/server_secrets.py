@@ -102,7 +102,6 @@ class ServerSecrets:
 
     @property
     def certificate(self) -> CertificateReport:
-        """The certificate of this server."""
         return self._files.get().report
 
     @property
@@ -169,5 +168,4 @@ def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecret
 
 
 def security_of(secrets: ServerSecrets | None) -> ChannelSecurity:
-    """Return the security of a server's channels to other servers."""
     return PLAIN if secrets is None else secrets

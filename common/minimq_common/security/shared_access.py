@@ -68,7 +68,6 @@ class AccessAge:
         self._in_touch.add(talk)
 
     def lost(self, talk: object) -> None:
-        """Record that the connection has ended."""
         if talk in self._in_touch:
             self._in_touch.remove(talk)
             self._lost_at = self._now_s()

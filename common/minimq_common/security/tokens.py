@@ -49,8 +49,6 @@ class _JsonSet(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class TokenKey:
-    """A public key of an issuer."""
-
     id: str
     algorithm: str
     print: str
@@ -146,7 +144,6 @@ class _Claims(msgspec.Struct):
 
 
 def has_form(text: str) -> bool:
-    """Return whether a text has the format of a token."""
     return len(text) <= MAX_TOKEN and _FORM.fullmatch(text) is not None
 
 

@@ -24,7 +24,6 @@ class Histogram:
         self.total = 0.0
 
     def add(self, value: float) -> None:
-        """Count a value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.total += value
 

@@ -34,7 +34,6 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066
 
 
 def formatter(name: LogFormat) -> logging.Formatter:
-    """Return the formatter for a log format."""
     return JsonFormatter() if name == "json" else TextFormatter()
 
 
@@ -45,12 +44,10 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging has it
-        """Return the line for a record."""
         record.message = _CONTROL.sub(_escaped, _bounded_message(record))
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as logging has it
-        """Return the indented traceback."""
         lines = _cut(super().formatException(ei), _MAX_TRACEBACK_CHARS).split("\n")
         return "\n".join(f"    {_CONTROL.sub(_escaped, line)}" for line in lines)
 
@@ -59,7 +56,6 @@ class JsonFormatter(logging.Formatter):
     """Writes one JSON object per line: time (UTC), level, logger, message and, if present, fields and exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line for a record."""
         message, fields = _parts(record)
         line: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),

@@ -173,7 +173,6 @@ def counter(name: str, sentence: str, value: float) -> Metric:
 def counters(
     name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    """Return counters with their label values."""
     family = CounterMetricFamily(name, sentence, labels=labels)
     for of_labels, value in values:
         family.add_metric(of_labels, value)
@@ -181,14 +180,12 @@ def counters(
 
 
 def gauge(name: str, sentence: str, value: float) -> Metric:
-    """Return a gauge."""
     return GaugeMetricFamily(name, sentence, value=value)
 
 
 def gauges(
     name: str, sentence: str, labels: tuple[str, ...], values: Iterable[tuple[tuple[str, ...], float]]
 ) -> Metric:
-    """Return gauges with their label values."""
     family = GaugeMetricFamily(name, sentence, labels=labels)
     for of_labels, value in values:
         family.add_metric(of_labels, value)
@@ -196,7 +193,6 @@ def gauges(
 
 
 def histogram(name: str, sentence: str, values: Histogram) -> Metric:
-    """Return a histogram."""
     buckets = [
         (str(float(bound)) if bound < math.inf else "+Inf", float(count)) for bound, count in values.cumulative()
     ]

@@ -64,7 +64,6 @@ def option(
     minimum: float = -math.inf,
     maximum: float = math.inf,
 ) -> T:
-    """Declare a field of an options class."""
     about = {"sentence": sentence, "metavar": metavar, "flag": flag, "minimum": minimum, "maximum": maximum}
     # Returns a dataclass field, but is typed like the default: that is what an instance will contain.
     return dataclasses.field(default=default, metadata={_KEY: about})

@@ -56,8 +56,6 @@ Translate = Callable[[Exception], MinimqError | None]
 
 @dataclass(frozen=True, slots=True)
 class CallLimits:
-    """Limits on streams and requests."""
-
     #: Open streams per method; None means no limit.
     max_streams: int | None = None
     #: The server option that sets `max_streams`, for the text of the error.

@@ -301,7 +301,6 @@ def _shortened(text: str) -> str:
 
 
 def from_failure(failure: errors_pb2.Failure) -> MinimqError:
-    """Convert a failure in an answer back to an error."""
     return _make(failure.code, failure.message, failure.retry_after_ms)
 
 
@@ -330,7 +329,6 @@ def status_of(error: grpc.RpcError) -> tuple[grpc.StatusCode, str]:
 
 
 def from_rpc_error(error: grpc.RpcError, peer: str) -> MinimqError:
-    """Convert the exception of a failed call to an error."""
     if not isinstance(error, _FAILED_CALL):
         return errors.Unavailable(f"{peer}: the call was not made: {error}")
     metadata = dict(iter(error.trailing_metadata() or ()))  # `iter`: in grpcio 1.66 it is a mapping with pairs as keys

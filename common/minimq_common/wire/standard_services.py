@@ -36,7 +36,6 @@ class StandardServices:
             self._reflect(dispatcher, services)
 
     def serving(self) -> None:
-        """Report SERVING."""
         self._health.set(_Status.SERVING)
 
     def failing(self) -> None:

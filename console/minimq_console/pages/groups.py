@@ -34,7 +34,6 @@ def gather_groups(visit: Visit) -> Data:
 
 
 def gather_group(visit: Visit) -> Data:
-    """Return the group as its brokers describe it now."""
     name, sampler = visit.parameters.name("group"), visit.observer.sampler
     group = visit.ask("the group", lambda: visit.admin.describe_group(name)).required()
     row, in_flight = visit.shown("group describe", group), Counter[str]()

@@ -31,7 +31,6 @@ def gather_letter_groups(visit: Visit) -> Data:
 
 
 def gather_letters(visit: Visit) -> Data:
-    """Return open dead letters of one group."""
     group, parameters = visit.parameters.name("group"), visit.parameters
     damages: list[MinimqError] = []
     offline: list[OfflineBroker] = []
@@ -108,7 +107,6 @@ def gather_waiting(visit: Visit) -> Data:
 
 
 def gather_transactions(visit: Visit) -> Data:
-    """Return the transactions that all brokers list."""
     group, failed = visit.parameters.text("group", most=127), list[str]()
     listed = visit.ask(
         "the transactions",
