@@ -42,6 +42,14 @@ Complete = Callable[[click.Context, click.Parameter, str], list[str]]
 _ANSWER_S = 0.5
 
 
+class Command(click.Command):
+    """The command of an operation."""
+
+    def __init__(self, operation: Operation, **about: Any) -> None:
+        super().__init__(operation.name.split()[-1], **about)
+        self.operation = operation
+
+
 def add_operations(group: click.Group, owner: type, noun: str) -> None:
     for each in operations_of(owner):
         first, _, verb = each.name.rpartition(" ")
@@ -65,8 +73,8 @@ def command_of(operation: Operation) -> click.Command:
                 click.echo(f"error: {error}", err=True)
             time.sleep(interval_s)
 
-    return click.Command(
-        operation.name.split()[-1],
+    return Command(
+        operation,
         callback=run,
         params=params,
         help=f"{operation.help}\n\nExample: minimq {operation.example or operation.name}",
@@ -84,9 +92,7 @@ def declared(name: str, short: str, **about: Any) -> Callable[[Callable[..., Non
         def run(nameserver: str, /, **typed: Any) -> None:
             function(nameserver, **declared.arguments(declared.given(**values_of(declared.shown, typed))))
 
-        return click.Command(
-            name, callback=run, params=options_of(declared.shown), help=declared.help, short_help=short
-        )
+        return Command(declared, callback=run, params=options_of(declared.shown), help=declared.help, short_help=short)
 
     return command
 
@@ -106,7 +112,8 @@ def _params(operation: Operation) -> list[click.Parameter]:
         text = "Seconds between two refreshes."
         params.append(Option(["--interval"], type=interval, default=2.0, show_default=True, help=text))
     if operation.has_folder:
-        text = "Change access.toml in this folder of `minimq secure init`, without a server, in place of the cluster."
+        act = "Read" if operation.reads else "Change"
+        text = f"{act} access.toml in this folder of `minimq secure init`, without a server, in place of the cluster."
         folder = click.Path(path_type=Path, file_okay=False)
         params.append(Option(["--secrets"], type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)
@@ -255,7 +262,7 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
             metavar=about.metavar or _METAVARS.get(parameter.kind),
             type=click.Choice(list(about.choices)) if about.choices else str,
             shell_complete=_COMPLETE.get(about.complete),
-            help=parameter.help,
+            help=f"{parameter.help} May be given several times." if parameter.is_many else parameter.help,
             **({} if default is None else {"default": default}),
         )
     ]

@@ -63,7 +63,7 @@ def console(  # noqa: PLR0913 - the options of the command
         host: name or IP address to listen on.
         port: port to listen on; 0 chooses a free port.
         interval_s: seconds between two refreshes of the figures.
-        allowed_hosts: further name of the console, besides --host and localhost; repeatable. Other names
+        allowed_hosts: further name of the console, besides --host and localhost. Other names
             are refused.
         allow_changes: offer actions that change the cluster, such as resetting offsets; otherwise the
             console only reads.
@@ -73,7 +73,7 @@ def console(  # noqa: PLR0913 - the options of the command
         tls_key: the private key of --tls-certificate, in PEM.
         root_path: path prefix of the console at a reverse proxy, such as /console.
         trusted_proxies: IP address or network of a proxy whose headers X-Forwarded-For, -Proto and -Prefix
-            are trusted; repeatable.
+            are trusted.
         registry: schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password,
             http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.
     """

@@ -89,7 +89,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         exit_at_end: end after the messages that were stored at the start; with status 1 if the queues of a
             broker could not be read because it was or went offline.
         wait_for_brokers: seconds that --exit-at-end waits for a broker that goes offline or stops answering.
-        tags: only these tags: "paid || refunded", or --tags paid --tags refunded.
+        tags: only these tags, such as "paid || refunded".
         where: only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount >
             10".
         output: the body alone (raw), or a JSON object with everything on each line.

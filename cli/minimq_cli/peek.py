@@ -76,14 +76,14 @@ def peek(
     Args:
         nameserver: of the cluster.
         topic: its name, or the address of a message.
-        queues: only this queue; may be given several times.
+        queues: only this queue.
         offset: begin at this offset, which each queue must have.
         start: begin at this time. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or
             1769846400000ms since 1970.
         limit: the last N messages of all these queues together, by their store time, 10 by default; or, with --offset
             or --from, the first N.
         follow: wait for new messages after that, until Ctrl-C.
-        tags: show only messages with these tags: "paid || refunded".
+        tags: show only messages with these tags, such as "paid || refunded".
         where: show only messages whose properties, tag (TAGS) or keys (KEYS) match: "region = 'eu' AND amount > 10".
         output: the body alone (raw), a readable line (table), or a JSON object with everything on each line.
     """

@@ -105,13 +105,13 @@ def produce(  # noqa: PLR0913 - the options of the command
         key_field: lines are JSON objects; the value of this field is the message's key.
         tag_field: lines are JSON objects; the value of this field is the message's tag.
         tag: tag of all messages.
-        properties: property of all messages; may be given several times.
+        properties: property of all messages.
         shape: bodies (raw), or JSON objects as `minimq consume --output jsonl` writes them.
         limit: maximum size of a body; the same option of the brokers must allow it, too.
         message_group: message group, for a FIFO topic.
         message_group_field: lines are JSON objects; the value of this field is the message group, and
             overrides --message-group.
-        after: deliver the messages after this delay: 90s, 1h30m.
+        after: deliver the messages after this delay, such as 90s or 1h30m.
         at: deliver the messages at this time, for example 2026-12-24T18:00Z.
         recallable: with --after or --at: the messages can be recalled until then by the handles in `minimq
             delayed list`.

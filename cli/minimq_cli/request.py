@@ -13,10 +13,8 @@ from minimq_cli.base import show_json
 from minimq_cli.commands import declared, output_param
 
 _TIMEOUT = Param(low=0.001, high=86_400, metavar="SECONDS", help="Timeout of the reply.")
-_KEYS = Param(flag="--key", metavar="KEY", help="Key of the request; may be given several times.")
-_PROPERTIES = Param(
-    flag="--property", metavar="NAME=VALUE", help="Property of the request; may be given several times."
-)
+_KEYS = Param(flag="--key", metavar="KEY", help="Key of the request.")
+_PROPERTIES = Param(flag="--property", metavar="NAME=VALUE", help="Property of the request.")
 _OUTPUT = output_param("raw", "json", help="Print the body of the reply as it is, or body and properties as JSON.")
 
 

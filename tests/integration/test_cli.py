@@ -29,7 +29,7 @@ from minimq.local.server_process import free_port
 from minimq_cli.main import main
 from support import fake_broker
 from support.cases import for_each
-from support.command import COMMAND, Minimq, environment
+from support.command import COMMAND, Minimq, all_commands, environment
 from support.server_copies import CommandCopy
 from support.waiting import wait_until
 
@@ -45,17 +45,6 @@ def minimq(cluster: LocalCluster) -> Minimq:
 
 
 # ---- Help and usage -----------------------------------------------------------------------------
-
-
-def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
-    if not isinstance(command, click.Group):
-        return [(path, command)]
-    with click.Context(command) as context:
-        children = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
-    return [
-        (path, command),
-        *(leaf for name, child in children if child for leaf in all_commands(child, (*path, name))),
-    ]
 
 
 @for_each(("path", "command"), all_commands(main))

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
 from click.testing import CliRunner
 
 from minimq_cli.main import main
@@ -31,6 +32,17 @@ def environment(**variables: str) -> dict[str, str]:
 
 def _is_of_this_run(name: str) -> bool:
     return name.startswith("MINIMQ_") or name in _OF_THIS_RUN
+
+
+def all_commands(command: click.Command, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        return [(path, command)]
+    with click.Context(command) as context:
+        children = [(name, command.get_command(context, name)) for name in command.list_commands(context)]
+    return [
+        (path, command),
+        *(leaf for name, child in children if child for leaf in all_commands(child, (*path, name))),
+    ]
 
 
 class Minimq:

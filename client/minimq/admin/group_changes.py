@@ -253,9 +253,9 @@ class GroupChanges(Operations):
             group: its name.
             topic: its name.
             to: where the group continues: at the beginning, the end, the first message stored at or after a time, or an
-                offset that each queue must have. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h,
-                -90m, -7d; or 1769846400000ms since 1970.
-            queues: only this queue; may be given several times. None for all queues of the topic.
+                offset that each queue must have. A time is "2026-01-31T08:00Z", with a time zone, or before now:
+                "-24h", "-90m", "-7d"; or "1769846400000ms" since 1970.
+            queues: only these queues; all queues of the topic by default.
             force: reset even while members are connected, queues are held, or a broker of the topic is offline.
             dry_run: check everything and return the new offsets, but change nothing.
 

@@ -55,13 +55,13 @@ _ISSUER = Param(
         text_option("ca", "FILE", "A file in that folder with the CA of the URL; by default the CAs of the system."),
         text_option("user_claim", "CLAIM", "The claim that names the user.", "sub"),
         text_option("user_prefix", "TEXT", "A prefix of these names, which is removed."),
-        text_option("roles", "ROLE", "A role of all its users; may be given several times.", (), "--role"),
+        text_option("roles", "ROLE", "A role of all its users.", (), "--role"),
         text_option("role_claim", "CLAIM", "The claim whose values stand for roles, such as groups."),
         replaced(
             text_option(
                 "claimed_roles",
                 "VALUE=ROLE",
-                "A value of that claim, and the role that it stands for; may be given several times.",
+                "A value of that claim, and the role that it stands for.",
                 (),
                 "--claimed-role",
             ),

@@ -2,7 +2,8 @@
 
 The CLI, the console's forms, its JSON API and `aio.Admin` take the name, type and default of a parameter from the
 signature, and its help from the section `Args` of the docstring. `Annotated[..., Param(...)]` adds what a signature
-cannot express. The CLI and forms pass values as text.
+cannot express. The CLI and forms pass values as text: where these differ from Python's, `Param(help=...)` describes
+them, and the docstring describes the values of Python.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Param:
     #: Options of the command from which `made` builds the value; it receives their values by name.
     options: Sequence[Parameter] = ()
     made: Callable[..., object] | None = None
-    #: The help, if the docstring has none.
+    #: The help in commands and forms, where values are text: in place of that of the docstring.
     help: str = ""
     #: Only the CLI has it; the CLI takes a file name and passes the file's content.
     is_local: bool = False
@@ -455,7 +456,7 @@ def _parameter(
         is_many,
         (is_argument or about.is_argument) and not about.is_option,
         default,
-        _capital(text or about.help),
+        _capital(about.help or text),
         about,
     )
 
@@ -468,7 +469,8 @@ def _keywords(annotation: str, scope: Mapping[str, Any], abouts: Mapping[str, Pa
         _parameter(name, each.__forward_arg__, None, scope, helps.get(name, ""), is_argument=False)
         for name, each in choice.__annotations__.items()
     ]
-    return [replace(each, about=abouts.get(each.name, each.about), is_keyword=True) for each in found]
+    found = [replace(each, about=abouts.get(each.name, each.about), is_keyword=True) for each in found]
+    return [replace(each, help=_capital(each.about.help or each.help)) for each in found]
 
 
 def _capital(text: str) -> str:

@@ -37,6 +37,7 @@ from minimq.admin.topic_creation import (
 #: The fields of a request that change something.
 _CHANGED: Final = ("read_queues", "write_queues", "permission", "retention_ms", "retention_bytes")
 
+_IGNORED = Param(flag="--ignore-group", complete="groups", help="Remove queues even if this group has not read them.")
 _NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
 
 _PAGE: Final = "/topics/{name}"
@@ -227,7 +228,7 @@ class TopicChanges(TopicCreation):
         retention_bytes: Annotated[int | None, values.RetentionBytes] = None,
         cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
-        ignore_groups: Annotated[Sequence[str], Param(flag="--ignore-group", complete="groups")] = (),
+        ignore_groups: Annotated[Sequence[str], _IGNORED] = (),
         force: bool = False,
         timeout_s: Annotated[float, Param(flag="--timeout", low=0.001, high=_MAX_TIMEOUT_S, metavar="SECONDS")] = 60.0,
         wait: Annotated[bool, HIDDEN] = True,
@@ -251,13 +252,11 @@ class TopicChanges(TopicCreation):
             read_queues: queues that consumers see on each broker, 1 to 1024.
             write_queues: queues that producers see on each broker, 1 to 1024.
             permission: what clients may do with it.
-            retention_s: how long messages are kept, such as 12h or 7d, or a number of seconds. 0 or default: as long as
-                the broker keeps others.
-            retention_bytes: maximum size on each broker, such as 10GiB: beyond it the oldest messages are deleted. 0 or
-                default: no limit of its own.
+            retention_s: how long messages are kept, in seconds; 0: as long as the broker keeps others.
+            retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
             cluster: name of the cluster; needed if the name servers know several.
-            brokers: only on this broker; may be given several times.
-            ignore_groups: remove queues even if this group has not read them; may be given several times.
+            brokers: only on these brokers.
+            ignore_groups: remove queues even if these groups have not read them.
             force: remove queues even if they have unread messages, or if producers still send to them.
             timeout_s: seconds to wait until all groups have read the removed queues, at most 86400.
             wait: return only when every name server that answers shows the change.

@@ -153,12 +153,10 @@ class TopicCreation(Operations):
                 be changed later.
             compaction: keep the latest message of each key, and remove older ones. Neither this nor the number of
                 queues can be changed later.
-            retention_s: how long messages are kept, such as 7d, or a number of seconds. 0 or default: as long as the
-                broker keeps others.
-            retention_bytes: maximum size on each broker, such as 10GiB: beyond it the oldest messages are deleted. 0 or
-                default: no limit of its own.
+            retention_s: how long messages are kept, in seconds; 0: as long as the broker keeps others.
+            retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
             cluster: name of the cluster; needed if the name servers know several.
-            brokers: only on this broker; may be given several times.
+            brokers: only on these brokers.
             if_not_exists: succeed if the topic exists, and leave its settings unchanged.
             same_settings: with `if_not_exists`: fail if the existing topic has other settings.
             wait: return only when every name server that answers shows the topic on all these brokers.

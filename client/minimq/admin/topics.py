@@ -288,7 +288,7 @@ class TopicOperations(TopicChanges):
         Args:
             name: of the topic.
             cluster: name of the cluster; needed if the name servers know several.
-            brokers: only on this broker; may be given several times.
+            brokers: only on these brokers.
             if_exists: succeed if there is no such topic.
             force: delete even while a broker of the topic is offline; that broker brings the topic back when it starts.
             wait: return only when no name server that answers shows it on these brokers any more.

@@ -67,9 +67,12 @@ def _rate(what: str, text: str) -> int:
     return size
 
 
-UserName = Annotated[str, Param(complete="users", help="name of the user")]
-Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE")]
-Lifetime = Annotated[float | None, Param(flag="--lifetime", read=values.seconds, metavar="TIME")]
+_IN = "Bytes sent per second, such as 10MiB; 0 for no limit."
+UserName = Annotated[str, Param(complete="users", help="Name of the user.")]
+_ROLE = "A role of the document, or admin, which may do everything."
+Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE", help=_ROLE)]
+_LIFETIME = "Lifetime of the key, such as 90d; unlimited by default."
+Lifetime = Annotated[float | None, Param(flag="--lifetime", read=values.seconds, metavar="TIME", help=_LIFETIME)]
 Target = Annotated[str | Path | None, Param(flag="--to", metavar="FILE", is_local=True)]
 Late = Annotated[OnLate | None, Param(is_collected=True)]
 
@@ -128,8 +131,8 @@ class UserOperations(IssuerOperations):
         Args:
             name: letters, digits, '.', '_' and '-'.
             rules: such as "allow read topic orders*".
-            roles: a role of the document, or admin, which may do everything; may be given several times.
-            lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
+            roles: roles of the document, or "admin", which may do everything.
+            lifetime_s: lifetime of the key in seconds; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
             on_late: called with the error if the change is not yet in force everywhere; by default it is raised.
         """
@@ -209,7 +212,7 @@ class UserOperations(IssuerOperations):
         Args:
             name: of the user.
             rights: such as "read topic orders*".
-            roles: a role of the document, or admin, which may do everything; may be given several times.
+            roles: roles of the document, or "admin", which may do everything.
             effect: "allow" or "deny".
             delete: delete these rules instead of adding them.
         """
@@ -242,7 +245,7 @@ class UserOperations(IssuerOperations):
         Args:
             name: of the user.
             delete_old: revoke all former keys at once, for example after a leak.
-            lifetime_s: lifetime of the key, in seconds or such as 90d; unlimited by default.
+            lifetime_s: lifetime of the key in seconds; unlimited by default.
             to: write the credentials to a FILE that only you can read, instead of to stdout.
             on_late: see `add_user`.
         """
@@ -295,7 +298,7 @@ class UserOperations(IssuerOperations):
         self,
         name: UserName,
         *,
-        in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE")] = None,
+        in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE", help=_IN)] = None,
         out_bytes_per_s: Annotated[int | None, Param(flag="--out", read=_rate, metavar="SIZE")] = None,
     ) -> AccessDocument:
         """Limit the bytes per second that a user sends and reads.
@@ -305,7 +308,7 @@ class UserOperations(IssuerOperations):
 
         Args:
             name: of the user.
-            in_bytes_per_s: bytes sent per second, such as 10MiB; 0 for no limit.
+            in_bytes_per_s: bytes sent per second; 0 for no limit.
             out_bytes_per_s: bytes read per second; 0 for no limit.
         """
         given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}

@@ -101,12 +101,12 @@ def offset_or_moment(what: str, text: str) -> Time:
     return moment_or_end(what, text, "an offset, 'earliest', 'latest', ")
 
 
-TopicName = Annotated[str, Param(complete="topics", help="name of the topic")]
-GroupName = Annotated[str, Param(complete="groups", metavar="GROUP", help="name of the consumer group")]
+TopicName = Annotated[str, Param(complete="topics", help="Name of the topic.")]
+GroupName = Annotated[str, Param(complete="groups", metavar="GROUP", help="Name of the consumer group.")]
 ProducerGroup = Param(metavar="GROUP")
-Broker = Param(complete="brokers", metavar="BROKER", help="name of the broker")
+Broker = Param(complete="brokers", metavar="BROKER", help="Name of the broker.")
 ClusterName = Annotated[str | None, Param(metavar="NAME")]
-BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers")
+BrokerNames = Param(flag="--broker", metavar="NAME", complete="brokers", help="Only on this broker.")
 #: Choices of the forms that pause a topic or a broker: each permission, and what it pauses.
 PAUSES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     "permission": [
@@ -117,8 +117,17 @@ PAUSES: Final[dict[str, Sequence[tuple[str, str]]]] = {
     ]
 }
 Queues = Param(low=1, high=MAX_QUEUES, metavar="N")
-Retention = Param(flag="--retention", read=retention, metavar="TIME")
-RetentionBytes = Param(read=retention_size, metavar="SIZE")
+Retention = Param(
+    flag="--retention",
+    read=retention,
+    metavar="TIME",
+    help="How long messages are kept, such as 7d or 12h; default: as long as the broker keeps others.",
+)
+RetentionBytes = Param(
+    read=retention_size,
+    metavar="SIZE",
+    help="Maximum size on each broker, such as 10GiB, beyond which the oldest messages are deleted; default: no limit.",
+)
 Allowed = Param(choices=PERMISSIONS)
 Progress = Param(progress="line")
 ProgressBar = Param(progress="bar")

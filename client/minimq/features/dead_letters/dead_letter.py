@@ -180,14 +180,14 @@ class Chosen(TypedDict, total=False):
     """A user's selection of dead letters: arguments of `Admin.dead_letters` and others; all must match.
 
     Attributes:
-        since: only dead letters that failed at or after this time. A time is 2026-01-31T08:00Z, with a time zone, or
-            before now: -24h, -90m, -7d; or 1769846400000ms since 1970.
+        since: only dead letters that failed at or after this time. A time is "2026-01-31T08:00Z", with a time zone, or
+            before now: "-24h", "-90m", "-7d"; or "1769846400000ms" since 1970.
         until: only dead letters that failed before this time.
         key: only dead letters with this key.
         reason: only dead letters with this reason.
         topic: only dead letters of this topic.
-        ids: the dead letter with this message id, or at this place, such as broker-a:0@17; `minimq dlq describe` prints
-            both. May be given several times.
+        ids: the dead letters with these message ids, or at these places, such as "broker-a:0@17"; `minimq dlq describe`
+            prints both.
     """
 
     since: Time | None

@@ -62,13 +62,16 @@ OnAway = Callable[["OfflineBroker"], object]
 COLLECTED = Param(is_collected=True)
 _ANY_GROUP = Param(complete="groups", metavar="GROUP", is_argument=True)
 #: The options that choose dead letters.
+_PLACE = (
+    "The dead letter with this message id, or at this place, such as broker-a:0@17; `minimq dlq describe` prints both."
+)
 CHOICE: Final = {
     "since": Param(read=values.past, metavar="TIME"),
     "until": Param(read=values.past, metavar="TIME"),
     "key": Param(metavar="KEY"),
     "reason": Param(metavar="TEXT"),
     "topic": Param(metavar="TOPIC", complete="topics"),
-    "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET"),
+    "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET", help=_PLACE),
 }
 _ALL = flag("all", "All open dead letters of the group.", "--all")
 _READ_GROUP: Final = right("read group group")

@@ -134,7 +134,7 @@ class DelayedOperations(Operations):
 
         Args:
             topic: list the messages of this topic.
-            since: only messages due at or after this time, such as 2026-12-24T18:00Z.
+            since: only messages due at or after this time, such as "2026-12-24T18:00Z".
             until: only messages due before that time.
             limit: maximum number of lines: those that are due first.
             on_offline: called with each broker that carries `topic` and is offline.

@@ -79,8 +79,8 @@ class SearchRange(TypedDict, total=False):
 
     Attributes:
         since: only messages stored from this time on, or "earliest"; by default the last hour. A longer range takes
-            longer. A time is 2026-01-31T08:00Z, with a time zone, or before now: -24h, -90m, -7d; or 1769846400000ms
-            since 1970.
+            longer. A time is "2026-01-31T08:00Z", with a time zone, or before now: "-24h", "-90m", "-7d";
+            or "1769846400000ms" since 1970.
         until: only messages stored before this time.
         limit: end after this number of messages; 1,000 by default.
         verify: also verify the checksum of each batch: damaged keys could hide a message. This takes several times as
