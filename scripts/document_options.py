@@ -23,8 +23,8 @@ INTRODUCTION = """# Every option
 
 This page is written by `make docs` from the code.
 
-Durations are in seconds, sizes in bytes; servers also take them with a unit, as a flag, as a variable and in a file:
-`3d`, `1h30m`, `500ms`; `10GB` (powers of 1000), `64MiB` (of 1024).
+In Python, durations are in seconds and sizes in bytes. Servers also take them with a unit, as a flag, as a variable
+and in a file: `3d`, `1h30m`, `500ms`; `10GB` (powers of 1000), `64MiB` (of 1024).
 
 An option of a command can be given as a flag, as an environment variable, or
 in a [file](#configuration-files); a flag wins over a variable, and that over the file. Options of producers and

@@ -124,7 +124,7 @@ class BrokerOptions:
     )
     max_clock_jump_s: float = option(
         24 * 3600.0,
-        "Seconds by which the clock may jump ahead. After a larger jump nothing is deleted because of it (messages, "
+        "Time by which the clock may jump ahead. After a larger jump nothing is deleted because of it (messages, "
         "dead letters, groups, staged batches) until the clock returns or has stayed ahead for 24 hours, or the broker "
         "is restarted with 0, which trusts the clock. A clean stop of any length is not a jump.",
         minimum=0,

@@ -31,6 +31,7 @@ _BROKER = re.compile(r"broker-([a-z])(?:-([1-9][0-9]?))?")
 
 _SYNC = Param(help="Acknowledge messages only when the in-sync slaves have them (sync-master).")
 _PORT = Param(metavar="PORT", help="Port of the name server; 0 chooses a free port.")
+_QUEUES = Param(metavar="N", help="Queues of a topic that is created when a message is sent to it; 0 creates none.")
 _RESTART = Param(help="Restart servers that end by themselves, after a second, or later if they end again soon.")
 _SECURE = Param(help="Use TLS and user keys: clients need the credentials file that the command prints.")
 _CONSOLE = Param(help="Also serve the console of the cluster: see `minimq console`.")
@@ -50,7 +51,7 @@ _DATA_DIR = Param(metavar="DIR", read=_folder, help="Folder for data and logs; b
 
 
 @declared("local", "Run a whole cluster on this machine until Ctrl-C or SIGTERM.")
-def local(
+def local(  # noqa: PLR0913 - the options of the command
     _nameserver: str,
     *,
     brokers: Annotated[int, Param(metavar="N", help="Number of brokers.")] = 2,
@@ -58,6 +59,7 @@ def local(
     sync: Annotated[bool, _SYNC] = False,
     port: Annotated[int, _PORT] = _NAMESERVER_PORT,
     data_dir: Annotated[Path | None, _DATA_DIR] = None,
+    auto_create_queues: Annotated[int, _QUEUES] = 4,
     restart: Annotated[bool, _RESTART] = True,
     secure: Annotated[bool, _SECURE] = False,
     console: Annotated[bool, _CONSOLE] = False,
@@ -72,7 +74,7 @@ def local(
     data, unless --no-restart is given.
 
     With slaves, the name server is the controller, which promotes a slave when its master fails. With --sync, a receipt
-    means that the slaves have the message, too; see docs/replication.md.
+    means that the slaves have the message, too.
 
     Example: minimq local --brokers 3 --slaves 1 --data-dir ./minimq-data
     """
@@ -82,7 +84,10 @@ def local(
         raise InvalidArgument("--sync is about slaves: give --slaves 1 or more as well")
     if allow_changes and not console:
         raise InvalidArgument("--allow-changes is about the console: give --console as well")
-    options = {"role": "sync-master"} if sync else {}
+    options: dict[str, str | int] = {
+        "auto_create_queues": auto_create_queues,
+        **({"role": "sync-master"} if sync else {}),
+    }
     with (
         stop_on_signal() as told,
         _check_data(LocalCluster(brokers, slaves, port, data_dir, secure=secure, broker_options=options)) as cluster,
@@ -138,7 +143,6 @@ def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> 
         click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' --to alice.minimq")
     elif cluster.nameserver != f"127.0.0.1:{_NAMESERVER_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
-    click.echo("  minimq topic create orders")
     click.echo("  echo hello | minimq produce orders")
     click.echo("  minimq consume orders --group audit --exit-at-end")
     click.echo("\nCtrl-C ends the cluster.")

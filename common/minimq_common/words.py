@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from decimal import Decimal
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from minimq_common.errors import InvalidArgument
 
@@ -64,6 +64,15 @@ def seconds_of(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
 
 
+def seconds_text(seconds: float) -> str:
+    """Format a duration exactly, in the largest unit that divides it, for `seconds_of`: "3d", "90m", "500ms"."""
+    ms = round(seconds * 1000)
+    for unit in ("d", "h", "m", "s"):
+        if ms and ms % round(_SECONDS[unit] * 1000) == 0:
+            return f"{ms // round(_SECONDS[unit] * 1000)}{unit}"
+    return f"{ms}ms" if ms else "0"
+
+
 def bytes_of(text: str) -> int | None:
     """Parse a size such as "10GB" (powers of 1000) or "64MiB" (powers of 1024) to bytes; None if it is not one."""
     match = _SIZE.fullmatch(text.strip())
@@ -85,12 +94,14 @@ class Unit(NamedTuple):
 
     name: str
     example: str
+    metavar: str
     #: Parses text with a unit; None if it has no such unit.
     read: Callable[[str], float | None]
+    write: Callable[[Any], str]
 
 
-SECONDS: Final = Unit("seconds", "3d", seconds_of)
-BYTES: Final = Unit("bytes", "10GB", bytes_of)
+SECONDS: Final = Unit("seconds", "3d", "TIME", seconds_of, seconds_text)
+BYTES: Final = Unit("bytes", "10GB", "SIZE", bytes_of, lambda size: size_text(size) if size else "0")
 
 
 def expanded(path: str | os.PathLike[str]) -> Path:

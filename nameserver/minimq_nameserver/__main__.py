@@ -10,15 +10,26 @@ import click
 
 from minimq_common.errors import StoreError
 from minimq_common.serving import daemon
-from minimq_common.serving.options import from_command_line
+from minimq_common.serving.options import ServerGroup, from_command_line
 from minimq_common.words import count_of
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
+#: The options by topic, in the order of the help.
+_SECTIONS = {
+    "Brokers": "--listen --expire-after --scan-every --start-grace --remember-offline --remember-offline-brokers",
+    "Controller": "--controller-dir --term-lease",
+    "Security": "--secrets --client-certificates --access-mode --access-max-age",
+    "Logs, metrics and tools": "--log-level --log-format --metrics --reflection",
+}
+
 
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=ServerGroup,
+    sections=_SECTIONS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(daemon.version(), prog_name="minimq-nameserver")
 @from_command_line(NameServerOptions, env_prefix="MINIMQ_NAMESERVER")
@@ -31,6 +42,9 @@ def main(context: click.Context, options: NameServerOptions) -> None:
 
     Without a command it serves, and prints one line "ready nameserver HOST:PORT" once it is ready. SIGTERM or Ctrl-C
     stops it.
+
+    Times may have a unit, such as 2m. Each option can also be set by a variable, such as MINIMQ_NAMESERVER_LISTEN for
+    --listen, or in a file: --example-config prints one that describes all options.
     """
     if context.invoked_subcommand is None:
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)

@@ -341,6 +341,7 @@ def run_local(data_dir: Path, brokers: str, number: signal.Signals, told: str) -
         assert f"export MINIMQ_NAMESERVER={address}" in said.decode()
         for broker in minimq.json("cluster", "status"):
             assert f"{broker['broker']}      {broker['address']}" in said.decode()
+        assert "sent 1 message " in minimq("produce", "new", stdin=b"x\n")  # the topic is created
         assert minimq("local", "--secure", "--port", address.rpartition(":")[2], status=1) == (
             f"error: nameserver-1 cannot listen at {address}: the port is in use; stop the process that has it, or "
             "choose another port (--port, or port= of LocalCluster; 0 takes a free one)\n"

@@ -15,9 +15,9 @@ An option is one field, with its default, a sentence that names the unit, and it
     def main(options: NameServerOptions) -> None: ...
 
 The flag is the name of the field without its unit, which the help shows: `--listen`, and `--expire-after` for
-`expire_after_s`. Values may have a unit, such as `2m`. The variable is the prefix and the flag:
-`MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file (`--config FILE`) is the flag without the leading
-dashes: `expire-after = 60`. A flag overrides a variable, and both override the file.
+`expire_after_s`. Values may have a unit, such as `2m`, and defaults are shown so. The variable is the prefix and the
+flag: `MINIMQ_NAMESERVER_EXPIRE_AFTER`. The key in a configuration file (`--config FILE`) is the flag without the
+leading dashes: `expire-after = 60`. A flag overrides a variable, and both override the file.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 _KEY = "minimq-option"
-_METAVARS = {"_s": "SECONDS", "_ms": "MILLISECONDS", "_bytes": "BYTES"}
+_UNITS = {"_s": SECONDS, "_bytes": BYTES}
 _WORDS: dict[object, str] = {
     **{str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
 }
@@ -80,8 +80,10 @@ class _Option:
         self.variable = f"{env_prefix}_{self.key.replace('-', '_').upper()}"
         self.kind: Any = without_none(annotation)
         self.may_be_none = self.kind is not annotation
-        self.metavar = next((unit for ending, unit in _METAVARS.items() if field.name.endswith(ending)), None)
-        self.unit = {"SECONDS": SECONDS, "BYTES": BYTES}.get(self.metavar or "")
+        self.unit = next((unit for ending, unit in _UNITS.items() if field.name.endswith(ending)), None)
+        self.metavar = self.about["metavar"] or (self.unit and self.unit.metavar)
+        #: The default as users write it: "3d".
+        self.shown_default = self.default if self.unit is None else self.unit.write(self.default)
 
     def of_file(self, value: object) -> Any:
         """Convert a value from a configuration file. Raises `InvalidArgument`; the text says what is valid."""
@@ -96,14 +98,14 @@ class _Option:
             raise InvalidArgument(f"{self.key} is {said}: it has to be {_wanted(self.kind)}{unit}") from None
 
     def click_option(self) -> Callable[[Decorated], Decorated]:
-        default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.default
+        default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.shown_default
         return click.option(
             f"{self.flag}/--no-{self.key}" if self.kind is bool else self.flag,
             self.name,
             type=self._click_type(),
             default=default,
             help=self.about["sentence"],
-            metavar=self.about["metavar"] or self.metavar,
+            metavar=self.metavar,
             envvar=self.variable,
             show_envvar=True,
             show_default=default not in (None, ""),
@@ -125,10 +127,9 @@ class _Option:
 
     def example(self) -> Iterator[str]:
         """Yield its lines for an example configuration file: the default, commented out."""
-        unit = {"SECONDS": " In seconds.", "MILLISECONDS": " In milliseconds."}.get(self.metavar or "", "")
         yield ""
-        yield from textwrap.wrap(self.about["sentence"] + unit, 118, initial_indent="# ", subsequent_indent="# ")
-        yield f"#{self.key} = {_written(self.default)}"
+        yield from textwrap.wrap(self.about["sentence"], 118, initial_indent="# ", subsequent_indent="# ")
+        yield f"#{self.key} = {_written(0 if self.shown_default == '0' else self.shown_default)}"
 
 
 def check_limits(options: object) -> None:
@@ -174,6 +175,36 @@ def from_command_line(
         return _config_option(options_class, env_prefix)(_example_option(options)(decorated))
 
     return decorate
+
+
+class ServerGroup(click.Group):
+    """The command of a server: its help lists the options in sections, each with its first sentence and its default.
+
+    Args:
+        sections: the flags of each section, by its title; all others are listed last.
+    """
+
+    def __init__(self, *args: Any, sections: Mapping[str, str], **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        self._sections = {title: flags.split() for title, flags in sections.items()}
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sections, and the commands."""
+        options = {each.opts[-1]: each for each in self.get_params(ctx) if isinstance(each, click.Option)}
+        listed = {flag for flags in self._sections.values() for flag in flags}
+        others = [flag for flag in options if flag not in listed]
+        for title, flags in {**self._sections, "Other options": others}.items():
+            with formatter.section(title):
+                formatter.write_dl([_in_short(options[flag], ctx) for flag in flags])
+        self.format_commands(ctx, formatter)
+
+
+def _in_short(option: click.Option, context: click.Context) -> tuple[str, str]:
+    record = option.get_help_record(context)
+    assert record is not None  # none is hidden
+    sentence = re.split(r"\.\s", option.help or "")[0].rstrip(".")
+    default = option.get_default(context)
+    return record[0], f"{sentence}. [{default}]" if default not in (None, "", False) else f"{sentence}."
 
 
 def _options_of(options_class: type[Any], env_prefix: str = "") -> list[_Option]:
