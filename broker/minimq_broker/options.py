@@ -141,7 +141,7 @@ class BrokerOptions:
         minimum=0.05,
         maximum=1,
     )
-    disk_refuse: float = option(0.90, "Used share of the disk at which messages are refused.", minimum=0.05, maximum=1)
+    disk_refuse: float = option(0.90, "Used share of the disk at which messages are rejected.", minimum=0.05, maximum=1)
     max_body_bytes: int = option(4 << 20, "Largest message body.", minimum=1, maximum=32 << 20)
     max_pending_bytes: int = option(
         64 << 20, "Bytes of batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
@@ -155,7 +155,7 @@ class BrokerOptions:
     )
     max_streams: int = option(
         4096,
-        "Number of streams of one kind, such as those of producers, that may be open at once; more are refused.",
+        "Number of streams of one kind, such as those of producers, that may be open at once; more are rejected.",
         minimum=1,
     )
     max_connections: int = option(
@@ -227,7 +227,7 @@ class BrokerOptions:
         minimum=0,
     )
     max_delay_s: float = option(
-        366 * 24 * 3600.0, "Longest delay of a message; one that is to be delivered later is refused.", minimum=0
+        366 * 24 * 3600.0, "Longest delay of a message; one that is to be delivered later is rejected.", minimum=0
     )
     group_expiry_s: float = option(
         7 * 24 * 3600.0,
@@ -265,12 +265,12 @@ class BrokerOptions:
     )
     access_mode: Literal["enforce", "report"] = option(
         "enforce",
-        "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
-        "what would be refused in the log and the metrics (report).",
+        "With cluster.key in --secrets, reject clients without a key or a right (enforce), or let them in and report "
+        "what would be rejected in the log and the metrics (report).",
     )
     access_max_age_s: float = option(
         0.0,
-        "With cluster.key in --secrets, time without a connection to any name server after which users are refused, "
+        "With cluster.key in --secrets, time without a connection to any name server after which users are rejected, "
         "since users and rules may have changed meanwhile; 0 trusts them at any age.",
         minimum=0,
     )

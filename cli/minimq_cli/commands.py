@@ -184,7 +184,7 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
                 raise click.UsageError(f"{stray[0]} needs {each.flag}")
             given = {part.name: typed[part.key] for part in each.parts} if given else None
         source[each.name] = given or None if each.is_many else given
-    return read(parameters, source, lambda each: each.name.upper() if each.is_argument else each.flag)
+    return read(parameters, source, lambda each: each.label)
 
 
 def _content(path: Path) -> str:

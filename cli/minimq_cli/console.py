@@ -64,7 +64,7 @@ def console(  # noqa: PLR0913 - the options of the command
         port: port to listen on; 0 chooses a free port.
         interval_s: seconds between two refreshes of the figures.
         allowed_hosts: further name of the console, besides --host and localhost. Other names
-            are refused.
+            are rejected.
         allow_changes: offer actions that change the cluster, such as resetting offsets; otherwise the
             console only reads.
         allow_anyone: permit --allow-changes on a --host that others reach, although the cluster requires no

@@ -39,7 +39,7 @@ _STEPS = {
 #: Who loses access at each step unless the files of the step before have reached them.
 _CUT_OFF = {
     "use": "from this step on servers have a certificate of the second authority: all that do not trust it are cut off",
-    "retire": "from this step on servers refuse certificates of the former authority: all that have one are cut off",
+    "retire": "from this step on servers reject certificates of the former authority: all that have one are cut off",
 }
 
 
@@ -76,7 +76,7 @@ def _init(
     *,
     hosts: Hosts = (),
     nameservers: Annotated[str, _NAMESERVERS] = DEFAULT_NAMESERVER,
-    if_absent: Annotated[bool, Param(help="Do nothing if DIR already has an authority.")] = False,
+    if_not_exists: Annotated[bool, Param(help="Do nothing if DIR already has an authority.")] = False,
 ) -> None:
     """Make an authority in DIR, a certificate for all servers, and the user admin with its credentials.
 
@@ -86,7 +86,9 @@ def _init(
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -s mq1.example.org:9876
     """
     authority = CertificateAuthority(directory)
-    if not authority.init(_split(hosts), check_named(_SERVER, nameserver_addresses, nameservers), if_absent=if_absent):
+    if not authority.init(
+        _split(hosts), check_named(_SERVER, nameserver_addresses, nameservers), if_not_exists=if_not_exists
+    ):
         click.echo(f"{directory} already has an authority; nothing was changed")
         return
     names = authority.server_certificate().names

@@ -73,12 +73,12 @@ class NameServerOptions:
     )
     access_mode: Literal["enforce", "report"] = option(
         "enforce",
-        "With cluster.key in --secrets, refuse clients without a key or a right (enforce), or let them in and report "
-        "what would be refused in the log and the metrics (report).",
+        "With cluster.key in --secrets, reject clients without a key or a right (enforce), or let them in and report "
+        "what would be rejected in the log and the metrics (report).",
     )
     access_max_age_s: float = option(
         0.0,
-        "With cluster.key in --secrets, time without a connection to any broker after which users are refused, "
+        "With cluster.key in --secrets, time without a connection to any broker after which users are rejected, "
         "since users and rules may have changed meanwhile; 0 trusts them at any age.",
         minimum=0,
     )

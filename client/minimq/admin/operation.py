@@ -129,6 +129,11 @@ class Parameter:
         return self.about.flag or f"--{self.name.replace('_', '-')}"
 
     @property
+    def label(self) -> str:
+        """The argument or option as the help of the command names it."""
+        return (self.about.metavar or self.name.upper()) if self.is_argument else self.flag
+
+    @property
     def key(self) -> str:
         """The name in commands and forms, taken from the option."""
         return self.name if self.is_argument else self.flag.lstrip("-").replace("-", "_")
@@ -353,7 +358,7 @@ class Operation:
 
     def with_flags(self, text: str) -> str:
         """Replace parameters in backticks by their options."""
-        flags = {each.name: each.name.upper() if each.is_argument else each.flag for each in self.parameters}
+        flags = {each.name: each.label for each in self.parameters}
         return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), text)
 
     @cached_property

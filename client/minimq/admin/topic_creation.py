@@ -121,7 +121,7 @@ class TopicCreation(Operations):
     )
     def create_topic(  # noqa: PLR0913 - by name, as the flags of the command
         self,
-        name: Annotated[str, Param(read=values.new_topic)],
+        name: Annotated[str, Param(read=values.new_topic, metavar="TOPIC")],
         queues: Annotated[int, values.Queues] = 8,
         *,
         read_queues: Annotated[int | None, values.Queues] = None,

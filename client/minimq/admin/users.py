@@ -68,7 +68,7 @@ def _rate(what: str, text: str) -> int:
 
 
 _IN = "Bytes sent per second, such as 10MiB; 0 for no limit."
-UserName = Annotated[str, Param(complete="users", help="Name of the user.")]
+UserName = Annotated[str, Param(complete="users", metavar="USER", help="Name of the user.")]
 _ROLE = "A role of the document, or admin, which may do everything."
 Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE", help=_ROLE)]
 _LIFETIME = "Lifetime of the key, such as 90d; unlimited by default."

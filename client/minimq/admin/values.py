@@ -101,7 +101,7 @@ def offset_or_moment(what: str, text: str) -> Time:
     return moment_or_end(what, text, "an offset, 'earliest', 'latest', ")
 
 
-TopicName = Annotated[str, Param(complete="topics", help="Name of the topic.")]
+TopicName = Annotated[str, Param(complete="topics", metavar="TOPIC", help="Name of the topic.")]
 GroupName = Annotated[str, Param(complete="groups", metavar="GROUP", help="Name of the consumer group.")]
 ProducerGroup = Param(metavar="GROUP")
 Broker = Param(complete="brokers", metavar="BROKER", help="Name of the broker.")

@@ -62,15 +62,15 @@ class CertificateAuthority:
         began = (self._authority / _OWN_KEY).exists()
         return (self._authority / ROOTS).exists() or (not began and (self.server / CERTIFICATE).exists())
 
-    def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_absent: bool = False) -> bool:
+    def init(self, hosts: Sequence[str], nameservers: Sequence[str], *, if_not_exists: bool = False) -> bool:
         """Make the authority, the servers' certificate and key, and the credentials of `admin`.
 
-        If the authority exists already, return False with `if_absent`; raise `InvalidArgument` without.
+        If the authority exists already, return False with `if_not_exists`; raise `InvalidArgument` without.
         """
         names, addresses = _names(hosts), _checked(nameservers)
         signer = _library().Signer.new()
         with self._alone(make=True):
-            if self.exists and if_absent:
+            if self.exists and if_not_exists:
                 return False
             if self.exists:
                 raise InvalidArgument(

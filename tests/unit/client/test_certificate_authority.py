@@ -77,7 +77,7 @@ def test_renewed_certificates_keep_their_names(tmp_path: Path) -> None:
 def test_an_authority_is_made_once(tmp_path: Path) -> None:
     run("init", tmp_path)
     made = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
+    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
     assert "already has an authority" in run("init", tmp_path, status=2).stderr
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == made
 
@@ -133,7 +133,7 @@ def fits(folder: Path, *users: str) -> None:
 
 def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
     def make(_: int) -> bool:
-        return CertificateAuthority(tmp_path).init([], [], if_absent=True)
+        return CertificateAuthority(tmp_path).init([], [], if_not_exists=True)
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(make, range(8))) == 1
@@ -143,9 +143,9 @@ def test_of_many_who_make_an_authority_at_once_one_does(tmp_path: Path) -> None:
 def test_an_authority_whose_files_were_taken_elsewhere_is_not_made_anew(tmp_path: Path) -> None:
     run("init", tmp_path)
     (tmp_path / "admin.minimq").unlink()
-    assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
+    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
     (tmp_path / "authority").rename(tmp_path.parent / f"{tmp_path.name}-safe")
-    assert "nothing was changed" in run("init", tmp_path, "--if-absent").stdout
+    assert "nothing was changed" in run("init", tmp_path, "--if-not-exists").stdout
     assert [path.name for path in tmp_path.iterdir()] == ["server"]
 
 
