@@ -90,7 +90,7 @@ class Worker:
             time.sleep(_AGAIN_S)
             return
         for message in messages:
-            self._note(Did.TOOK, asked, message, message.tries)
+            self._note(Did.TOOK, asked, message, message.delivery_count)
         stopped = set[int]()  # message groups with a failed message: later ones have to wait for it
         for message in messages:
             if message.lane in stopped:
@@ -144,7 +144,7 @@ def work(nameserver: str, topic: str, name: str, journal: Path, seed: int, forge
     end = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: end.set())
     with WorkQueueConsumer(
-        nameserver, group=topic, client_id=name, invisible_s=INVISIBLE_S, max_tries=1000, request_timeout_s=3
+        nameserver, group=topic, client_id=name, invisible_s=INVISIBLE_S, max_deliveries=1000, request_timeout_s=3
     ) as consumer:
         consumer.subscribe(topic)
         worker = Worker(consumer, journal, random.Random(seed), forgetful=forgetful)
@@ -161,14 +161,14 @@ class PopVerdict(Verdict):
     two_hands: int = 0
     #: Requested after the message had been acknowledged.
     again: int = 0
-    #: With a wrong number of tries.
-    tries: int = 0
+    #: With a wrong delivery count.
+    count: int = 0
     #: Redeliveries.
     repeated: int = 0
     #: While an older message of the message group was neither acknowledged nor delivered with it.
     out_of_order: int = 0
 
-    WRONG = ("lost", "two_hands", "again", "tries", "damaged", "out_of_order")
+    WRONG = ("lost", "two_hands", "again", "count", "damaged", "out_of_order")
 
 
 class _Hand:
@@ -289,7 +289,7 @@ def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments
     if not any(hand.acks for hand in hands):
         verdict.lost += 1
         verdict.find("lost", offset, len(hands))
-    tries = Counter(hand.took.number for hand in hands)
+    taken = Counter(hand.took.number for hand in hands)
     expected, since = 1, 0.0
     for at, hand in enumerate(hands):
         took = hand.took
@@ -302,7 +302,7 @@ def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments
                 verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
         is_counted = took.number >= expected or bool(took.lane)  # in a group, those behind a failed one are not counted
-        if not is_counted or (took.number > expected and not unseen) or (tries[took.number] > 1 and not took.lane):
-            verdict.tries += 1
-            verdict.find("tries", offset, hand.worker, took.number, "for", expected)
+        if not is_counted or (took.number > expected and not unseen) or (taken[took.number] > 1 and not took.lane):
+            verdict.count += 1
+            verdict.find("count", offset, hand.worker, took.number, "for", expected)
         expected, since = took.number + 1, took.asked

@@ -28,7 +28,7 @@ def run(nameserver: str) -> tuple[list[int], list[str]]:
         return ConsumeResult.SUCCESS
 
     def work(is_done: Callable[[], bool]) -> None:
-        with PushConsumer(nameserver, group="till", batch_size=1, max_tries=2, retry_delays_s=(0.2,)) as consumer:
+        with PushConsumer(nameserver, group="till", batch_size=1, max_deliveries=2, retry_delays_s=(0.2,)) as consumer:
             consumer.subscribe("sales")
             consumer.start(add)
             while not is_done():

@@ -42,7 +42,7 @@ def main(nameserver: str, group: str, source: str, sink: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
     consumer = PushConsumer(
-        nameserver, group=group, mode="work_queue", batch_size=100, threads=2, max_tries=3, retry_delays_s=(0.2,)
+        nameserver, group=group, mode="work_queue", batch_size=100, threads=2, max_deliveries=3, retry_delays_s=(0.2,)
     )
     with Producer(nameserver) as producer, consumer:
 

@@ -4,8 +4,8 @@
     python examples/flights_workers.py
 
 Worker processes take flights from a work queue one by one, and send their speeds to another topic. The data has a
-flight that took no time, whose speed cannot be computed: workers log the error, and after three tries it becomes a dead
-letter. The results are compared with those computed directly from the data.
+flight that took no time, whose speed cannot be computed: workers log the error, and after three deliveries it becomes a
+dead letter. The results are compared with those computed directly from the data.
 """
 
 from __future__ import annotations

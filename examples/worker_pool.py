@@ -25,7 +25,7 @@ def run(nameserver: str) -> tuple[int, int]:
         with lock:
             calls += 1
             [message] = messages
-            if message.body.endswith(b"7") and message.reconsume_times == 0:
+            if message.body.endswith(b"7") and message.delivery_count == 1:
                 return ConsumeResult.RETRY_LATER  # an exception has the same effect
             done.add(message.body)
             if len(done) == TASKS:
@@ -35,7 +35,13 @@ def run(nameserver: str) -> tuple[int, int]:
     # mode="work_queue" makes the topic a work queue: more workers than queues all have work.
     workers = [
         PushConsumer(
-            nameserver, group="resizers", mode="work_queue", batch_size=1, threads=4, max_tries=3, retry_delays_s=(0.2,)
+            nameserver,
+            group="resizers",
+            mode="work_queue",
+            batch_size=1,
+            threads=4,
+            max_deliveries=3,
+            retry_delays_s=(0.2,),
         )
         for _ in range(3)
     ]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-#: Backoff between tries to reach a name server. Its maximum is shorter than the time for which a name server that has
-#: just started waits for its brokers.
+#: Backoff between attempts to reach a name server. Its maximum is shorter than the time for which a name server that
+#: has just started waits for its brokers.
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 1.0
 

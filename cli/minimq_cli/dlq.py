@@ -39,7 +39,7 @@ def _as_text(message: ReceivedMessage) -> bytes:
     origin = f"{letter.origin_queue or letter.topic or '-'}"
     origin += "" if letter.origin_offset is None else f", offset {letter.origin_offset}"
     lines = [
-        f"{letter.place}  {instant_of(letter.died_at)}  {letter.reason}  tries {letter.tries}",
+        f"{letter.place}  {instant_of(letter.died_at)}  {letter.reason}  deliveries {letter.delivery_count}",
         f"  from {origin}, id {letter.message_id}",
     ]
     if letter.tag is not None:
@@ -58,7 +58,7 @@ def _as_json(message: ReceivedMessage) -> bytes:
     origin = letter.origin_queue
     row = row_of(
         letter,
-        keep=("group", "place", "reason", "tries", "died_at", "topic"),
+        keep=("group", "place", "reason", "delivery_count", "died_at", "topic"),
         broker=origin.broker_name if origin else None,
         queue=origin.queue_id if origin else None,
         offset=letter.origin_offset,

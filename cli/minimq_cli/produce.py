@@ -157,8 +157,8 @@ def produce(  # noqa: PLR0913 - the options of the command
                 done.counted = producer.statistics()
     except MinimqError as error:
         # The base class, for exit status 1: the cause is the input or the cluster, not wrong usage.
-        said, *tries = error.message.splitlines()
-        raise MinimqError("\n".join((f"{said}; {parse.say_stored(done)}", *tries))) from None
+        said, *attempts = error.message.splitlines()
+        raise MinimqError("\n".join((f"{said}; {parse.say_stored(done)}", *attempts))) from None
     except Exception:
         click.echo(parse.say_stored(done), err=True)
         raise

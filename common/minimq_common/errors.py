@@ -16,7 +16,7 @@ from minimq_common.redaction import without_secrets
 if TYPE_CHECKING:
     from minimq_common.model import MessageQueue, OfflineBroker
 
-#: Minimum seconds between two tries of a caller that is rejected until an administrator grants access.
+#: Minimum seconds between two attempts of a caller that is rejected until an administrator grants access.
 _REFUSED_RETRY_S = 3.0
 
 
@@ -408,7 +408,7 @@ class SendFailed(MinimqError):
     """Messages of a send were not acknowledged. Those that may be stored may be duplicates if you send them again.
 
     Attributes:
-        tries: the text of each try in order: where it went, after how long it failed, and why.
+        attempts: the text of each attempt in order: where it went, after how long it failed, and why.
         stored: number of messages of the same call that were acknowledged.
         may_be_stored: number of messages whose answer was lost.
         not_stored: number of messages that are certainly not stored.
@@ -417,11 +417,16 @@ class SendFailed(MinimqError):
     code = "SEND_FAILED"
 
     def __init__(
-        self, message: str, tries: tuple[str, ...] = (), *, stored: int = 0, may_be_stored: int = 0, not_stored: int = 0
+        self,
+        message: str,
+        attempts: tuple[str, ...] = (),
+        *,
+        stored: int = 0,
+        may_be_stored: int = 0,
+        not_stored: int = 0,
     ) -> None:
-        super().__init__("\n  ".join((message, *tries)))
-        self.tries = tries
-        self.stored, self.may_be_stored, self.not_stored = stored, may_be_stored, not_stored
+        super().__init__("\n  ".join((message, *attempts)))
+        self.attempts, self.stored, self.may_be_stored, self.not_stored = attempts, stored, may_be_stored, not_stored
 
 
 class RequestFailed(MinimqError):

@@ -92,7 +92,7 @@ def is_half_name(name: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Return the topic in which failed messages of a group wait for their next try."""
+    """Return the topic in which failed messages of a group wait for their next delivery."""
     return RETRY_PREFIX + group
 
 

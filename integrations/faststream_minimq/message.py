@@ -60,7 +60,7 @@ class Settlement(Protocol):
         """Acknowledge messages."""
 
     async def release(self, messages: Sequence[Any], delay_s: float | None, error: BaseException | None) -> None:
-        """Release messages for redelivery after a delay; bury those that have had `max_tries` deliveries.
+        """Release messages for redelivery after a delay; bury those that have had `max_deliveries` deliveries.
 
         Args:
             messages: the messages of one call.

@@ -63,7 +63,7 @@ class OrderlySubscriber(MinimqSubscriber):
             threads=options.max_workers,
             batch_size=options.batch_size if options.batch else 1,
             orderly=True,
-            max_tries=options.max_tries,
+            max_deliveries=options.max_deliveries,
             retry_delays_s=options.retry_delays_s,
             orderly_retry_delay_s=options.orderly_retry_delay_s,
         )

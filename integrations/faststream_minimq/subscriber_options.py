@@ -25,8 +25,8 @@ class SubscriberOptions:
         batch_size: maximum number of messages in one call of a batch subscriber.
         invisible_s: seconds after which the messages of a hanging process are redelivered. It is extended while a
             handler runs.
-        max_tries: deliveries of a message, including the first, before it becomes a dead letter. None for no limit,
-            which only an orderly subscriber may have.
+        max_deliveries: deliveries of a message, including the first, before it becomes a dead letter. None for no
+            limit, which only an orderly subscriber may have.
         retry_delays_s: seconds before each retry; the last value applies to all further ones.
         orderly_retry_delay_s: seconds before an orderly subscriber retries, 0.01 to 30.
         start: where a new group begins: "earliest", "latest" or a time.
@@ -43,7 +43,7 @@ class SubscriberOptions:
     batch: bool = False
     batch_size: int = 100
     invisible_s: float = 30.0
-    max_tries: int | None = 16
+    max_deliveries: int | None = 16
     retry_delays_s: Sequence[float] = _RETRY_DELAYS_S
     orderly_retry_delay_s: float = 1.0
     start: Any = "earliest"
@@ -56,12 +56,12 @@ class SubscriberOptions:
             raise errors.InvalidArgument(
                 f"retry_delays_s is {self.retry_delays_s!r}: give at least one number of seconds from 0 to 43200"
             )
-        if self.max_tries is None and not self.orderly:
-            raise errors.InvalidArgument("max_tries is None: a work queue needs a number from 1 on")
+        if self.max_deliveries is None and not self.orderly:
+            raise errors.InvalidArgument("max_deliveries is None: a work queue needs a number from 1 on")
 
-    def delay_s(self, tries: int) -> float:
-        """Return the seconds before the retry of a message that has failed `tries` times."""
-        return self.retry_delays_s[min(tries, len(self.retry_delays_s)) - 1]
+    def delay_s(self, delivery_count: int) -> float:
+        """Return the seconds before the retry of a message that has failed `delivery_count` times."""
+        return self.retry_delays_s[min(delivery_count, len(self.retry_delays_s)) - 1]
 
 
 class SubscriberFields(TypedDict, total=False):
@@ -75,7 +75,7 @@ class SubscriberFields(TypedDict, total=False):
     batch: bool
     batch_size: int
     invisible_s: float
-    max_tries: int | None
+    max_deliveries: int | None
     retry_delays_s: Sequence[float]
     orderly_retry_delay_s: float
     start: Any

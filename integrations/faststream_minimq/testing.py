@@ -40,15 +40,11 @@ class MemoryMessage(msgspec.Struct, frozen=True):
     message_id: str
     born_ms: int
     queue_offset: int
-    tries: int = 1
+    delivery_count: int = 1
 
     @property
     def queue(self) -> MessageQueue:
         return MessageQueue(self.topic, "memory", 0)
-
-    @property
-    def reconsume_times(self) -> int:
-        return self.tries - 1
 
 
 class TestMinimqBroker(TestBroker[MinimqBroker], broker=MinimqBroker):  # type: ignore[call-arg] # without FastStream

@@ -86,7 +86,7 @@ class WorkQueueSubscriber(MinimqSubscriber):
                 connection.cluster,
                 group=group,
                 invisible_s=options.invisible_s,
-                max_tries=cast("int", options.max_tries),
+                max_deliveries=cast("int", options.max_deliveries),
                 start=options.start,
                 # Prefetched messages would wait for a handler while their invisible duration runs.
                 prefetch_messages=0,
@@ -165,14 +165,14 @@ class WorkQueueSubscriber(MinimqSubscriber):
     async def release(
         self, messages: Sequence[WorkQueueMessage], delay_s: float | None, error: BaseException | None
     ) -> None:
-        most_tries = cast("int", self.options.max_tries)
-        if used_up := [message for message in messages if message.tries >= most_tries]:
+        max_delivery_count = cast("int", self.options.max_deliveries)
+        if used_up := [message for message in messages if message.delivery_count >= max_delivery_count]:
             await self.bury(used_up, reason_of(error))
-        again = [message for message in messages if message.tries < most_tries]
+        again = [message for message in messages if message.delivery_count < max_delivery_count]
         if self._consumer is not None and again:
             self._forget(again)
-            tries = max(message.tries for message in again)
-            await self._consumer.release(again, self.options.delay_s(tries) if delay_s is None else delay_s)
+            delivery_count = max(message.delivery_count for message in again)
+            await self._consumer.release(again, self.options.delay_s(delivery_count) if delay_s is None else delay_s)
 
     async def bury(self, messages: Sequence[WorkQueueMessage], reason: str) -> None:
         if self._consumer is not None:

@@ -18,12 +18,12 @@ R = TypeVar("R")
 
 
 def in_one_line(error: MinimqError) -> str:
-    """Return the text of an error in one line, with the last try of a send that failed."""
+    """Return the text of an error in one line, with the last attempt of a send that failed."""
     from minimq import errors
 
     text = error.message.splitlines()[0]
-    if isinstance(error, errors.SendFailed) and error.tries:
-        return f"{text} (tries: {len(error.tries)}; {error.tries[-1]}); sendTimeout says how long to try"
+    if isinstance(error, errors.SendFailed) and error.attempts:
+        return f"{text} (attempts: {len(error.attempts)}; {error.attempts[-1]}); sendTimeout says how long to try"
     return text
 
 

@@ -49,7 +49,7 @@ def test_what_is_published_is_handled_with_its_fields(cluster: LocalCluster, new
     assert order == Order(number=7)
     assert (message.headers, message.correlation_id) == ({"shop": "3"}, "c-7")
     raw = message.raw_message
-    assert (raw.topic, raw.tag, tuple(raw.keys), raw.tries) == (topic, "paid", ("o-7",), 1)
+    assert (raw.topic, raw.tag, tuple(raw.keys), raw.delivery_count) == (topic, "paid", ("o-7",), 1)
 
 
 def test_the_broker_filters_by_tag_and_property(cluster: LocalCluster, new_name: Callable[[], str], topic: str) -> None:

@@ -32,22 +32,22 @@ def test_a_handler_that_fails_is_called_again_and_then_a_dead_letter_remains(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
     broker = MinimqBroker(cluster.nameserver, group=group, logger=None)
-    tries: list[int] = []
+    deliveries: list[int] = []
 
-    @broker.subscriber(topic, max_tries=3, retry_delays_s=(0.05,))
+    @broker.subscriber(topic, max_deliveries=3, retry_delays_s=(0.05,))
     async def handle(body: str, message: MinimqMessage) -> None:
-        tries.append(message.raw_message.tries)
+        deliveries.append(message.raw_message.delivery_count)
         raise OSError("the disk is full")
 
     async def consume() -> None:
         async with broker:
             await broker.start()
             await broker.publish("order", topic)
-            await consumed(admin, group, lambda: len(tries) == 3)
+            await consumed(admin, group, lambda: len(deliveries) == 3)
 
     asyncio.run(consume())
 
-    assert tries == [1, 2, 3]
+    assert deliveries == [1, 2, 3]
     assert reasons(admin, group) == [("listener raised OSError", b"order")]
 
 
@@ -59,7 +59,7 @@ def test_the_last_try_tells_what_the_handler_raised(
 
     @broker.subscriber(
         topic,
-        max_tries=1,
+        max_deliveries=1,
         retry_delays_s=(0.05,),
         orderly_retry_delay_s=0.05,
         orderly=orderly,
@@ -138,12 +138,12 @@ def test_a_handler_settles_its_message_by_itself(cluster: LocalCluster, admin: A
 
     @broker.subscriber(topic, ack_policy=AckPolicy.MANUAL)
     async def handle(body: str, message: MinimqMessage) -> None:
-        calls.append((body, message.raw_message.tries))
+        calls.append((body, message.raw_message.delivery_count))
         if body == "good":
             await message.ack()
         elif body == "bad":
             await message.reject("no such address")
-        elif message.raw_message.tries == 1:
+        elif message.raw_message.delivery_count == 1:
             await message.nack(delay_s=0.05)
             await message.ack()  # settled before: does nothing
         else:
@@ -190,13 +190,13 @@ def test_an_error_of_faststream_settles_the_message(
 
 def test_a_message_is_kept_while_its_handler_runs(cluster: LocalCluster, admin: Admin, topic: str, group: str) -> None:
     broker = MinimqBroker(cluster.nameserver, group=group)
-    tries: list[int] = []
+    deliveries: list[int] = []
     enough = asyncio.Event()
 
     # Two workers: one is free for a message that would be redelivered.
     @broker.subscriber(topic, invisible_s=3, max_workers=2)
     async def handle(body: str, message: MinimqMessage) -> None:
-        tries.append(message.raw_message.tries)
+        deliveries.append(message.raw_message.delivery_count)
         await asyncio.wait_for(enough.wait(), WAIT_S)
 
     async def consume() -> None:
@@ -209,7 +209,7 @@ def test_a_message_is_kept_while_its_handler_runs(cluster: LocalCluster, admin: 
 
     asyncio.run(consume())
 
-    assert tries == [1]
+    assert deliveries == [1]
 
 
 def test_workers_run_at_the_same_time_up_to_their_number(cluster: LocalCluster, topic: str, group: str) -> None:
@@ -359,29 +359,29 @@ def test_a_new_group_begins_where_its_subscriber_says(
 def test_what_waits_when_a_subscriber_stops_goes_to_the_next_one(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
-    tries: list[tuple[str, str, int]] = []
+    deliveries: list[tuple[str, str, int]] = []
 
     async def consume(name: str, calls: int, *, fail: bool) -> None:
         broker = MinimqBroker(cluster.nameserver, group=group, graceful_timeout=0.1, logger=None)
 
         @broker.subscriber(topic)
         async def handle(body: str, message: MinimqMessage) -> None:
-            tries.append((name, body, message.raw_message.tries))
+            deliveries.append((name, body, message.raw_message.delivery_count))
             if fail:
                 await asyncio.sleep(3600)  # outlasts the broker
 
         async with broker:
             await broker.start()
             await broker.publish(name, topic)
-            await asyncio.to_thread(wait_until, lambda: len(tries) == calls, WAIT_S)
+            await asyncio.to_thread(wait_until, lambda: len(deliveries) == calls, WAIT_S)
             if not fail:
                 await consumed(admin, group, lambda: True)
 
     asyncio.run(consume("first", 1, fail=True))
     asyncio.run(consume("second", 3, fail=False))
 
-    assert tries[0] == ("first", "first", 1)
-    assert sorted(tries[1:]) == [("second", "first", 2), ("second", "second", 1)]
+    assert deliveries[0] == ("first", "first", 1)
+    assert sorted(deliveries[1:]) == [("second", "first", 2), ("second", "second", 1)]
 
 
 def test_a_subscriber_without_a_group_is_refused(cluster: LocalCluster, topic: str) -> None:

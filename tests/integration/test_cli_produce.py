@@ -292,10 +292,10 @@ def test_the_tries_of_a_send_that_failed_follow_what_is_stored() -> None:
             admin.create_topic("orders")
         cluster.brokers[0].pause()
         said = Minimq(cluster.nameserver)("produce", "orders", "--send-timeout", "5", stdin=b"x\n", status=1)
-    first, *tries = said.partition("error: ")[2].splitlines()
+    first, *attempts = said.partition("error: ")[2].splitlines()
     assert first.endswith("; no line is known to be stored: continue with line 1")
-    assert tries
-    assert all(line.startswith("  try ") for line in tries)
+    assert attempts
+    assert all(line.startswith("  attempt ") for line in attempts)
 
 
 def test_a_byte_order_mark_and_blank_lines_are_no_part_of_json() -> None:

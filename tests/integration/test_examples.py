@@ -170,7 +170,7 @@ def test_workers_do_all_flights_but_the_one_that_always_fails(
     described = admin.describe_group(f"g-{topic}")
     assert (described.lag, described.dead_letters) == (0, 1)
     [letter] = admin.dead_letters(f"g-{topic}")
-    assert (letter.tries, letter.reason) == (3, "listener raised ZeroDivisionError")
+    assert (letter.delivery_count, letter.reason) == (3, "listener raised ZeroDivisionError")
     admin.delete_topic(results)
 
 

@@ -41,7 +41,7 @@ def commit(nameserver: str, group: str, *queues: MessageQueue, offset: int = 0) 
 def make_dead_letter(cluster: LocalCluster, topic: str, group: str) -> None:
     """Let a group give one message up, after which nobody is in it any more."""
     with PushConsumer(
-        cluster.nameserver, group=group, max_tries=1, commit_interval_s=0.1, start="earliest"
+        cluster.nameserver, group=group, max_deliveries=1, commit_interval_s=0.1, start="earliest"
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
@@ -192,7 +192,7 @@ def test_dead_letters_are_seen(admin: Admin, cluster: LocalCluster, topic: str, 
         timeout=60,
         check=True,
     )
-    assert b"  listener answered RETRY_LATER  tries 1\n" in looked.stdout
+    assert b"  listener answered RETRY_LATER  deliveries 1\n" in looked.stdout
     assert looked.stdout.endswith(b"  bad\n")
 
 

@@ -40,7 +40,7 @@ def test_a_topic_and_its_groups_have_dots(cluster: LocalCluster, admin: Admin, d
     def reject(_: list[ReceivedMessage]) -> ConsumeResult:
         raise ValueError
 
-    with PushConsumer(cluster.nameserver, group=group, max_tries=1) as pusher:
+    with PushConsumer(cluster.nameserver, group=group, max_deliveries=1) as pusher:
         pusher.subscribe(dotted)
         pusher.start(reject)
         wait_until(lambda: admin.count_dead_letters(group), PATIENCE_S)

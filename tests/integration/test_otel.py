@@ -62,7 +62,7 @@ def test_a_message_its_tries_its_dead_letter_and_its_resend_are_one_trace(
         return ConsumeResult.SUCCESS
 
     with (
-        PushConsumer(cluster.nameserver, group=group, max_tries=2, retry_delays_s=(0.01,)) as consumer,
+        PushConsumer(cluster.nameserver, group=group, max_deliveries=2, retry_delays_s=(0.01,)) as consumer,
         Admin(cluster.nameserver) as admin,
     ):
         consumer.subscribe(topic)
@@ -94,7 +94,9 @@ def test_a_message_its_tries_its_dead_letter_and_its_resend_are_one_trace(
         "builtins.OSError",
         None,
     ]
-    assert [span.attributes and span.attributes["messaging.minimq.message.tries"] for span in processed[:2]] == [1, 2]
+    assert [
+        span.attributes and span.attributes["messaging.minimq.message.delivery_count"] for span in processed[:2]
+    ] == [1, 2]
     assert attributes_of(sent) == {
         "messaging.system": "minimq",
         "messaging.operation.name": "send",
@@ -110,7 +112,7 @@ def test_a_message_its_tries_its_dead_letter_and_its_resend_are_one_trace(
         "messaging.operation.name": "process",
         "messaging.operation.type": "process",
         "messaging.consumer.group.name": group,
-        "messaging.minimq.message.tries": 1,
+        "messaging.minimq.message.delivery_count": 1,
         "error.type": "builtins.OSError",
     }
 

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.system, pytest.mark.fault]
 
 PATIENCE_S = 40.0
 #: Connections that others begin before the server is started again.
-TRIES = 8
+MAX_DELIVERIES = 8
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def offline(server: ServerProcess) -> Iterator[None]:
         refusing = threading.Thread(target=refuse)
         refusing.start()
         yield
-        assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(TRIES))
+        assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(MAX_DELIVERIES))
         listener.shutdown(socket.SHUT_RDWR)
         refusing.join()
     server.start()
@@ -97,7 +97,7 @@ def test_a_name_server_that_was_offline_is_two_lines_of_each(
         wait_until(lambda: watches().count("routes: watched") == 2, PATIENCE_S)
         wait_until(lambda: broker.log_path.read_text().count(" registered ") == 2, PATIENCE_S)
     assert 2 <= watches().count("routes: not watched, trying again") <= 4  # of each consumer, one for each reason
-    assert all(int(tries) > 1 for tries in re.findall(r"routes: watched .*failures=(\d+)", caplog.text))
+    assert all(int(attempts) > 1 for attempts in re.findall(r"routes: watched .*failures=(\d+)", caplog.text))
     logged = broker.log_path.read_text()
     assert 1 <= logged.count("not registered, trying again") <= 3  # one for each reason
     assert len(re.findall(r"WARNING .* registered nameserver=\S+ failures=\d+ outage_s=\d+\.\d", logged)) == 1
@@ -121,7 +121,7 @@ def test_a_broker_that_was_offline_is_two_lines_of_each(
     assert said.count("group: session is back broker=broker-a") == 1
     assert said.count("producer: broker does not answer broker=broker-a") <= 3  # one for each reason
     assert said.count("producer: broker answers broker=broker-a") == 1
-    assert len(said) < TRIES + 8, said
+    assert len(said) < MAX_DELIVERIES + 8, said
 
 
 def test_a_slave_whose_master_is_killed_says_so_once_and_for_how_long_it_had_none(tmp_path: Path) -> None:

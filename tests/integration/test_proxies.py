@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, Message, Producer, PullConsumer, errors
-from minimq.connection.retry_schedule import MAX_PROXY_TRIES
+from minimq.connection.retry_schedule import MAX_PROXY_ATTEMPTS
 from minimq.local.server_process import ServerProcess
 from support.nginx import LACKING, NGINX, grpc_proxies
 from support.waiting import wait_until
@@ -70,7 +70,7 @@ def test_an_error_of_a_proxy_names_its_status_and_the_remedy(tmp_path: Path) -> 
             producer.send(Message("t", bytes(100_000)))
         with pytest.raises(errors.SendFailed, match=r"HTTP status 413.*batch_bytes") as caught:
             producer.send(Message("t", bytes(1 << 20)))
-        assert (len(caught.value.tries), caught.value.may_be_stored) == (MAX_PROXY_TRIES, 1)
+        assert (len(caught.value.attempts), caught.value.may_be_stored) == (MAX_PROXY_ATTEMPTS, 1)
         broker.stop()
         with Producer(nameserver, send_timeout_s=0.5) as hasty:
             hasty._core.client.routes.learn(producer._core.client.routes.route("t"))

@@ -145,13 +145,13 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
     cluster: LocalCluster, admin: Admin, topic: str, added: str, group: str, producer: Producer
 ) -> None:
     """Another member that takes the message from the retry topic passes it on, and that is no try."""
-    tries: list[int] = []
+    deliveries: list[int] = []
     read = threading.Event()
     strange: list[str] = []
 
     def refuse_once(messages: list[ReceivedMessage]) -> ConsumeResult:
-        tries.extend(message.reconsume_times for message in messages)
-        if len(tries) == 1:
+        deliveries.extend(message.delivery_count for message in messages)
+        if len(deliveries) == 1:
             return ConsumeResult.RETRY_LATER
         read.set()
         return ConsumeResult.SUCCESS
@@ -163,7 +163,7 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
     def worker(number: int) -> PushConsumer:
         name = f"{group}-{number}"
         return PushConsumer(
-            cluster.nameserver, group=group, client_id=name, start="earliest", retry_delays_s=(0.1,), max_tries=3
+            cluster.nameserver, group=group, client_id=name, start="earliest", retry_delays_s=(0.1,), max_deliveries=3
         )
 
     # The second by name reads the retry queue of broker-b, which also has the topic.
@@ -183,5 +183,5 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
         assert {queue.topic for queue in old.assignment} == {topic, retry_topic(group)}
         old.close()
         assert read.wait(PATIENCE_S)
-    assert tries == [0, 1]
+    assert deliveries == [1, 2]
     assert strange == []

@@ -146,28 +146,28 @@ def resident_bytes() -> int:
 
 @pytest.mark.fault
 def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: LocalCluster) -> None:
-    """Some 300 tries of 1 MiB each: they must not gather here, nor at the broker when it goes on."""
+    """Some 300 attempts of 1 MiB each: they must not gather here, nor at the broker when it goes on."""
     [broker] = single.brokers
     body = bytes(1 << 20)
     with Producer(single.nameserver, send_timeout_s=2.0, max_in_flight_requests=32) as producer:
         producer.send(Message("t", b"warm"))
         broker.pause()
         after_round: list[int] = []
-        tries = 0
+        attempts = 0
         for _ in range(5):
             futures = [producer.send_async(Message("t", body)) for _ in range(32)]
             for future in futures:
                 error = future.exception(PATIENCE_S)
                 assert isinstance(error, SendFailed)
-                tries += len(error.tries)
+                attempts += len(error.attempts)
             after_round.append(resident_bytes())
         broker.resume()
         producer.send(Message("t", b"end"), queue=MessageQueue("t", "broker-a", 0))
     stored = bodies(single).count(body)
-    assert tries >= 256
+    assert attempts >= 256
     grown = after_round[-1] - after_round[0]  # the first round shows what a full window takes
-    assert grown < 128 << 20, f"{grown >> 20} MiB for {tries} tries"
-    assert stored <= 8, f"{stored} messages that were given up were stored, of {tries} tries"
+    assert grown < 128 << 20, f"{grown >> 20} MiB for {attempts} attempts"
+    assert stored <= 8, f"{stored} messages that were given up were stored, of {attempts} attempts"
 
 
 # ---- name servers that are gone -----------------------------------------------------------------

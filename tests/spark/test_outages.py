@@ -186,8 +186,8 @@ def test_a_stream_reads_later_what_a_broker_that_hangs_after_the_plan_has(
     server = two.server("broker-b")
 
     def take(frame: DataFrame, _: int) -> None:
-        if tries:
-            tries.pop()
+        if attempts:
+            attempts.pop()
             server.pause()
         try:
             rows.append(frame.count())
@@ -200,7 +200,7 @@ def test_a_stream_reads_later_what_a_broker_that_hangs_after_the_plan_has(
         writer = loaded.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path))
         return writer.trigger(availableNow=True).start()
 
-    tries = ["the broker hangs"]
+    attempts = ["the broker hangs"]
     with pytest.raises(StreamingQueryException, match="cannot be read from offset 0 on"):
         run().awaitTermination(100)
     assert rows == []

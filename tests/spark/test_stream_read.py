@@ -138,7 +138,7 @@ def test_workers_that_take_messages_one_by_one_and_a_stream_do_not_disturb_each_
             worker.ack(messages)
             worked += messages
     assert sorted(int(message.body) for message in worked) == list(range(500))
-    assert {message.tries for message in worked} == {1}
+    assert {message.delivery_count for message in worked} == {1}
     assert admin.describe_group(f"g-{topic}").lag == 0
 
 

@@ -51,7 +51,7 @@ def make_dead_letters(
 
     credentials = cluster.credentials or ""
     with PushConsumer(
-        cluster.nameserver, group=group, start="earliest", max_tries=1, credentials=credentials
+        cluster.nameserver, group=group, start="earliest", max_deliveries=1, credentials=credentials
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(fail)

@@ -51,7 +51,7 @@ class Listener:
         with self.lock:
             return [given.at for given in self.given if given.message.body == body]
 
-    def tries_of(self, body: bytes) -> list[int]:
-        """Return what a message said of its tries, each time it came."""
+    def delivery_counts_of(self, body: bytes) -> list[int]:
+        """Return the delivery count of each delivery of a message."""
         with self.lock:
-            return [given.message.reconsume_times for given in self.given if given.message.body == body]
+            return [given.message.delivery_count for given in self.given if given.message.body == body]

@@ -26,7 +26,7 @@ _ended = threading.Event()
 def _listen(log: Path, messages: list[ReceivedMessage]) -> ConsumeResult:
     with log.open("ab", buffering=0) as file:
         for message in messages:
-            file.write(b"%s %d\n" % (message.body, message.reconsume_times))
+            file.write(b"%s %d\n" % (message.body, message.delivery_count - 1))
     for message in messages:
         if message.body.startswith(b"poison"):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -27,7 +27,7 @@ class Told(NamedTuple):
     """The state of one delivered and unsettled message."""
 
     state: RunState
-    tries: int
+    delivery_count: int
     until_ms: int
     epoch: int
     client: str
@@ -40,7 +40,7 @@ class Told(NamedTuple):
 
     @classmethod
     def of(cls, run: Run) -> Told:
-        return cls(run.state, run.tries, run.until_ms, run.epoch, run.client, run.lost)
+        return cls(run.state, run.delivery_count, run.until_ms, run.epoch, run.client, run.lost)
 
 
 class PopLimits(NamedTuple):
@@ -141,7 +141,7 @@ class PopModel:
         for at, told in self.messages.items():
             if told.client == gone.client:
                 lost = min(told.lost + gone.died, 2)
-                self.messages[at] = Told(RunState.FREE, told.tries, 0, told.epoch, "", lost)
+                self.messages[at] = Told(RunState.FREE, told.delivery_count, 0, told.epoch, "", lost)
 
     def take(
         self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, limits: PopLimits
@@ -155,18 +155,18 @@ class PopModel:
             self._take_in_order(step, wanted, now_ms, epoch, fact, full)
             return
         end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
-        if wanted.ahead and any(self.messages[at].tries for at in due):
+        if wanted.ahead and any(self.messages[at].delivery_count for at in due):
             assert not step.runs, "somebody who has not asked for it gets what failed, or others while it waits"
             return
         # A fact has the steps of a whole request: what is passed over in it may be the doing of a later one.
-        may_pass = not wanted.redeliver_only and not any(run.tries > 1 for run in step.runs)
+        may_pass = not wanted.redeliver_only and not any(run.delivery_count > 1 for run in step.runs)
         passed = may_pass and self._pass_unwanted(step.key, wanted, fact)
         is_there = due or (self.next < end and not wanted.redeliver_only)
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
         assert sum(run.count for run in step.runs) <= wanted.most
         self._check_tries(step)
         for run in step.runs:
-            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client, run.lost)
+            told = Told(RunState.OUT, run.delivery_count, wanted.until_ms, epoch, wanted.client, run.lost)
             assert told == Told.of(run)
             for at in range(run.first, run.end):
                 before = self.messages.get(at)
@@ -175,16 +175,16 @@ class PopModel:
                     self.next += 1
                 else:
                     assert before.until_ms <= now_ms, "it is in two hands"
-                assert run.tries == (before.tries if before else 0) + 1
+                assert run.delivery_count == (before.delivery_count if before else 0) + 1
                 assert run.lost == (before.losses(wanted) if before is not None else 0)
                 self.messages[at] = told
 
     @staticmethod
     def _check_tries(step: PopStep) -> None:
-        tries = {run.tries for run in step.runs}
-        assert tries <= {1} or 1 not in tries, "those that failed may take others along"
+        delivery_count = {run.delivery_count for run in step.runs}
+        assert delivery_count <= {1} or 1 not in delivery_count, "those that failed may take others along"
         is_suspect = any(run.lost for run in step.runs)
-        assert (max(tries, default=0) <= 3 and not is_suspect) or sum(run.count for run in step.runs) == 1
+        assert (max(delivery_count, default=0) <= 3 and not is_suspect) or sum(run.count for run in step.runs) == 1
 
     def _take_in_order(
         self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool
@@ -196,11 +196,11 @@ class PopModel:
         is_there = new or min(due_ms.values(), default=NEVER) <= now_ms
         self._check_tries(step)
         assert sum(run.count for run in step.runs) <= wanted.most
-        is_first = not any(run.tries > 1 for run in step.runs)
+        is_first = not any(run.delivery_count > 1 for run in step.runs)
         passed = not wanted.redeliver_only and is_first and self._pass_unwanted(step.key, wanted, fact)
         taken = dict[int, Told]()
         for run in step.runs:
-            told = Told(RunState.OUT, run.tries, wanted.until_ms, epoch, wanted.client, run.lost)
+            told = Told(RunState.OUT, run.delivery_count, wanted.until_ms, epoch, wanted.client, run.lost)
             assert told == Told.of(run)
             if run.first >= self.next:
                 passed = self._pass_lanes(step.key, taken, fact) or passed
@@ -210,7 +210,7 @@ class PopModel:
             assert not older, "an older message of the lane is left"
             for at in range(run.first, run.end):
                 before = self.messages.get(at)
-                assert run.tries == (before.tries if before else 0) + 1
+                assert run.delivery_count == (before.delivery_count if before else 0) + 1
                 assert run.lost == (before.losses(wanted) if before is not None else 0)
                 if before is None:
                     assert at == self.next < step.stored[1], "it is settled, or nobody has sent it"
@@ -222,14 +222,14 @@ class PopModel:
         lanes = {self.lanes[at] for at in taken}
         for at, told in self.messages.items() if lanes else ():
             if told.epoch and at not in taken and self.lanes[at] in lanes:
-                self.messages[at] = Told(RunState.FREE, told.tries, told.until_ms, 0, "", told.losses(wanted))
+                self.messages[at] = Told(RunState.FREE, told.delivery_count, told.until_ms, 0, "", told.losses(wanted))
 
     def _pass_lanes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:
         """Learn from the fact which messages were passed over, and wait for older ones of their lanes."""
         is_any = False
         for queue in fact.queues if fact is not None else ():
             for run in queue.runs if queue.queue_id == key.queue_id else ():
-                if run.first == self.next and run.state is RunState.FREE and not run.tries:
+                if run.first == self.next and run.state is RunState.FREE and not run.delivery_count:
                     assert [at for at in self.messages if self._lane(at) == run.lane and at not in taken]
                     for at in range(run.first, run.end):
                         self.messages[at] = Told.of(run)
@@ -273,7 +273,7 @@ class PopModel:
         for at, told in self.messages.items():
             is_behind = any(other < at and self._lane(other) == self._lane(at) for other in given)
             if is_behind and at not in given and told.state is RunState.OUT and told.epoch == settle.epoch:
-                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, 0, "", told.lost)
+                self.messages[at] = Told(RunState.FREE, told.delivery_count - 1, 0, 0, "", told.lost)
 
     def _is_given_up(self, at: int, settle: Settle) -> bool:
         told = self.messages.get(at)
@@ -298,7 +298,7 @@ class PopModel:
             elif settle.outcome is PopOutcome.FREE:
                 self.messages[at] = told._replace(state=RunState.FREE, until_ms=settle.until_ms, client="", lost=0)
             elif settle.outcome is PopOutcome.RETURN and is_out:
-                self.messages[at] = Told(RunState.FREE, told.tries - 1, 0, told.epoch, "", told.lost)
+                self.messages[at] = Told(RunState.FREE, told.delivery_count - 1, 0, told.epoch, "", told.lost)
             elif settle.outcome is PopOutcome.EXTEND and is_out:
                 self.messages[at] = told._replace(until_ms=settle.until_ms)
             else:

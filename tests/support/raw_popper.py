@@ -22,7 +22,7 @@ class Popped(NamedTuple):
     queue_id: int
     offset: int
     body: bytes
-    tries: int
+    delivery_count: int
     epoch: int
 
 
@@ -153,5 +153,5 @@ def popped(result: broker_pb2.PopResult) -> list[Popped]:
         for offset in range(run.first, run.first + run.count):
             base, batch = next((base, batch) for base, batch in reversed(opened) if base <= offset)
             body = batch.bodies(offset - base)[0]
-            found.append(Popped(response.queue_id, offset, body, run.tries, response.epoch))
+            found.append(Popped(response.queue_id, offset, body, run.delivery_count, response.epoch))
     return found

@@ -78,7 +78,7 @@ PRINTED = {
         "acknowledged True",
     ],
     "migrating-from-celery": [
-        "resized 10 in tries 11",
+        "resized 10 in attempts 11",
         "recalled True",
         "later [('8.png', 320), ('8.png', 640)]",
         "price 6",
@@ -176,7 +176,7 @@ def test_the_page_about_sending_is_one_program_that_runs(tmp_path: Path) -> None
 
 def test_the_page_about_consuming_is_one_program_that_runs(tmp_path: Path) -> None:
     said = run_page("docs/consuming.md", tmp_path)
-    for line in ("pulled 1000", "pushed 1000", "tries [0, 1, 2, 3]", "in order [b'0', b'1', b'2', b'3', b'4']"):
+    for line in ("pulled 1000", "pushed 1000", "deliveries [1, 2, 3, 4]", "in order [b'0', b'1', b'2', b'3', b'4']"):
         assert line in said
     assert any(line.startswith("dead b'bad' ('o-17',) eu orders") for line in said), said
     assert "dead letters orders - listener answered RETRY_LATER 1" in said

@@ -49,7 +49,7 @@ def told(receipt: SendReceipt | None, error: MinimqError | None) -> None:
 
 def listener(messages: list[ReceivedMessage]) -> ConsumeResult | RetryLater:
     bad = [index for index, message in enumerate(messages) if not message.body]
-    return RetryLater(indexes=bad) if messages[0].reconsume_times < 3 else ConsumeResult.SUCCESS
+    return RetryLater(indexes=bad) if messages[0].delivery_count <= 3 else ConsumeResult.SUCCESS
 
 
 def revoked(queues: Sequence[MessageQueue]) -> None:

@@ -83,7 +83,7 @@ class Broker:
         step = PopStep(1, KEY, Take(client, 1, self._clock.after_ms(round(INVISIBLE_S * 1000))), (0, 1))
         epoch = self._decide(step)
         self.handed_out += len(step.runs)
-        return [WorkQueueMessage(BATCH, 0, b"job", None, run.tries, epoch, KEY.group) for run in step.runs]
+        return [WorkQueueMessage(BATCH, 0, b"job", None, run.delivery_count, epoch, KEY.group) for run in step.runs]
 
     def settle(self, message: WorkQueueMessage, outcome: broker_pb2.PopOutcome.ValueType, duration_ms: int) -> None:
         settle = broker_pb2.PopSettle(
@@ -181,7 +181,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
             for turn in range(20):
                 await asyncio.sleep(JOB_S / 20)
                 clocks.ahead_s += -JOB_S if turn % 2 else JOB_S  # who sets the clock disturbs nobody
-            done.append((name, message.reconsume_times + 1))
+            done.append((name, message.delivery_count))
             return ConsumeResult.SUCCESS
 
         interceptors = ReceiveInterceptors((), "g", "c")
@@ -200,8 +200,8 @@ def test_a_job_of_two_hours_runs_once_though_its_message_is_invisible_for_half_a
         monkeypatch.setattr(module, "time", clocks)
     broker = Broker()
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
-        [(_, tries)] = runner.run(watch(broker, clocks, chance, ["first", "second"]))
-    assert (tries, broker.handed_out) == (1, 1)
+        [(_, delivery_count)] = runner.run(watch(broker, clocks, chance, ["first", "second"]))
+    assert (delivery_count, broker.handed_out) == (1, 1)
     assert loop.time() >= JOB_S
     # A third of its time passes between two of them, besides the way of a request and its answer.
     assert JOB_S / (INVISIBLE_S / 3 + 2 * LATENCY_S + 1) < broker.kept < JOB_S / (INVISIBLE_S / 3)

@@ -316,7 +316,7 @@ def _mistake(popped: PopQueue, end: int, committed: int) -> str:
     for status, count in popped.statuses(0):
         if status.state is RunState.DONE:
             return f"{count} messages are settled and unsettled"
-        if status.state is RunState.OUT and not (status.tries and status.epoch):
+        if status.state is RunState.OUT and not (status.delivery_count and status.epoch):
             return f"{count} messages are in flight, but were never delivered"
     if popped.last > popped.next:
         return f"message {popped.last - 1} was delivered, but the next new one is {popped.next}"

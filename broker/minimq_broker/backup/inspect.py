@@ -131,7 +131,7 @@ def _popped(queue: PopQueue) -> dict[str, Any]:
         "bitmaps": len(queue),
         "unsettled": queue.unsettled_before(queue.next),
         "in_flight": queue.held,
-        "most_tries": max((status.tries for status in statuses), default=0),
+        "max_delivery_count": max((status.delivery_count for status in statuses), default=0),
         "next_deadline": None if due_ms == NEVER else moment(due_ms).isoformat(timespec="milliseconds"),
     }
 

@@ -60,7 +60,7 @@ class Job:
 class AppendStatus(IntEnum):
     #: The batch is on disk.
     OK = 0
-    #: An earlier try stored the batch; it was not written again.
+    #: An earlier attempt stored the batch; it was not written again.
     ALREADY_STORED = 1
 
 
@@ -68,8 +68,8 @@ class AppendStatus(IntEnum):
 class AppendJob(Job):
     """A batch for a queue: to be appended, staged (with a transaction) or delayed (with a delay).
 
-    Results: where the batch is stored, which may be another queue if an earlier try went there. The offset of a staged
-    or delayed batch is -1. A delayed one also has a key in `due`, unless it was due at once.
+    Results: where the batch is stored, which may be another queue if an earlier attempt went there. The offset of a
+    staged or delayed batch is -1. A delayed one also has a key in `due`, unless it was due at once.
     """
 
     topic: str
@@ -123,7 +123,7 @@ class AtomicJob(Job):
     #: First offset that was consumed of each queue in `offsets`.
     begins: Sequence[int] = ()
     settles: PopJob | None = None
-    #: Why nothing new may be stored now. An earlier try that was stored is still acknowledged.
+    #: Why nothing new may be stored now. An earlier attempt that was stored is still acknowledged.
     refusal: MinimqError | None = None
 
     to_sender = True

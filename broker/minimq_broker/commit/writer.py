@@ -278,7 +278,7 @@ class Writer:
             job.error = InternalError(f"the broker failed to process the request: {type(error).__name__}: {error}")
 
     def _answer_stored(self, group: CommitGroup, jobs: list[Job], *, holds: bool) -> None:
-        if holds:  # their first tries are in the log, but may not be confirmed yet
+        if holds:  # their first attempts are in the log, but may not be confirmed yet
             self._confirmation.add(self.state.position, [*group.stored], frozenset(), time.monotonic())
         else:
             self._notify([*group.stored], frozenset())

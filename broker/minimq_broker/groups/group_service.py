@@ -187,10 +187,10 @@ class GroupService:
 
 def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> broker_pb2.PoppedQueue:
     holders: Counter[str] = Counter()
-    returned = most_tries = 0
+    returned = max_delivery_count = 0
     begin, following = max(queue.done, first), queue.next
     for status, count in queue.statuses(first):
-        most_tries = max(most_tries, status.tries)
+        max_delivery_count = max(max_delivery_count, status.delivery_count)
         if status.state is RunState.OUT:
             holders[status.client] += count
         else:
@@ -200,7 +200,7 @@ def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> b
         in_flight=holders.total(),
         returned=returned,
         settled_ahead=max(0, following - begin - holders.total() - returned),
-        most_tries=most_tries,
+        max_delivery_count=max_delivery_count,
         holders=[
             broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
         ],

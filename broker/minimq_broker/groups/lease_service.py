@@ -345,7 +345,7 @@ class LeaseKeeper:
         )
         deliveries = self._engine.state.deliveries.get((group, *queue))
         if deliveries is not None:
-            granted.tries, granted.in_flight_end = deliveries.tries, deliveries.in_flight_end
+            granted.delivery_count, granted.in_flight_end = deliveries.delivery_count, deliveries.in_flight_end
             granted.queue_end = self._engine.store.queue_end(queue).offset
         return granted
 

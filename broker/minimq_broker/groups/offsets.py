@@ -72,9 +72,9 @@ class OffsetService:
         self._check_place(item, queue)
         if not client_id:
             return CommittedOffset(*queue, item.offset)
-        # None keeps the tries recorded at this offset: a plain commit says nothing of the message there, which may have
+        # None keeps the count recorded at this offset: a plain commit says nothing of the message there, which may have
         # killed a member.
-        return CommittedOffset(*queue, item.offset, item.tries or None, item.epoch, item.in_flight_end)
+        return CommittedOffset(*queue, item.offset, item.delivery_count or None, item.epoch, item.in_flight_end)
 
     def _fact(
         self,

@@ -10,13 +10,13 @@ _LASTING_S = 10.0
 
 
 class Break(Enum):
-    """Why following ended, with the maximum pause before the next try."""
+    """Why following ended, with the maximum pause before the next attempt."""
 
     #: The master cannot be reached. Bounds the time to find it once it is back.
     UNREACHED = 1.0, "unreached"
     #: The master answered with an error.
     REFUSED = 1.0, "refused"
-    #: An error on this side, such as a full disk: it seldom goes away soon, and each try costs the master too.
+    #: An error on this side, such as a full disk: it seldom goes away soon, and each attempt costs the master too.
     OWN = 10.0, "own"
 
     def __init__(self, longest_s: float, _: str) -> None:
@@ -30,7 +30,7 @@ class FollowBackoff:
         self._latest_s = _FIRST_S
 
     def after(self, cause: Break, followed_s: float) -> float:
-        """Return the pause after a try that followed for `followed_s`."""
+        """Return the pause after an attempt that followed for `followed_s`."""
         if followed_s > _LASTING_S or (followed_s and cause is Break.UNREACHED):
             self._latest_s = _FIRST_S
         else:

@@ -296,8 +296,11 @@ class State:
         for item in offsets:
             key = (group, item.topic_id, item.queue_id)
             before = self.committed.get(key, -1)
-            if forced or item.offset > before or (item.offset == before and item.tries is not None):
-                self._deliver(key, Deliveries(item.tries, item.epoch, item.in_flight_end) if item.tries else None)
+            if forced or item.offset > before or (item.offset == before and item.delivery_count is not None):
+                self._deliver(
+                    key,
+                    Deliveries(item.delivery_count, item.epoch, item.in_flight_end) if item.delivery_count else None,
+                )
             if forced or item.offset > before:
                 self._set(("offset", *key), self.committed, key, item.offset)
                 self._forget_popped(key)  # the group continues at the offset: handles are invalid

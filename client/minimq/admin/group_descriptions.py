@@ -33,8 +33,8 @@ class WorkQueueDescription:
     returned: int
     #: The number of settled messages behind an unsettled one.
     settled_ahead: int
-    #: The highest number of tries of a message in flight or returned.
-    most_tries: int
+    #: The highest delivery count of a message in flight or returned.
+    max_delivery_count: int
     #: The number of messages of each consumer by client id, the largest first; "" counts messages that are bound to
     #: their handles only.
     holders: Mapping[str, int]

@@ -150,8 +150,8 @@ def _popped(popped: WorkQueueDescription, numbers: Mapping[str, str]) -> str:
     parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
     if popped.returned:
         parts.append(f"{popped.returned} waiting for a retry")
-    if popped.most_tries > 1:
-        parts.append(f"up to {popped.most_tries} tries")
+    if popped.max_delivery_count > 1:
+        parts.append(f"up to {popped.max_delivery_count} deliveries")
     if popped.blocking is not None:
         group = popped.blocking.message_group and f" of message group {popped.blocking.message_group!r}"
         parts.append(f"no new messages until offset {popped.blocking.offset}{group} is settled")

@@ -148,8 +148,8 @@ def _said(trace: GroupTrace) -> str:
     words = [trace.state.value]
     if trace.client_id:
         words.append(f"{'with' if trace.until else 'its queue is read by'} {trace.client_id}")
-    if trace.tries:
-        words.append(f"try {trace.tries}")
+    if trace.delivery_count:
+        words.append(f"delivery {trace.delivery_count}")
     if trace.until:
         words.append(f"{'until' if trace.client_id else 'again from'} {instant_of(trace.until)}")
     if trace.copy:

@@ -75,7 +75,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
     if given.permission is not None:
         if all(each.permission is given.permission for each in settings):
             sentences.append(f"That is so already on {listing([each.broker_name for each in settings])}.")
-        sentences += say_permission(given.permission, f"topic {given.name}", ": their sends fail after all tries")
+        sentences += say_permission(given.permission, f"topic {given.name}", ": their sends fail after all attempts")
         if not given.permission & Permission.READ:
             sentences.append(say_readers(admin, described))
     if given.retention_s is not None or given.retention_bytes is not None:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from minimq.connection.loop_calls import LoopStep
-from minimq.connection.retry_schedule import SHORTEST_TRY_S, RetrySchedule
+from minimq.connection.retry_schedule import MIN_ATTEMPT_S, RetrySchedule
 from minimq_common.errors import DeadlineExceeded, MinimqError, Unavailable
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Master(Protocol):
         """Return its address, within `limit_s` seconds. Raises `Unavailable` if there is no master."""
 
     def failed(self, address: str, error: MinimqError) -> None:
-        """Called after a failed try; `address` is empty if no master was found."""
+        """Called after a failed attempt; `address` is empty if no master was found."""
 
 
 class RoutedMaster(NamedTuple):
@@ -97,7 +97,7 @@ async def tried(
     left_s = timeout_s
     while True:
         try:
-            return await attempt(max(left_s, SHORTEST_TRY_S))
+            return await attempt(max(left_s, MIN_ATTEMPT_S))
         except only as error:
             schedule = schedule or RetrySchedule(timeout_s, begun_at)
             pause_s = schedule.pause_s(error, time.monotonic())

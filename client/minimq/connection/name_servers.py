@@ -52,7 +52,7 @@ T = TypeVar("T")
 
 Method = Callable[["NameServerAsyncStub"], "grpc.aio.UnaryUnaryMultiCallable[Request, Response]"]
 
-#: Default timeout of a query with all its tries.
+#: Default timeout of a query with all its attempts.
 DEFAULT_TIMEOUT_S = 5.0
 
 #: Poll interval while a name server does not show an awaited change yet.

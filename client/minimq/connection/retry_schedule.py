@@ -1,4 +1,4 @@
-"""The retry policy: which errors are retried, after which pause, and the timeout of each try. Pure.
+"""The retry policy: which errors are retried, after which pause, and the timeout of each attempt. Pure.
 
 `at_master` carries it out for calls. Loops that retry without a deadline wait `PAUSE_S` each time.
 """
@@ -14,28 +14,28 @@ _LONGEST_PAUSE_S = 0.5
 PAUSE_S = 0.2
 #: Retries of an unreachable broker last this long: one that has just restarted needs a moment.
 RECONNECT_S = 1.5
-#: The tries get 1/6, 1/3, 1/2, then all of the time left, so that a hung broker does not use it up. The first is the
+#: The attempts get 1/6, 1/3, 1/2, then all of the time left, so that a hung broker does not use it up. The first is the
 #: shortest: another broker is mostly available, and a retry at the same broker never stores a batch twice.
 _SHARES = (6, 3, 2, 1)
-#: Minimum timeout of a try, even if less time is left.
-SHORTEST_TRY_S = 0.2
-#: Pauses of a batch before its 2nd, 3rd, ... try; the 2nd goes to another broker at once.
+#: Minimum timeout of an attempt, even if less time is left.
+MIN_ATTEMPT_S = 0.2
+#: Pauses of a batch before its 2nd, 3rd, ... attempt; the 2nd goes to another broker at once.
 _BATCH_PAUSES_S = (0.0, 0.1, 0.3, 1.0)
 #: Pause of a batch that was not tried, as no broker accepts it.
 _UNTRIED_PAUSE_S = 0.1
-#: Tries of a batch that a proxy rejects. Each has a new stream, as a limit may count all requests of a stream.
-MAX_PROXY_TRIES = 4
+#: Attempts of a batch that a proxy rejects. Each has a new stream, as a limit may count all requests of a stream.
+MAX_PROXY_ATTEMPTS = 4
 
 
 class RetrySchedule:
-    """Decides about the tries of one call. Times are seconds on one clock."""
+    """Decides about the attempts of one call. Times are seconds on one clock."""
 
     def __init__(self, timeout_s: float, now: float, option: str = "") -> None:
         self._timeout_s = timeout_s
         self._option = option
         self._give_up_at = now + timeout_s
         self._pause_s = _FIRST_PAUSE_S
-        self._tries = 0
+        self._attempts = 0
         self._answer: MinimqError | None = None
 
     def left_s(self, now: float) -> float:
@@ -43,14 +43,14 @@ class RetrySchedule:
         return max(self._give_up_at - now, 0.0)
 
     def try_s(self, now: float) -> float:
-        """Return the timeout of the next try, its share of the time left."""
-        self._tries += 1
-        return try_timeout_s(now, self._give_up_at, self._tries - 1)
+        """Return the timeout of the next attempt, its share of the time left."""
+        self._attempts += 1
+        return attempt_timeout_s(now, self._give_up_at, self._attempts - 1)
 
     def pause_s(self, error: MinimqError, now: float, *, again: bool | None = None) -> float:
-        """Return the pause in seconds before the next try. Raises `error` if it must not be retried.
+        """Return the pause in seconds before the next attempt. Raises `error` if it must not be retried.
 
-        After the last try, which begins at the deadline, raises the last answer of a server, else `error`. `again`
+        After the last attempt, which begins at the deadline, raises the last answer of a server, else `error`. `again`
         overrides the `retriable` mark of the error.
         """
         if not (error.retriable if again is None else again):
@@ -72,18 +72,18 @@ def longer(pause_s: float = 0.0) -> float:
     return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
 
 
-def try_timeout_s(now: float, deadline: float, tries: int) -> float:
-    """Return the timeout in seconds of the try after `tries` tries: its share of the time left."""
-    return max((deadline - now) / _SHARES[min(tries, len(_SHARES) - 1)], SHORTEST_TRY_S)
+def attempt_timeout_s(now: float, deadline: float, attempts: int) -> float:
+    """Return the timeout in seconds of the attempt after `attempts` attempts: its share of the time left."""
+    return max((deadline - now) / _SHARES[min(attempts, len(_SHARES) - 1)], MIN_ATTEMPT_S)
 
 
-def batch_pause_s(error: MinimqError, tries: int, *, bound: bool, elsewhere: bool) -> float | None:
+def batch_pause_s(error: MinimqError, attempts: int, *, bound: bool, elsewhere: bool) -> float | None:
     """Return the pause before a batch is retried; None if it fails. `elsewhere`: another healthy broker accepts it."""
     if not error.retriable and (bound or not error.refresh_route):
         return None
-    if isinstance(error, RejectedByProxy) and tries >= MAX_PROXY_TRIES:
+    if isinstance(error, RejectedByProxy) and attempts >= MAX_PROXY_ATTEMPTS:
         return None
-    pause_s = _BATCH_PAUSES_S[min(tries, len(_BATCH_PAUSES_S)) - 1] if tries else _UNTRIED_PAUSE_S
+    pause_s = _BATCH_PAUSES_S[min(attempts, len(_BATCH_PAUSES_S)) - 1] if attempts else _UNTRIED_PAUSE_S
     return max(pause_s, error.retry_after_s) if bound or not elsewhere else pause_s
 
 

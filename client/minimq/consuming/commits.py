@@ -40,7 +40,7 @@ def commit_request(group: str, client_id: str, commits: Sequence[Commit]) -> bro
                 offset=commit.offset,
                 epoch=commit.epoch,
                 term=commit.term,
-                tries=commit.tries,
+                delivery_count=commit.delivery_count,
                 in_flight_end=commit.in_flight_end,
             )
             for commit in commits
@@ -214,13 +214,13 @@ class Commits:
         if errors:
             raise errors[0]
 
-    async def record_delivery(self, queue: MessageQueue, first: int, tries: int, end: int) -> None:
+    async def record_delivery(self, queue: MessageQueue, first: int, delivery_count: int, end: int) -> None:
         """Commit `first`, and report that the messages from there to before `end` are now delivered alone.
 
         Thus the broker knows which messages the process had if it dies. Raises as `record`.
         """
         if (reader := self._readers.get(queue)) is not None:
-            reader.delivers_alone(first, tries, end)
+            reader.delivers_alone(first, delivery_count, end)
         await self.record(self.progress({queue: first}))
 
     async def record_all(self, progress: Progress, *, automatic: bool = False, retry_s: float = 0.0) -> None:

@@ -22,7 +22,7 @@ from minimq_common.words import check_path
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
 #: Default number of deliveries of a message after which it becomes a dead letter.
-MAX_TRIES = 16
+MAX_DELIVERIES = 16
 
 #: Called with queues that a consumer has gained or lost.
 QueuesCallback = Callable[[Sequence[MessageQueue]], object]
@@ -56,7 +56,7 @@ class ConsumerChanges(TypedDict, total=False):
     max_in_flight_messages: int
     max_in_flight_bytes: int
     max_in_flight_span: int
-    max_tries: int | None
+    max_deliveries: int | None
     retry_delays_s: Sequence[float]
     retry_send_delay_s: float
     orderly_retry_delay_s: float
@@ -100,8 +100,8 @@ class ConsumerOptions:
             room for one call.
         max_in_flight_span: maximum distance in offsets between the first unfinished message of a queue and the last one
             delivered, which limits what is reread after a crash. Not for orderly consumers.
-        max_tries: deliveries of a message, the first one included, after which it becomes a dead letter; None for 16,
-            and for no limit in an orderly consumer.
+        max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter; None for
+            16, and for no limit in an orderly consumer.
         retry_delays_s: seconds before each retry; the last value applies to all further retries. The same
             for all members of a group.
         retry_send_delay_s: seconds before a message that could not be sent to the retry topic is redelivered to the
@@ -141,7 +141,7 @@ class ConsumerOptions:
     max_in_flight_messages: int = 4096
     max_in_flight_bytes: int = 16 << 20
     max_in_flight_span: int = 16_384
-    max_tries: int | None = None
+    max_deliveries: int | None = None
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
     retry_send_delay_s: float = 5.0
     orderly_retry_delay_s: float = 1.0
@@ -165,8 +165,10 @@ class ConsumerOptions:
                 f"lease_timeout_s is {self.lease_timeout_s}: it must be above heartbeat_interval_s, which is "
                 f"{self.heartbeat_interval_s}"
             )
-        if self.max_tries is not None and (type(self.max_tries) is not int or self.max_tries < 1):
-            raise InvalidArgument(f"max_tries is {self.max_tries!r}: it must be a whole number from 1 on, or None")
+        if self.max_deliveries is not None and (type(self.max_deliveries) is not int or self.max_deliveries < 1):
+            raise InvalidArgument(
+                f"max_deliveries is {self.max_deliveries!r}: it must be a whole number from 1 on, or None"
+            )
         if self.handover_timeout_s * 1000 > DAY_MS:
             raise InvalidArgument(
                 f"handover_timeout_s is {self.handover_timeout_s}: it must be at most {DAY_MS // 1000}, a day"
@@ -223,7 +225,7 @@ class WorkQueueOptions:
     """The checked arguments of a `WorkQueueConsumer`."""
 
     invisible_s: float = 30.0
-    max_tries: int = 16
+    max_deliveries: int = 16
     start: Start = "earliest"
     release_on_close: bool = True
     request_timeout_s: float = 10.0
@@ -232,7 +234,7 @@ class WorkQueueOptions:
 
     def __post_init__(self) -> None:
         invisible_ms(self.invisible_s)
-        check_count("max_tries", self.max_tries)
+        check_count("max_deliveries", self.max_deliveries)
         check_between("prefetch_messages", self.prefetch_messages, 0, MAX_TAKEN)
         check_above_zero(self, but=("prefetch_messages",))
         start_position(self.start)

@@ -219,7 +219,7 @@ class GroupMember:
                     granted.topic_id,
                     granted.given_back,
                     self._sessions.address(name),
-                    tries=granted.tries,
+                    delivery_count=granted.delivery_count,
                     in_flight_end=granted.in_flight_end,
                     queue_end=granted.queue_end,
                     trust=self._state.trust(name),

@@ -142,7 +142,7 @@ class Commit(NamedTuple):
     address: str = ""
     term: int = 0
     #: Number of the delivery of the messages from the offset to `in_flight_end`, if they are delivered alone; else 0.
-    tries: int = 0
+    delivery_count: int = 0
     in_flight_end: int = 0
 
 

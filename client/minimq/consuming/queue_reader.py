@@ -206,7 +206,7 @@ class QueueReader:
         is_other = lease.epoch != self.lease.epoch
         if lease.topic_id != self.lease.topic_id:
             return None
-        was_offline = self.lease.trust.is_broken and lease.offset == self._known and not lease.tries
+        was_offline = self.lease.trust.is_broken and lease.offset == self._known and not lease.delivery_count
         if is_other and granter(lease.epoch) == granter(self.lease.epoch) and not was_offline:
             return None
         if is_other and lease.offset > self.position:
@@ -370,9 +370,9 @@ class QueueReader:
         lease = self.lease
         return Commit(self.queue, offset, lease.epoch, lease.topic_id, sought, lease.address, term, *alone)
 
-    def delivers_alone(self, offset: int, tries: int, end: int) -> None:
+    def delivers_alone(self, offset: int, delivery_count: int, end: int) -> None:
         """Make commits at `offset` report that the messages from there to before `end` are delivered alone."""
-        self._alone = offset, tries, end
+        self._alone = offset, delivery_count, end
 
     def commit_answered(self, commit: Commit, now: float, failure: MinimqError | None) -> None:
         """Record the outcome of a commit that began at `now`."""

@@ -249,9 +249,9 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
         return moment(self.batch.due_ms) if self.batch.due_ms else None
 
     @property
-    def reconsume_times(self) -> int:
-        """Number of earlier deliveries of the message to a listener that failed."""
-        return 0
+    def delivery_count(self) -> int:
+        """Number of deliveries of the message in its group, including this one."""
+        return 1
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ReceivedMessage) or type(self) is not type(other):

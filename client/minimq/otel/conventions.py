@@ -36,7 +36,7 @@ CLIENT_ID = "messaging.client.id"
 ERROR_TYPE = "error.type"
 #: Attributes outside the conventions: offset of a message in its queue, its deliveries, and how many are retried.
 OFFSET = "messaging.minimq.message.offset"
-TRIES = "messaging.minimq.message.tries"
+DELIVERY_COUNT = "messaging.minimq.message.delivery_count"
 RETRIED_COUNT = "messaging.minimq.retried.message_count"
 
 #: The error type of a listener that raised nothing but asked for a retry.

@@ -19,6 +19,7 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.otel.conventions import (
     BATCH_COUNT,
     CLIENT_ID,
+    DELIVERY_COUNT,
     DESTINATION,
     ERROR_TYPE,
     GROUP,
@@ -29,7 +30,6 @@ from minimq.otel.conventions import (
     RETRIED_COUNT,
     RETRY_LATER,
     SCHEMA_URL,
-    TRIES,
     Attributes,
     ClientMetrics,
     context_of,
@@ -147,7 +147,7 @@ def attributes_of(call: ConsumerCall, kind: str) -> Attributes:
 
 
 def _attributes_of_one(message: ReceivedMessage) -> Attributes:
-    made: Attributes = {MESSAGE_ID: message.message_id, TRIES: message.reconsume_times + 1}
+    made: Attributes = {MESSAGE_ID: message.message_id, DELIVERY_COUNT: message.delivery_count}
     if message.queue.topic == message.topic:  # not the retry topic of a group
         made[PARTITION], made[OFFSET] = partition(message.queue), message.queue_offset
     return made

@@ -314,7 +314,7 @@ class BulkSend:
         return SendFailed(
             f"{len(failures)} of {len(self._outcomes)} batches failed: of {self._count} messages, {stored} are stored, "
             f"{in_doubt} may be stored; the first failure: {first.message.splitlines()[0]}",
-            first.tries if isinstance(first, SendFailed) else (),
+            first.attempts if isinstance(first, SendFailed) else (),
             stored=stored,
             may_be_stored=in_doubt,
             not_stored=self._count - stored - in_doubt,

@@ -152,10 +152,10 @@ class PendingBatch(msgspec.Struct, eq=False):
     sequence: int = -1
     number: BatchNumber | None = None
     data: bytes | None = None
-    # Tries. Times are seconds on the monotonic clock.
+    # Attempts. Times are seconds on the monotonic clock.
     deadline: float = math.inf
-    tries: list[str] = []
-    #: True after a try without an answer, or with one of `IN_DOUBT`.
+    failed_attempts: list[str] = []
+    #: True after an attempt without an answer, or with one of `IN_DOUBT`.
     may_be_stored: bool = False
     attempts: int = 0
     target: Target | None = None
@@ -184,7 +184,7 @@ class PendingBatch(msgspec.Struct, eq=False):
 
     @property
     def avoid(self) -> str | None:
-        """Name of the broker of the last try."""
+        """Name of the broker of the last attempt."""
         return self.target.queue.broker_name if self.target is not None else None
 
     def take(self, max_messages: int, max_bytes: int) -> PendingBatch:
@@ -201,11 +201,12 @@ class PendingBatch(msgspec.Struct, eq=False):
             taken.messages.append(self.messages.popleft())
         return taken
 
-    def note_try(self, took_s: float, error: MinimqError) -> None:
+    def note_attempt(self, took_s: float, error: MinimqError) -> None:
         assert self.target is not None
         queue, address = self.target
-        text = f"try {len(self.tries) + 1}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
-        self.tries.append(text)
+        number = len(self.failed_attempts) + 1
+        text = f"attempt {number}: {queue} at {address}, failed after {took_s:.3f} s: {error.message}"
+        self.failed_attempts.append(text)
         self.may_be_stored |= (error.was_sent and not error.answered) or isinstance(error, IN_DOUBT)
 
     def final(self, error: MinimqError) -> MinimqError:
@@ -216,7 +217,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         outcome = "may be stored" if self.may_be_stored else "not stored"
         return SendFailed(
             f"{were} not acknowledged, and {outcome}: {error.message}",
-            tuple(self.tries),
+            tuple(self.failed_attempts),
             may_be_stored=self.count * self.may_be_stored,
             not_stored=self.count * (not self.may_be_stored),
         )

@@ -59,8 +59,8 @@ class Producer(BaseProducer):
     """Sends messages; a receipt means that the message is on the disk of its broker.
 
     Messages go to all writable queues of their topic in turn. Messages sent while requests are in flight are batched,
-    and a batch goes to one queue. A failed try is retried, at other brokers first; the same broker never stores a batch
-    twice. Thread-safe: one producer serves a whole process.
+    and a batch goes to one queue. A failed attempt is retried, at other brokers first; the same broker never stores a
+    batch twice. Thread-safe: one producer serves a whole process.
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a shared `Cluster`.
@@ -100,7 +100,7 @@ class Producer(BaseProducer):
             TopicUnavailable, Unavailable: the topic was not found within `send_timeout_s`, because its brokers or all
                 name servers are unavailable.
             BufferFull: the buffer is full, and `block_when_full` is off.
-            SendFailed: all tries failed; the text lists them, and `may_be_stored` says whether the message may be
+            SendFailed: all attempts failed; the text lists them, and `may_be_stored` says whether the message may be
                 stored. Messages that were sent in the same batch count as well.
             Closed: the producer was closed.
         """

@@ -47,9 +47,9 @@ class ProducerOptions:
     """Options of a producer.
 
     Attributes:
-        send_timeout_s: seconds for all tries of a message together, counted from the first try; retries go to other
-            brokers where possible. The time in which a large batch makes progress on a slow connection does not count.
-            The default is twice the time of a fail-over, so that a send outlasts one. The first
+        send_timeout_s: seconds for all attempts of a message together, counted from the first attempt; retries go to
+            other brokers where possible. The time in which a large batch makes progress on a slow connection does not
+            count. The default is twice the time of a fail-over, so that a send outlasts one. The first
             send to a topic may wait as long again, before that, for a name server and a broker.
         max_body_bytes: largest body in bytes, at most 32 MiB; brokers have a limit of their own.
         batch_messages: most messages in one batch.

@@ -159,7 +159,7 @@ class QueueSelector:
     # ---- outcomes -------------------------------------------------------------------------------
 
     def release(self, target: Target, latency_s: float = 0.0, now: float = 0.0) -> None:
-        """Free a place in the window. `latency_s` is that of an acknowledged batch; 0 if the try failed."""
+        """Free a place in the window. `latency_s` is that of an acknowledged batch; 0 if the attempt failed."""
         broker = target.queue.broker_name
         under_way = self._under_way[broker]
         self._full -= under_way == self._max_in_flight

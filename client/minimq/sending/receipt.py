@@ -18,7 +18,7 @@ class SendStatus(Enum):
 
     #: The message is on disk.
     SEND_OK = 0
-    #: The message is on disk since an earlier try whose acknowledgement was lost; it was not stored twice.
+    #: The message is on disk since an earlier attempt whose acknowledgement was lost; it was not stored twice.
     ALREADY_STORED = 1
 
 

@@ -1,7 +1,7 @@
 """The decisions of sending: which batches wait, which are in flight, what is sent next, and what follows a failure.
 
-Events are method calls: a message was added, a try was acknowledged or failed, time has passed. An `Outlet` carries
-out the decisions. Times are seconds on one clock, passed in by the caller.
+Events are method calls: a message was added, an attempt was acknowledged or failed, time has passed. An `Outlet`
+carries out the decisions. Times are seconds on one clock, passed in by the caller.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from minimq.connection.retry_schedule import batch_pause_s, try_timeout_s
+from minimq.connection.retry_schedule import attempt_timeout_s, batch_pause_s
 from minimq.features.delayed.due_times import DueBucket
 from minimq.sending.pending_batch import PendingBatch, PendingMessage, Target
 from minimq.sending.producer_options import ProducerOptions
@@ -230,7 +230,7 @@ class Outlet(Protocol):
     """Carries out what a `RecordAccumulator` decides; the `Sender`."""
 
     def transmit(self, batch: PendingBatch, /) -> None:
-        """Encode a batch unless an earlier try did, and send it to its target."""
+        """Encode a batch unless an earlier attempt did, and send it to its target."""
 
     def complete(self, batch: PendingBatch, receipt: None, error: MinimqError, /) -> None:
         """Deliver the error of a failed batch."""
@@ -242,10 +242,10 @@ class Outlet(Protocol):
         """Return the end of a sentence with the reason why a stream has no answer, if its broker has reported one."""
 
     def moved_at(self, stream: object, /) -> float:
-        """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
+        """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
 
     def abandon(self, stream: object, target: Target, error: MinimqError, /) -> None:
-        """Close the stream of a try that timed out."""
+        """Close the stream of an attempt that timed out."""
 
 
 class RecordAccumulator:
@@ -343,15 +343,15 @@ class RecordAccumulator:
         batch.attempts += 1
         batch.stream = None
         batch.began = now
-        batch.timeout_s = try_timeout_s(now, batch.deadline, len(batch.tries))
+        batch.timeout_s = attempt_timeout_s(now, batch.deadline, len(batch.failed_attempts))
         batch.expires = now + batch.timeout_s
         self._in_flight.add(batch)
         self._outlet.transmit(batch)
 
-    # ---- outcomes of tries ----------------------------------------------------------------------
+    # ---- outcomes of attempts ----------------------------------------------------------------------
 
     def acknowledged(self, batch: PendingBatch, attempt: int, receipt: BatchReceipt, now: float) -> bool:
-        """Record that a broker has stored a batch; False if that try already had an outcome."""
+        """Record that a broker has stored a batch; False if that attempt already had an outcome."""
         if attempt != batch.attempts or batch not in self._in_flight:
             return False
         self._in_flight.remove(batch)
@@ -366,23 +366,23 @@ class RecordAccumulator:
         return True
 
     def failed(self, batch: PendingBatch, attempt: int, error: MinimqError, now: float) -> bool:
-        """Record that a try has failed, and schedule a retry or fail the batch; False if it already had an outcome."""
-        if not self._end_try(batch, attempt):
+        """Record a failed attempt, and schedule a retry or fail the batch; False if it already had an outcome."""
+        if not self._end_attempt(batch, attempt):
             return False
         assert batch.target is not None
         took_s = now - batch.began
         self._selector.failed(batch.target, error, took_s, now)
-        batch.note_try(took_s, error)
+        batch.note_attempt(took_s, error)
         self._try_later(batch, error, now)
         return True
 
     def give_up(self, batch: PendingBatch, error: MinimqError) -> None:
         """Fail a batch at once, in any state."""
-        self._end_try(batch, batch.attempts)
+        self._end_attempt(batch, batch.attempts)
         self._complete(batch, error)
 
     def time_passed(self, now: float) -> None:
-        """Fail tries that have timed out, and queue the batches whose retry is due."""
+        """Fail attempts that have timed out, and queue the batches whose retry is due."""
         self._waiting.bring_back(now)
         silent: dict[object, tuple[Target, MinimqError]] = {}
         for batch in [batch for batch in self._in_flight if batch.expires <= now]:
@@ -394,12 +394,12 @@ class RecordAccumulator:
             if batch.stream is not None:
                 silent[batch.stream] = batch.target, late
             self.failed(batch, batch.attempts, late, now)
-        # The other tries on that stream are retried elsewhere at once, and gRPC buffers nothing for a hung broker.
+        # The other attempts on that stream are retried elsewhere at once, and gRPC buffers nothing for a hung broker.
         for stream, (target, error) in silent.items():
             self._outlet.abandon(stream, target, error)
 
     def _is_moving(self, batch: PendingBatch, now: float) -> bool:
-        # The timeout of a try does not count the time in which its bytes, or those before it, make progress.
+        # The timeout of an attempt does not count the time in which its bytes, or those before it, make progress.
         moving_s = self._outlet.moved_at(batch.stream) + batch.timeout_s - batch.expires
         if moving_s > 0:
             batch.expires += moving_s
@@ -416,7 +416,7 @@ class RecordAccumulator:
         for batch in left:
             self._complete(batch, _closed(batch))
 
-    def _end_try(self, batch: PendingBatch, attempt: int) -> bool:
+    def _end_attempt(self, batch: PendingBatch, attempt: int) -> bool:
         if attempt != batch.attempts or batch not in self._in_flight:
             return False
         self._in_flight.remove(batch)
@@ -434,7 +434,7 @@ class RecordAccumulator:
         is_moving = batch.may_move and isinstance(error, QueueNotFound)
         pause_s = batch_pause_s(
             error,
-            len(batch.tries) if tried else 0,
+            len(batch.failed_attempts) if tried else 0,
             bound=batch.queue is not None and not is_moving and (tried or self._selector.is_known(batch.topic)),
             elsewhere=self._selector.has_other(batch.topic, batch.avoid, now),
         )

@@ -47,7 +47,7 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 client_logger("minimq.sending.pending_batch")
 
-#: Interval of checks for tries that timed out and retries that are due.
+#: Interval of checks for attempts that timed out and retries that are due.
 _TICK_S = 0.1
 #: Timeout of `close` for running callbacks.
 _JOIN_S = 5.0
@@ -182,7 +182,7 @@ class Sender:
         return f": its disk has not finished a sync for {seconds:.1f} s" if seconds else ""
 
     def moved_at(self, stream: object) -> float:
-        """Return when the broker acknowledged a part of a large batch last, on the stream of a try."""
+        """Return when the broker acknowledged a part of a large batch last, on the stream of an attempt."""
         return stream.moved_at if isinstance(stream, AppendStream) else -math.inf
 
     def abandon(self, stream: object, target: Target, error: MinimqError) -> None:
@@ -193,7 +193,7 @@ class Sender:
         )
 
     def transmit(self, batch: PendingBatch) -> None:
-        """Encode a batch unless an earlier try did, and send it to its target."""
+        """Encode a batch unless an earlier attempt did, and send it to its target."""
         if batch.data is None:
             assert batch.number is not None
             try:
@@ -227,7 +227,7 @@ class Sender:
                 self._failed(batch, attempt, number_taken(target.queue.broker_name))
             else:
                 queue = target.queue
-                if result.queue_id != queue.queue_id:  # an earlier try stored it in another queue
+                if result.queue_id != queue.queue_id:  # an earlier attempt stored it in another queue
                     queue = MessageQueue(queue.topic, queue.broker_name, result.queue_id)
                 receipt = BatchReceipt(
                     queue,
@@ -253,7 +253,7 @@ class Sender:
             self._drain()
 
     def _failed(self, batch: PendingBatch, attempt: int, error: MinimqError) -> None:
-        target = batch.target  # read before `failed`, after which a new try may have another target
+        target = batch.target  # read before `failed`, after which a new attempt may have another target
         if self._accumulator.failed(batch, attempt, error, time.monotonic()) and target is not None:
             self._not_stored(target, error)
 

@@ -89,7 +89,7 @@ class ProducerStatistics:
         failed: messages that failed.
         batches: batches with a receipt.
         bytes: encoded size of these batches.
-        retries: tries of batches after their first.
+        retries: attempts of batches after their first.
         already_stored: batches whose acknowledgement was lost, so that a retry found them stored.
         latency: time from the send to the receipt; all messages of a batch count with that of its oldest.
         buffered_messages: messages in flight.

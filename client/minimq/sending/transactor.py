@@ -18,7 +18,7 @@ from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.broker_troubles import choose_brokers
 from minimq.connection.client import ClusterClient
 from minimq.connection.loop_calls import PER_TURN, LoopStep, YieldToLoop
-from minimq.connection.retry_schedule import MAX_PROXY_TRIES, PAUSE_S
+from minimq.connection.retry_schedule import MAX_PROXY_ATTEMPTS, PAUSE_S
 from minimq.sending.append_stream import AtomicStream, StreamsByAddress
 from minimq.sending.chosen_queues import check_body
 from minimq.sending.interceptor import Interceptors
@@ -132,10 +132,10 @@ class Consumed(Protocol):
         """A queue of the broker of the messages, which must store the append; None if nothing was received."""
 
     def progress(self) -> broker_pb2.AtomicProgress:
-        """Return the progress to commit, for one try. Raises `Fenced` if other consumers have got the messages."""
+        """Return the progress to commit, for one attempt. Raises `Fenced` if other consumers have got the messages."""
 
     def answered(self, error: MinimqError | None) -> None:
-        """Record the outcome of a try."""
+        """Record the outcome of an attempt."""
 
     def may_pass(self) -> bool:
         """Return whether a retry may succeed after `Fenced`: a new master may renew the lease."""
@@ -348,7 +348,7 @@ class Transactor:
     async def _append(
         self, placed: PlacedMessages, source: Consumed | None, deadline: float
     ) -> Sequence[broker_pb2.AppendResult]:
-        tries: list[str] = []
+        attempts: list[str] = []
         is_sent = in_doubt = False
 
         async def attempt(address: str, limit_s: float) -> Sequence[broker_pb2.AppendResult]:
@@ -373,13 +373,13 @@ class Transactor:
                 return False
             in_doubt |= is_sent and is_in_doubt(error)
             is_sent = False
-            tries.append(f"try {len(tries) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
-            if isinstance(error, Fenced):  # no try was stored: the broker checks for duplicates first
+            attempts.append(f"attempt {len(attempts) + 1}: {placed.broker_name} at {address or '?'}: {error.message}")
+            if isinstance(error, Fenced):  # no attempt was stored: the broker checks for duplicates first
                 return source is not None and source.may_pass()
             is_safe = placed.others and not in_doubt and time.monotonic() < deadline
             if is_safe and (error.retriable or error.refresh_route):
                 raise _TryOtherBroker
-            return _may_succeed(error, placed, len(tries))
+            return _may_succeed(error, placed, len(attempts))
 
         master = RoutedMaster(self.client, placed.topic, placed.broker_name)
         try:
@@ -387,7 +387,7 @@ class Transactor:
         except MinimqError as error:
             if isinstance(error, Closed | Fenced) or not (error.retriable or in_doubt):
                 raise
-            raise _failed(error, tries, placed.messages, in_doubt=in_doubt) from None
+            raise _failed(error, attempts, placed.messages, in_doubt=in_doubt) from None
         return results if in_doubt else _stored_now(results, placed.broker_name)
 
     def queue_of(self, part: Part) -> MessageQueue:
@@ -429,19 +429,19 @@ def _stored_now(results: Sequence[broker_pb2.AppendResult], broker_name: str) ->
     return results
 
 
-def _may_succeed(error: MinimqError, placed: PlacedMessages, tries: int) -> bool:
+def _may_succeed(error: MinimqError, placed: PlacedMessages, attempts: int) -> bool:
     if isinstance(error, RejectedByProxy):
-        return tries < MAX_PROXY_TRIES
+        return attempts < MAX_PROXY_ATTEMPTS
     if isinstance(error, QueueNotFound):
         return placed.may_move
     return error.retriable and not isinstance(error, StaleSequence)
 
 
-def _failed(error: MinimqError, tries: Sequence[str], count: int, *, in_doubt: bool) -> SendFailed:
+def _failed(error: MinimqError, attempts: Sequence[str], count: int, *, in_doubt: bool) -> SendFailed:
     outcome = "it may be stored, as a whole" if in_doubt else "nothing of it is stored"
     return SendFailed(
         f"the transaction is not acknowledged, and {outcome}: {error.message}",
-        tuple(tries),
+        tuple(attempts),
         may_be_stored=count * in_doubt,
         not_stored=count * (not in_doubt),
     )

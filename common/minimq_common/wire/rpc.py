@@ -373,7 +373,7 @@ def was_closed(details: str) -> bool:
 
 def _make(code: str, message: str, retry_after_ms: int) -> MinimqError:
     cls = errors.BY_CODE.get(code, errors.InternalError)
-    if issubclass(cls, errors.SendFailed):  # its constructor needs the tries, which are not sent
+    if issubclass(cls, errors.SendFailed):  # its constructor needs the attempts, which are not sent
         cls = errors.InternalError
     return cls(message, retry_after_s=min(max(retry_after_ms, 0), _LONGEST_RETRY_MS) / 1000)
 

@@ -53,7 +53,7 @@ def gather_letters(visit: Visit) -> Data:
     rows = [
         row_of(
             each,
-            keep=("queue", "topic", "reason", "tries", "died_at", "tag"),
+            keep=("queue", "topic", "reason", "delivery_count", "died_at", "tag"),
             offset=each.queue_offset,
             letter_topic=each.queue.topic,
             keys=each.keys[:MOST_KEYS],

@@ -31,14 +31,14 @@ class _SendStatusEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     SEND_STATUS_OK: _SendStatus.ValueType  # 0
     """On disk."""
     SEND_STATUS_ALREADY_STORED: _SendStatus.ValueType  # 1
-    """An earlier try of the same batch has stored it; nothing was written now."""
+    """An earlier attempt of the same batch has stored it; nothing was written now."""
 
 class SendStatus(_SendStatus, metaclass=_SendStatusEnumTypeWrapper): ...
 
 SEND_STATUS_OK: SendStatus.ValueType  # 0
 """On disk."""
 SEND_STATUS_ALREADY_STORED: SendStatus.ValueType  # 1
-"""An earlier try of the same batch has stored it; nothing was written now."""
+"""An earlier attempt of the same batch has stored it; nothing was written now."""
 global___SendStatus = SendStatus
 
 class _PopOutcome:
@@ -54,13 +54,13 @@ class _PopOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     POP_OUTCOME_EXTEND: _PopOutcome.ValueType  # 2
     """Kept for another `duration_ms`."""
     POP_OUTCOME_RETURN: _PopOutcome.ValueType  # 3
-    """Not processed: redelivered at once, without counting a try."""
+    """Not processed: redelivered at once, without counting the delivery."""
     POP_OUTCOME_CLAIM: _PopOutcome.ValueType  # 4
     """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
     them is settled already. The epoch is 0.
     """
     POP_OUTCOME_REOPEN: _PopOutcome.ValueType  # 5
-    """Only in an atomic append, for settled messages of the group: redelivered with the full number of tries. Fails if they
+    """Only in an atomic append, for settled messages of the group: redelivered with no delivery counted. Fails if they
     are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
     do not change. The epoch is 0.
     """
@@ -74,13 +74,13 @@ POP_OUTCOME_FREE: PopOutcome.ValueType  # 1
 POP_OUTCOME_EXTEND: PopOutcome.ValueType  # 2
 """Kept for another `duration_ms`."""
 POP_OUTCOME_RETURN: PopOutcome.ValueType  # 3
-"""Not processed: redelivered at once, without counting a try."""
+"""Not processed: redelivered at once, without counting the delivery."""
 POP_OUTCOME_CLAIM: PopOutcome.ValueType  # 4
 """Only in an atomic append, for dead letters of the group, which no consumer takes: resent or dropped. Fails if one of
 them is settled already. The epoch is 0.
 """
 POP_OUTCOME_REOPEN: PopOutcome.ValueType  # 5
-"""Only in an atomic append, for settled messages of the group: redelivered with the full number of tries. Fails if they
+"""Only in an atomic append, for settled messages of the group: redelivered with no delivery counted. Fails if they
 are deleted or in a FIFO topic, or if the group currently does not read the queue as a work queue. Unsettled messages
 do not change. The epoch is 0.
 """
@@ -269,7 +269,7 @@ class AppendResult(google.protobuf.message.Message):
     """Offset of the first record of the batch; the others follow without a gap. -1 if the batch is staged or delayed."""
     store_timestamp_ms: builtins.int
     queue_id: builtins.int
-    """The queue of the batch. It differs from that of the request if an earlier try has stored it in another queue."""
+    """The queue of the batch. It differs from that of the request if an earlier attempt has stored it in another queue."""
     status: global___SendStatus.ValueType
     due_ms: builtins.int
     """For a delayed batch: when it is due, in ms since 1970, and an id to recall it, together with that time. Otherwise 0."""
@@ -516,7 +516,7 @@ class PopRequest(google.protobuf.message.Message):
     client_id: builtins.str
     """The consumer. When its last stream has been closed for longer than a grace period, its messages are freed."""
     leaves: builtins.bool
-    """The consumer closes: when this stream ends, its messages are freed without a grace period, and this counts as a try.
+    """The consumer closes: when this stream ends, its messages are freed without a grace period, and this counts as a delivery.
     So the consumer cancels its takes, and closes its side when they are answered and their messages are returned. A
     stream that ends without this may be a broken connection.
     """
@@ -586,7 +586,7 @@ class PopTake(google.protobuf.message.Message):
     """The messages belong to their handles only: they are not freed when the client is gone."""
     ahead: builtins.bool
     """The take is a prefetch, not yet requested by the application. It gets nothing while there are messages that have
-    failed before: if another prefetched message crashed the process, that would cost them a try.
+    failed before: if another prefetched message crashed the process, that would count as a delivery.
     """
     begun_ago_ms: builtins.int
     """For how long, or longer, the group has read the topic when the broker gets this: a group that is new here begins at the
@@ -666,21 +666,21 @@ global___PopSettle = PopSettle
 
 @typing.final
 class PoppedRun(google.protobuf.message.Message):
-    """Neighboring messages with the same number of tries."""
+    """Neighboring messages with the same delivery count."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FIRST_FIELD_NUMBER: builtins.int
     COUNT_FIELD_NUMBER: builtins.int
-    TRIES_FIELD_NUMBER: builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     LOST_FIELD_NUMBER: builtins.int
     first: builtins.int
     count: builtins.int
-    tries: builtins.int
+    delivery_count: builtins.int
     """Deliveries so far, including this one."""
     lost: builtins.int
     """Number of consumers that died while they had these messages, at most 2. With 2, they must be delivered while the
-    consumer has no other messages. With 1, they do not become dead letters yet, whatever their tries: other messages may
+    consumer has no other messages. With 1, they do not become dead letters yet, whatever their delivery count: other messages may
     have been the cause.
     """
     def __init__(
@@ -688,10 +688,10 @@ class PoppedRun(google.protobuf.message.Message):
         *,
         first: builtins.int = ...,
         count: builtins.int = ...,
-        tries: builtins.int = ...,
+        delivery_count: builtins.int = ...,
         lost: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["count", b"count", "first", b"first", "lost", b"lost", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["count", b"count", "delivery_count", b"delivery_count", "first", b"first", "lost", b"lost"]) -> None: ...
 
 global___PoppedRun = PoppedRun
 
@@ -1478,7 +1478,7 @@ class QueueOffset(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
     TERM_FIELD_NUMBER: builtins.int
-    TRIES_FIELD_NUMBER: builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     IN_FLIGHT_END_FIELD_NUMBER: builtins.int
     topic: builtins.str
     queue_id: builtins.int
@@ -1487,9 +1487,9 @@ class QueueOffset(google.protobuf.message.Message):
     """Set if the commit is made under a lease: it fails unless the lease is valid."""
     term: builtins.int
     """In a commit: as in `PullRequest`."""
-    tries: builtins.int
-    """In a commit under a lease: only the messages before `in_flight_end` are about to be delivered, and this is try number
-    `tries`. 0 for no such delivery.
+    delivery_count: builtins.int
+    """In a commit under a lease: only the messages before `in_flight_end` are about to be delivered, and this is delivery number
+    `delivery_count`. 0 for no such delivery.
     """
     in_flight_end: builtins.int
     def __init__(
@@ -1500,10 +1500,10 @@ class QueueOffset(google.protobuf.message.Message):
         offset: builtins.int = ...,
         epoch: builtins.int = ...,
         term: builtins.int = ...,
-        tries: builtins.int = ...,
+        delivery_count: builtins.int = ...,
         in_flight_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivery_count", b"delivery_count", "epoch", b"epoch", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_id", b"queue_id", "term", b"term", "topic", b"topic"]) -> None: ...
 
 global___QueueOffset = QueueOffset
 
@@ -2109,7 +2109,7 @@ class QueueGranted(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     TOPIC_ID_FIELD_NUMBER: builtins.int
     GIVEN_BACK_FIELD_NUMBER: builtins.int
-    TRIES_FIELD_NUMBER: builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     IN_FLIGHT_END_FIELD_NUMBER: builtins.int
     QUEUE_END_FIELD_NUMBER: builtins.int
     group: builtins.str
@@ -2121,10 +2121,10 @@ class QueueGranted(google.protobuf.message.Message):
     """A topic that was deleted and created again has another id."""
     given_back: builtins.int
     """Copied from the request, so that the member recognizes a grant that crossed a later release."""
-    tries: builtins.int
+    delivery_count: builtins.int
     """How often messages from the offset on were delivered to members that died."""
     in_flight_end: builtins.int
-    """With `tries`: the end of these messages, 0 if unknown, and the end of the queue."""
+    """With `delivery_count`: the end of these messages, 0 if unknown, and the end of the queue."""
     queue_end: builtins.int
     def __init__(
         self,
@@ -2136,11 +2136,11 @@ class QueueGranted(google.protobuf.message.Message):
         offset: builtins.int = ...,
         topic_id: builtins.int = ...,
         given_back: builtins.int = ...,
-        tries: builtins.int = ...,
+        delivery_count: builtins.int = ...,
         in_flight_end: builtins.int = ...,
         queue_end: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id", "tries", b"tries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivery_count", b"delivery_count", "epoch", b"epoch", "given_back", b"given_back", "group", b"group", "in_flight_end", b"in_flight_end", "offset", b"offset", "queue_end", b"queue_end", "queue_id", b"queue_id", "topic", b"topic", "topic_id", b"topic_id"]) -> None: ...
 
 global___QueueGranted = QueueGranted
 
@@ -2315,7 +2315,7 @@ class PoppedQueue(google.protobuf.message.Message):
     IN_FLIGHT_FIELD_NUMBER: builtins.int
     RETURNED_FIELD_NUMBER: builtins.int
     SETTLED_AHEAD_FIELD_NUMBER: builtins.int
-    MOST_TRIES_FIELD_NUMBER: builtins.int
+    MAX_DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     HOLDERS_FIELD_NUMBER: builtins.int
     MISSED_FIELD_NUMBER: builtins.int
     BLOCKING_FIELD_NUMBER: builtins.int
@@ -2325,8 +2325,8 @@ class PoppedQueue(google.protobuf.message.Message):
     """Messages that were released, or not acknowledged in time, and will be redelivered."""
     settled_ahead: builtins.int
     """Messages that are settled before others with smaller offsets; they are not part of the lag."""
-    most_tries: builtins.int
-    """The largest number of tries of a message in flight or returned."""
+    max_delivery_count: builtins.int
+    """The highest delivery count of a message in flight or returned."""
     missed: builtins.int
     """Messages that were deleted before they were settled. Reset when the group takes messages from the queue again."""
     @property
@@ -2343,13 +2343,13 @@ class PoppedQueue(google.protobuf.message.Message):
         in_flight: builtins.int = ...,
         returned: builtins.int = ...,
         settled_ahead: builtins.int = ...,
-        most_tries: builtins.int = ...,
+        max_delivery_count: builtins.int = ...,
         holders: collections.abc.Iterable[global___PopHolder] | None = ...,
         missed: builtins.int = ...,
         blocking: global___BlockingMessage | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking", "holders", b"holders", "in_flight", b"in_flight", "missed", b"missed", "most_tries", b"most_tries", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking", "holders", b"holders", "in_flight", b"in_flight", "max_delivery_count", b"max_delivery_count", "missed", b"missed", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_blocking", b"_blocking"]) -> typing.Literal["blocking"] | None: ...
 
 global___PoppedQueue = PoppedQueue

@@ -28,7 +28,7 @@ class _RecallOutcomeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     RECALL_OUTCOME_RECALLED: _RecallOutcome.ValueType  # 0
     """It will never be delivered."""
     RECALL_OUTCOME_ALREADY_RECALLED: _RecallOutcome.ValueType  # 1
-    """An earlier request has recalled it, or an earlier try of this one."""
+    """An earlier request has recalled it, or an earlier attempt of this one."""
     RECALL_OUTCOME_TOO_LATE: _RecallOutcome.ValueType  # 2
     """It is in its queue already, or the topic has no such batch."""
     RECALL_OUTCOME_NOT_RECALLABLE: _RecallOutcome.ValueType  # 3
@@ -39,7 +39,7 @@ class RecallOutcome(_RecallOutcome, metaclass=_RecallOutcomeEnumTypeWrapper): ..
 RECALL_OUTCOME_RECALLED: RecallOutcome.ValueType  # 0
 """It will never be delivered."""
 RECALL_OUTCOME_ALREADY_RECALLED: RecallOutcome.ValueType  # 1
-"""An earlier request has recalled it, or an earlier try of this one."""
+"""An earlier request has recalled it, or an earlier attempt of this one."""
 RECALL_OUTCOME_TOO_LATE: RecallOutcome.ValueType  # 2
 """It is in its queue already, or the topic has no such batch."""
 RECALL_OUTCOME_NOT_RECALLABLE: RecallOutcome.ValueType  # 3

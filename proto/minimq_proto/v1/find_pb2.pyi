@@ -255,14 +255,14 @@ class GroupProgress(google.protobuf.message.Message):
     GROUP_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
-    TRIES_FIELD_NUMBER: builtins.int
+    DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     UNTIL_MS_FIELD_NUMBER: builtins.int
     COMMITTED_OFFSET_FIELD_NUMBER: builtins.int
     group: builtins.str
     progress: global___MessageProgress.ValueType
     client_id: builtins.str
     """The consumer that has it, or that reads the queue for the group; empty if there is none."""
-    tries: builtins.int
+    delivery_count: builtins.int
     """Deliveries so far, including the current one; 0 if not counted."""
     until_ms: builtins.int
     """Until when it is in flight, or when it will be redelivered, in ms since 1970; 0 for no such time."""
@@ -274,11 +274,11 @@ class GroupProgress(google.protobuf.message.Message):
         group: builtins.str = ...,
         progress: global___MessageProgress.ValueType = ...,
         client_id: builtins.str = ...,
-        tries: builtins.int = ...,
+        delivery_count: builtins.int = ...,
         until_ms: builtins.int = ...,
         committed_offset: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "committed_offset", b"committed_offset", "group", b"group", "progress", b"progress", "tries", b"tries", "until_ms", b"until_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["client_id", b"client_id", "committed_offset", b"committed_offset", "delivery_count", b"delivery_count", "group", b"group", "progress", b"progress", "until_ms", b"until_ms"]) -> None: ...
 
 global___GroupProgress = GroupProgress
 

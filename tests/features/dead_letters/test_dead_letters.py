@@ -24,7 +24,9 @@ SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
 def give_up(world: World, *bodies: bytes) -> None:
     """Let group g read the topic, however long that takes, and give all of these messages up."""
     world.admin.update_topic("t", retention_s=3600)
-    with PushConsumer(world.nameserver, group="g", max_tries=1, commit_interval_s=0.05, start="earliest") as consumer:
+    with PushConsumer(
+        world.nameserver, group="g", max_deliveries=1, commit_interval_s=0.05, start="earliest"
+    ) as consumer:
         consumer.subscribe("t")
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         for body in bodies:

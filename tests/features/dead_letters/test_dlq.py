@@ -88,7 +88,7 @@ def test_some_are_resent_as_they_were_sent_first(
     assert len(letters) == COUNT
     letter = letters[b"7"]
     original = {message.body: message for message in read_all(cluster.nameserver, topic)}[b"7"]
-    assert (letter.group, letter.topic, letter.reason, letter.tries) == (topic, topic, "odd", 1)
+    assert (letter.group, letter.topic, letter.reason, letter.delivery_count) == (topic, topic, "odd", 1)
     assert (letter.origin_queue, letter.origin_offset) == (original.queue, original.queue_offset)
     assert (letter.origin_stored_at, letter.message_id) == (original.stored_at, original.message_id)
     assert (letter.keys, letter.properties) == (original.keys, original.properties)
@@ -124,9 +124,9 @@ def test_the_command_counts_shows_resends_and_drops(
     assert [row for row in json.loads(minimq("dlq", "list", "--output", "json")) if row["group"] == topic] == listed
     [line] = minimq("dlq", "describe", topic, "--key", "k7", "--output", "jsonl").splitlines()
     shown = json.loads(line)
-    assert (shown["body"], shown["reason"], shown["topic"], shown["tries"]) == ("7", "odd", topic, 1)
+    assert (shown["body"], shown["reason"], shown["topic"], shown["delivery_count"]) == ("7", "odd", topic, 1)
     text = minimq("dlq", "describe", topic, "--limit", "2", "--reason", "odd")
-    assert text.count("  odd  tries 1\n") == 2
+    assert text.count("  odd  deliveries 1\n") == 2
 
     said = minimq("dlq", "resend", topic, "--all", "--dry-run")
     assert said.startswith("dry run, nothing was changed:\nResends 12 dead letters of group ")
@@ -170,7 +170,7 @@ def test_letters_of_push_consumers_are_resent_and_those_whose_topic_is_gone_stay
 ) -> None:
     name = new_name()
     admin.create_topic(name, queues=1)
-    with PushConsumer(cluster.nameserver, group=name, max_tries=1) as consumer:
+    with PushConsumer(cluster.nameserver, group=name, max_deliveries=1) as consumer:
         consumer.subscribe(name)
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         producer.send(Message(name, b"bad"))
@@ -196,7 +196,7 @@ def test_the_group_that_failed_alone_gets_them_again(
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
         if is_mended.is_set():
             tried.extend(
-                (each.topic, each.reconsume_times, tuple(each.keys), dict(each.properties)) for each in messages
+                (each.topic, each.delivery_count, tuple(each.keys), dict(each.properties)) for each in messages
             )
         return ConsumeResult.SUCCESS if is_mended.is_set() else ConsumeResult.RETRY_LATER
 
@@ -205,7 +205,7 @@ def test_the_group_that_failed_alone_gets_them_again(
         return ConsumeResult.SUCCESS
 
     with (
-        PushConsumer(cluster.nameserver, group=failing, max_tries=1, retry_delays_s=(0.05,)) as consumer,
+        PushConsumer(cluster.nameserver, group=failing, max_deliveries=1, retry_delays_s=(0.05,)) as consumer,
         PushConsumer(cluster.nameserver, group=other) as another,
     ):
         for each, listener in ((consumer, listen), (another, look)):
@@ -219,7 +219,7 @@ def test_the_group_that_failed_alone_gets_them_again(
         wait_until(lambda: tried, 40)
         producer.send(Message(topic, b"last"))
         wait_until(lambda: b"last" in seen, 40)
-    assert tried[0] == (topic, 0, ("k",), {"n": "1", "CONSUMER_GROUP": "mine"})
+    assert tried[0] == (topic, 1, ("k",), {"n": "1", "CONSUMER_GROUP": "mine"})
     assert sorted(seen) == [b"bad", b"last"]
     assert admin.resend_dead_letters(failing, only_group=True) == 0
 
@@ -246,7 +246,7 @@ def test_a_work_queue_alone_gets_the_originals_again(
         again: list[ReceivedMessage] = []
         while len(again) < 3:
             received = consumer.receive(10, timeout=60)
-            assert {message.tries for message in received} == {1}
+            assert {message.delivery_count for message in received} == {1}
             again += received
             consumer.ack(received)
         assert sorted(message.body for message in again) == [b"1", b"3", b"5"]
@@ -325,7 +325,7 @@ def test_a_group_that_divides_queues_now_gets_its_own_letters_by_its_retry_topic
         tried.extend(message.body for message in messages)
         return ConsumeResult.SUCCESS
 
-    with PushConsumer(cluster.nameserver, group=group, max_tries=1, retry_delays_s=(0.05,)) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, max_deliveries=1, retry_delays_s=(0.05,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
         producer.send(Message(topic, b"bad"))
@@ -464,7 +464,9 @@ def give_up(cluster: LocalCluster, topic: str, group: str, *, leased: bool) -> N
         return ConsumeResult.RETRY_LATER
 
     with (
-        PushConsumer(cluster.nameserver, group=group, max_tries=2, retry_delays_s=(0.1,), start="earliest") as consumer,
+        PushConsumer(
+            cluster.nameserver, group=group, max_deliveries=2, retry_delays_s=(0.1,), start="earliest"
+        ) as consumer,
         Admin(cluster.nameserver) as admin,
     ):
         consumer.subscribe(topic)

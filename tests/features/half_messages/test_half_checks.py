@@ -85,10 +85,10 @@ async def look_until(checks: HalfService, happened: Sequence[object]) -> None:
 def test_a_check_whose_batch_cannot_be_read_is_not_made_but_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tries: list[int] = []
+    attempts: list[int] = []
 
     def unreadable(position: int) -> NoReturn:
-        tries.append(position)
+        attempts.append(position)
         raise CorruptEntry(f"the entry at position {position} is damaged")
 
     async def test(engine: Engine) -> None:
@@ -98,9 +98,9 @@ def test_a_check_whose_batch_cannot_be_read_is_not_made_but_counts(
         await stage(engine)
         with monkeypatch.context() as damage:
             damage.setattr(engine.store.log, "entry_at", unreadable)
-            await look_until(checks, tries)
+            await look_until(checks, attempts)
         assert not member.events
         await look_until(checks, member.events)
-        assert [event.check.checks for event in member.events] == [len(tries) + 1]
+        assert [event.check.checks for event in member.events] == [len(attempts) + 1]
 
     with_engine(tmp_path, test)

@@ -24,10 +24,10 @@ from support.server_copies import CommandCopy
 from support.waiting import wait_until
 
 PATIENCE_S = 60.0
-TRIES = 2
+MAX_DELIVERIES = 2
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
-LEASED = {"max_tries": TRIES, "retry_delays_s": [0.1], "orderly_retry_delay_s": 0.1}
-POPPED = {"mode": "work_queue", "max_tries": TRIES, "retry_delays_s": [0.1]}
+LEASED = {"max_deliveries": MAX_DELIVERIES, "retry_delays_s": [0.1], "orderly_retry_delay_s": 0.1}
+POPPED = {"mode": "work_queue", "max_deliveries": MAX_DELIVERIES, "retry_delays_s": [0.1]}
 
 
 class Workers:
@@ -106,7 +106,7 @@ def die_with(single: LocalCluster, topic: str, queue_id: int) -> None:
     with RawMember(single.brokers[0].address, f"first-{topic}") as member:
         member.join(topic, topic, start=EARLIEST)
         member.ask(topic, topic, queue_id)
-        assert member.granted().tries == 0
+        assert member.granted().delivery_count == 0
         member.die()
     join_and_leave(single, topic, queue_id)
 
@@ -117,7 +117,7 @@ def join_and_leave(single: LocalCluster, topic: str, queue_id: int) -> None:
         member.join(topic, topic, start=EARLIEST)
         member.ask(topic, topic, queue_id)
         granted = member.granted()
-        assert granted.tries == 1
+        assert granted.delivery_count == 1
         member.commit(topic, topic, queue_id, 0, granted.epoch)
         member.leave(topic)
         member.hears_before_heartbeat()
@@ -164,8 +164,8 @@ def test_it_becomes_a_dead_letter_of_a_leased_queue(
     run(workers, single.nameserver, topic, bodies)
     poisons = [body for body in bodies if body.startswith("poison")]
     # Each kills as often as it may be tried, one of them for the first time along with others.
-    assert workers.crashes <= len(poisons) * TRIES
-    assert all(0 < workers.seen()[body] <= TRIES for body in poisons)
+    assert workers.crashes <= len(poisons) * MAX_DELIVERIES
+    assert all(0 < workers.seen()[body] <= MAX_DELIVERIES for body in poisons)
 
 
 @pytest.mark.fault
@@ -175,7 +175,7 @@ def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str
     options = LEASED | {"threads": 2, "batch_size": 8}
     workers = Workers(single.nameserver, topic, tmp_path / "log", options)
     run(workers, single.nameserver, topic, MANY)
-    assert workers.crashes <= TRIES + 1
+    assert workers.crashes <= MAX_DELIVERIES + 1
 
 
 @pytest.mark.parametrize(
@@ -184,7 +184,7 @@ def test_it_is_found_far_behind_the_last_commit(single: LocalCluster, topic: str
         pytest.param(MIDDLE, POPPED | {"threads": 8}, id="threads"),
         pytest.param(TWO, POPPED | {"threads": 4, "batch_size": 4}, id="two", marks=pytest.mark.fault),
         pytest.param(MIDDLE, POPPED | {"threads": 8, "aio": True}, id="aio", marks=pytest.mark.fault),
-        pytest.param(TWO, {"simple": True, "max_tries": TRIES}, id="simple", marks=pytest.mark.fault),
+        pytest.param(TWO, {"simple": True, "max_deliveries": MAX_DELIVERIES}, id="simple", marks=pytest.mark.fault),
     ],
 )
 def test_it_becomes_a_dead_letter_of_a_work_queue_and_its_neighbors_do_not(
@@ -320,12 +320,14 @@ def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_flight(single: 
     came: list[tuple[bytes, int]] = []
 
     def listener(messages: list[ReceivedMessage]) -> ConsumeResult:
-        came.extend((message.body, message.reconsume_times) for message in messages)
-        return ConsumeResult.SUCCESS if messages[0].reconsume_times else ConsumeResult.RETRY_LATER
+        came.extend((message.body, message.delivery_count) for message in messages)
+        return ConsumeResult.SUCCESS if messages[0].delivery_count > 1 else ConsumeResult.RETRY_LATER
 
-    with PushConsumer(single.nameserver, group=topic, batch_size=1, max_tries=TRIES, retry_delays_s=(0.1,)) as consumer:
+    with PushConsumer(
+        single.nameserver, group=topic, batch_size=1, max_deliveries=MAX_DELIVERIES, retry_delays_s=(0.1,)
+    ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
         wait_until(lambda: len(came) == 4, PATIENCE_S)
-    assert sorted(came) == [(b"a", 0), (b"a", 1), (b"b", 0), (b"b", 1)]
+    assert sorted(came) == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
     assert not dead_letters(single.nameserver, topic)

@@ -255,7 +255,7 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
         PushConsumer(cluster.nameserver, group=group, orderly_retry_delay_s=60)
     with pytest.raises(InvalidArgument, match="retry_delays_s"):
         PushConsumer(cluster.nameserver, group=group, retry_delays_s=())
-    with pytest.raises(InvalidArgument, match="max_tries"):
-        PushConsumer(cluster.nameserver, group=group, max_tries=0)
+    with pytest.raises(InvalidArgument, match="max_deliveries"):
+        PushConsumer(cluster.nameserver, group=group, max_deliveries=0)
     with pytest.raises(InvalidArgument, match="whole number"):
         RetryLater(first=-1)

@@ -137,21 +137,21 @@ def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluste
 def test_a_poison_message_among_ten_thousand_dies_alone(pair: LocalCluster, topic: str) -> None:
     fill(pair.nameserver, topic, 10_000)
     done: Counter[bytes] = Counter()
-    tries: list[int] = []
+    deliveries: list[int] = []
 
     def work(messages: list[ReceivedMessage]) -> ConsumeResult:
         bodies = [message.body for message in messages]
         if b"7777" in bodies:
-            tries.append(messages[0].reconsume_times)
+            deliveries.append(messages[0].delivery_count)
             raise RuntimeError("poison")
         done.update(bodies)
         return SUCCESS
 
-    with pushing(pair, topic, batch_size=500, threads=4, max_tries=4, retry_delays_s=(0.05,)) as consumer:
+    with pushing(pair, topic, batch_size=500, threads=4, max_deliveries=4, retry_delays_s=(0.05,)) as consumer:
         consumer.start(work)
         wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, PATIENCE_S)
     assert done == Counter(numbers(10_000) - {b"7777"})
-    assert tries == [0, 1, 2, 3]
+    assert deliveries == [1, 2, 3, 4]
     with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
         dead.subscribe(f"%DLQ%{topic}")
         [letter] = wait_until(lambda: dead.poll(1.0), PATIENCE_S)
@@ -163,7 +163,7 @@ def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic
     delays_s = (0.3, 1.0, 0.3)
 
     def fail_thrice(message: ReceivedMessage, times: int) -> ConsumeResult | RetryLater:
-        assert message.reconsume_times == times - 1
+        assert message.delivery_count == times
         if times == 3:
             return RetryLater(level=1)
         return SUCCESS if times > 3 else ConsumeResult.RETRY_LATER
@@ -186,7 +186,7 @@ def test_only_what_a_listener_names_is_tried_again(pair: LocalCluster, topic: st
 
     def work(messages: list[ReceivedMessage]) -> RetryLater:
         calls.update(message.body for message in messages)
-        if messages[0].reconsume_times:
+        if messages[0].delivery_count > 1:
             alone.append(len(messages))
             return RetryLater(indexes=[])
         return RetryLater(indexes=[at for at, message in enumerate(messages) if int(message.body) % 4 == 0])
@@ -223,7 +223,7 @@ def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) 
         consumer.start(listener)
         wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, PATIENCE_S)
     assert listener.calls == Counter(numbers(20))
-    assert Counter(given.message.reconsume_times for given in listener.given) == {0: 15, 1: 5}
+    assert Counter(given.message.delivery_count for given in listener.given) == {1: 15, 2: 5}
 
 
 def test_closing_waits_for_the_listener_and_leaves_the_rest_to_others(pair: LocalCluster, topic: str) -> None:
@@ -270,7 +270,7 @@ def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> 
     with WorkQueueConsumer(pair.nameserver, group=topic) as other:
         other.subscribe(topic)
         [message] = other.receive(timeout=PATIENCE_S)
-        assert message.tries == 2
+        assert message.delivery_count == 2
         other.ack(message)
     go_on.set()
 

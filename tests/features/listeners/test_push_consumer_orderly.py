@@ -33,12 +33,12 @@ PATIENCE_S = 40.0
 class Witness:
     """Fails one message in so many for some tries, and notes successes and calls that overlap, by queue."""
 
-    def __init__(self, every: int, tries: int) -> None:
+    def __init__(self, every: int, failures: int) -> None:
         self.done: defaultdict[MessageQueue, list[int]] = defaultdict(list)
         self.overlaps = 0
         self.failures = 0
         self._every = every
-        self._tries = tries
+        self._failures_of_each = failures
         self._lock = threading.Lock()
         self._busy: set[MessageQueue] = set()
 
@@ -49,7 +49,7 @@ class Witness:
             self._busy.add(queue)
         try:
             for message in messages:
-                if message.queue_offset % self._every == 3 and message.reconsume_times < self._tries:
+                if message.queue_offset % self._every == 3 and message.delivery_count <= self._failures_of_each:
                     self.failures += 1
                     return ConsumeResult.RETRY_LATER
             self.done[queue] += [message.queue_offset for message in messages]
@@ -67,7 +67,7 @@ class Witness:
 def test_order_is_kept_while_messages_fail(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, batch_size: int
 ) -> None:
-    witness = Witness(every=20, tries=2)
+    witness = Witness(every=20, failures=2)
     with PushConsumer(
         cluster.nameserver, group=group, orderly=True, threads=16, batch_size=batch_size, orderly_retry_delay_s=0.02
     ) as consumer:
@@ -105,7 +105,7 @@ def test_a_suspended_queue_stands_still_and_others_go_on(
     bodies = [given.message.body for given in listener.given]
     assert bodies.index(b"behind") > max(at for at, body in enumerate(bodies) if body == b"bad")
     assert all(later - earlier >= 0.29 for earlier, later in pairwise(listener.times_of(b"bad")))
-    assert listener.tries_of(b"bad") == [0, 1, 2, 3]
+    assert listener.delivery_counts_of(b"bad") == [1, 2, 3, 4]
     assert bodies.index(b"good") < bodies.index(b"behind")
 
 
@@ -126,7 +126,7 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
         assert listener.calls[b"behind"] == 0
     before = listener.calls[b"bad"]
     with PushConsumer(
-        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01, max_tries=6
+        cluster.nameserver, group=group, orderly=True, batch_size=1, orderly_retry_delay_s=0.01, max_deliveries=6
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -135,7 +135,7 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer_of_dead:
         consumer_of_dead.subscribe(dead_letter_topic(group))
         [dead] = wait_until(lambda: consumer_of_dead.poll(0.2), PATIENCE_S)
-    assert (dead.body, dead.properties["a"], dead.properties["RECONSUME_TIMES"]) == (b"bad", "1", "6")
+    assert (dead.body, dead.properties["a"], dead.properties["DELIVERY_COUNT"]) == (b"bad", "1", "6")
     assert dead.properties["ORIGIN_QUEUE"] == str(queue)
 
 
@@ -255,7 +255,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
             offsets_dir=str(tmp_path),
             batch_size=1,
             retry_send_delay_s=0.05,
-            max_tries=3,
+            max_deliveries=3,
         )
         consumer.subscribe(topic)
         consumer.start(listener)

@@ -62,7 +62,7 @@ def test_only_what_failed_of_a_call_is_tried_again_and_becomes_a_dead_letter(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
     queue, judge = send(cluster, topic), Judge()
-    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_tries=3) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_deliveries=3) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
         wait_until(judge.is_done, PATIENCE_S)
@@ -87,7 +87,7 @@ def test_without_tries_only_what_failed_is_a_dead_letter(
     def dead_letters() -> int:
         return sum(item.messages for item in admin.describe_topic(dead).queues) if dead in admin.list_topics() else 0
 
-    with PushConsumer(cluster.nameserver, group=group, max_tries=1) as consumer:
+    with PushConsumer(cluster.nameserver, group=group, max_deliveries=1) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
         wait_until(lambda: dead_letters() >= len(BAD), PATIENCE_S)
@@ -107,7 +107,7 @@ def test_a_consumer_for_broadcasting_tries_only_what_failed(
         model="broadcasting",
         offsets_dir=tmp_path,
         retry_send_delay_s=0.05,
-        max_tries=3,
+        max_deliveries=3,
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
@@ -124,7 +124,7 @@ def test_a_coroutine_function_answers_for_single_messages_too(cluster: LocalClus
 
     async def run() -> None:
         async with minimq.aio.PushConsumer(
-            cluster.nameserver, group=group, retry_delays_s=(0.05,), max_tries=3
+            cluster.nameserver, group=group, retry_delays_s=(0.05,), max_deliveries=3
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)

@@ -36,11 +36,11 @@ PATIENCE_S = 40.0
 SHORT_S = tuple(0.02 * number for number in range(1, 17))
 
 
-def fail_on(body: bytes, tries: int = 1_000_000) -> Listener:
+def fail_on(body: bytes, attempts: int = 1_000_000) -> Listener:
     """Return a listener that does not consume one message, the first so many times."""
 
     def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
-        return ConsumeResult.RETRY_LATER if message.body == body and times <= tries else ConsumeResult.SUCCESS
+        return ConsumeResult.RETRY_LATER if message.body == body and times <= attempts else ConsumeResult.SUCCESS
 
     return Listener(answer)
 
@@ -66,7 +66,7 @@ def test_a_message_comes_again_after_growing_waits(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:
     delays_s = (0.2, 0.6, 1.2)
-    listener = fail_on(b"bad", tries=3)
+    listener = fail_on(b"bad", attempts=3)
     with PushConsumer(cluster.nameserver, group=group, retry_delays_s=delays_s) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
@@ -77,7 +77,7 @@ def test_a_message_comes_again_after_growing_waits(
     waits = [later - earlier for earlier, later in pairwise(listener.times_of(b"bad"))]
     for wait, delay in zip(waits, delays_s, strict=True):
         assert wait >= delay - 0.01
-    assert listener.tries_of(b"bad") == [0, 1, 2, 3]
+    assert listener.delivery_counts_of(b"bad") == [1, 2, 3, 4]
     first, *again = [given.message for given in listener.given]
     for message in again:
         assert message.topic == topic
@@ -106,7 +106,7 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
         consumer.start(listener)
         sent = producer.send(Message(topic, b"bad", tag="t", keys=["k"], properties={"a": "1"}))
         [dead] = read_dead_letters(cluster, group, 1)
-    assert listener.tries_of(b"bad") == list(range(16))
+    assert listener.delivery_counts_of(b"bad") == list(range(1, 17))
     assert (dead.body, dead.tag, dead.keys) == (b"bad", "t", ("k",))
     properties = dict(dead.properties)
     first = listener.given[0].message
@@ -119,7 +119,7 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
         "ORIGIN_MESSAGE_ID": sent.message_id,
         "ORIGIN_QUEUE": str(sent.queue),
         "ORIGIN_OFFSET": "0",
-        "RECONSUME_TIMES": "16",
+        "DELIVERY_COUNT": "16",
         "CONSUMER_GROUP": group,
         "DEAD_LETTER_REASON": f"listener {reasons[how]}",
     }
@@ -128,7 +128,7 @@ def test_after_all_tries_a_message_is_a_dead_letter_with_all_it_had(
 def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
     cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str
 ) -> None:
-    listener = fail_on(b"7", tries=1)
+    listener = fail_on(b"7", attempts=1)
     queue = MessageQueue(topic, "broker-a", 0)
     with PushConsumer(cluster.nameserver, group=group, batch_size=1, threads=1, retry_delays_s=(0.5,)) as consumer:
         consumer.subscribe(topic)
@@ -158,7 +158,7 @@ def test_what_failed_before_a_restart_is_tried_by_the_next_member(
         consumer.subscribe(topic)
         consumer.start(second)
         wait_until(lambda: second.calls[b"bad"] == 1, PATIENCE_S)
-    assert second.tries_of(b"bad") == [1]
+    assert second.delivery_counts_of(b"bad") == [2]
 
 
 def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
@@ -219,7 +219,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
         wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
         go_on.set()
-    assert listener.tries_of(b"hangs") == [0, 1]
+    assert listener.delivery_counts_of(b"hangs") == [1, 2]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
     assert len(told) == 1
     assert f"queue={sent.queue} offset=0" in told[0]
@@ -330,7 +330,7 @@ def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
 @pytest.mark.fault
 def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(tmp_path: Path) -> None:
     """Both brokers take nothing for a while; the message is tried again without them, and later through them."""
-    listener = fail_on(b"bad", tries=4)
+    listener = fail_on(b"bad", attempts=4)
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)
         with PushConsumer(
@@ -347,7 +347,7 @@ def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(
             for broker in cluster.brokers:
                 admin.set_broker_permission(broker.name, Permission.READ_WRITE)
             wait_until(lambda: listener.calls[b"bad"] == 5, PATIENCE_S)
-        assert listener.tries_of(b"bad") == [0, 1, 2, 3, 4]
+        assert listener.delivery_counts_of(b"bad") == [1, 2, 3, 4, 5]
         assert admin.committed_offsets("g", "t")[sent.queue] == 1
 
 

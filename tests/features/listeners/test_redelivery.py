@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from minimq import ConsumerOptions, Message, MessageQueue, ReceivedMessage
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.features.dead_letters.dead_letter import DeadLetter
-from minimq.features.listeners.redelivery import copy_of, dead_letter_of, from_copy, tried_again
+from minimq.features.listeners.redelivery import copy_of, dead_letter_of, from_copy, redelivered
 from minimq.features.listeners.retries import RetryRule
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.batch.builder import BatchBuilder
 from support.cases import for_each
 
-NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "RECONSUME_TIMES", "%", "%a", "ä"])
+NAMES = st.sampled_from(["a", "RETRY_TOPIC", "%RETRY_TOPIC", "%%ORIGIN_BORN", "DELIVERY_COUNT", "%", "%a", "ä"])
 
 
 def received(message: Message, queue_offset: int = 7, producer_id: int = 5) -> ReceivedMessage:
@@ -34,7 +34,7 @@ def test_a_copy_looks_like_its_message_but_for_the_tries() -> None:
     assert again.properties == {"a": "1"}
     assert (again.message_id, again.born_at) == (original.message_id, original.born_at)
     assert (again.queue, again.queue_offset) == (MessageQueue("%RETRY%g", "broker-a", 2), 1)
-    assert (original.reconsume_times, again.reconsume_times) == (0, 1)
+    assert (original.delivery_count, again.delivery_count) == (1, 2)
 
 
 @given(st.dictionaries(NAMES, st.text(max_size=3), max_size=5), st.integers(1, 4))
@@ -44,7 +44,7 @@ def test_properties_are_the_same_after_any_number_of_copies(properties: dict[str
         message = from_copy(received(copy_of(message, "%RETRY%g"), producer_id=6 + number))
     assert message.properties == properties
     assert (message.topic, message.message_id) == ("orders", original.message_id)
-    assert message.reconsume_times == copies
+    assert message.delivery_count == copies + 1
 
 
 @for_each("message_group", [None, "account-17"])
@@ -84,7 +84,7 @@ def test_a_dead_letter_tells_why_and_where_from(copied: bool) -> None:
         "ORIGIN_OFFSET": "7",
         "ORIGIN_BORN": "5",
         "ORIGIN_STORED": "1700000000000",
-        "RECONSUME_TIMES": "3",
+        "DELIVERY_COUNT": "3",
         "CONSUMER_GROUP": "g",
         "DEAD_LETTER_REASON": "listener raised ValueError",
     }
@@ -95,34 +95,32 @@ def test_tries_here_and_by_copies_add_up(copied: bool) -> None:
     message = received(Message("orders", b"body", properties={"RETRY_TOPIC": "mine"}))
     if copied:
         message = from_copy(received(copy_of(message, "%RETRY%g")))
-    before = message.reconsume_times
-    twice = tried_again(tried_again(message))
-    assert twice.reconsume_times == before + 2
+    before = message.delivery_count
+    twice = redelivered(redelivered(message))
+    assert twice.delivery_count == before + 2
     assert twice.properties == {"RETRY_TOPIC": "mine"}
     assert (twice.topic, twice.message_id) == (message.topic, message.message_id)
-    assert from_copy(received(copy_of(twice, "%RETRY%g"))).reconsume_times == before + 3
+    assert from_copy(received(copy_of(twice, "%RETRY%g"))).delivery_count == before + 3
 
 
 def test_how_long_a_message_waits() -> None:
     rule = RetryRule(ConsumerOptions(retry_delays_s=(0.5, 30, 60)))
     message = received(Message("orders", b"body"))
-    assert [rule.level(tried_again(message, times), None) for times in range(5)] == [0, 1, 2, 2, 2]
-    assert [rule.level(tried_again(message), chosen) for chosen in (0, 2, 9)] == [0, 2, 2]
+    assert [rule.level(redelivered(message, times), None) for times in range(5)] == [0, 1, 2, 2, 2]
+    assert [rule.level(redelivered(message), chosen) for chosen in (0, 2, 9)] == [0, 2, 2]
     assert [rule.delay_ms(queue_id) for queue_id in range(4)] == [500, 30_000, 60_000, 60_000]
 
 
 @for_each("text", ["9" * 30, "9" * 5000, "-1", "", "1e3"])
 def test_numbers_that_no_copy_has_count_as_none(text: str) -> None:
     copy = copy_of(received(Message("orders", b"body")), "%RETRY%g")
-    forged = Message(
-        copy.topic, copy.body, properties={**copy.properties, "ORIGIN_BORN": text, "RECONSUME_TIMES": text}
-    )
+    forged = Message(copy.topic, copy.body, properties={**copy.properties, "ORIGIN_BORN": text, "DELIVERY_COUNT": text})
 
     message = from_copy(received(forged))
 
-    assert message.reconsume_times == 0
+    assert message.delivery_count == 1
     assert message.born_at.year < 9999
-    assert copy_of(tried_again(message), "%RETRY%g").properties["RECONSUME_TIMES"] == "2"
+    assert copy_of(redelivered(message), "%RETRY%g").properties["DELIVERY_COUNT"] == "2"
 
 
 def test_a_dead_letter_tells_whether_its_messages_were_received_one_by_one() -> None:

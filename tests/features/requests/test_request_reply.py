@@ -200,18 +200,18 @@ def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, produce
 def test_a_listener_that_fails_is_silent_until_its_next_try(
     cluster: LocalCluster, producer: Producer, topic: str, mode: Mode
 ) -> None:
-    tries: list[int] = []
+    deliveries: list[int] = []
 
     def listener(messages: list[ReceivedMessage]) -> Reply:
-        tries.append(messages[0].reconsume_times)
-        if len(tries) < 3:
+        deliveries.append(messages[0].delivery_count)
+        if len(deliveries) < 3:
             raise ValueError("not yet")
         return Reply(b"at last")
 
     options: dict[str, Any] = {"retry_delays_s": (0.05,), "batch_size": 1}
     with service(cluster.nameserver, topic, listener, mode=mode, **options):
         assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"at last"
-    assert tries == [0, 1, 2]
+    assert deliveries == [1, 2, 3]
 
 
 def test_a_list_of_results_answers_some_messages_and_retries_others(
@@ -252,11 +252,11 @@ def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
     hint: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    tries: list[int] = []
+    deliveries: list[int] = []
 
     def listener(messages: list[ReceivedMessage]) -> Any:
-        tries.append(len(messages))
-        return wrong(messages) if len(tries) == 1 else echo(messages)
+        deliveries.append(len(messages))
+        return wrong(messages) if len(deliveries) == 1 else echo(messages)
 
     with service(cluster.nameserver, topic, listener, retry_delays_s=(0.05,)):
         assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == answer_to(b"x")

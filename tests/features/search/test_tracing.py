@@ -61,7 +61,7 @@ def test_a_group_that_divides_queues_waits_until_it_has_committed(
         consumer.subscribe(one_queue)
         found = wait_until(lambda: consumer.poll(0.1))
         waiting = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
-        assert (waiting.state, waiting.client_id, waiting.tries) == (TraceState.WAITING, consumer.client_id, 0)
+        assert (waiting.state, waiting.client_id, waiting.delivery_count) == (TraceState.WAITING, consumer.client_id, 0)
         assert [each.message_id for each in found] == [receipt.message_id]
         consumer.commit()
         assert state_in(admin.trace_message(receipt.message_id), group).state is TraceState.READ
@@ -79,15 +79,17 @@ def test_a_group_that_takes_messages_one_by_one_is_traced_through_all_states(
         consumer.subscribe(one_queue)
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         out = traced()
-        assert (out.state, out.tries) == (TraceState.IN_FLIGHT, 1)
+        assert (out.state, out.delivery_count) == (TraceState.IN_FLIGHT, 1)
         assert out.client_id == consumer.client_id
         assert out.until is not None
         assert timedelta(seconds=500) < out.until - datetime.now(UTC) < timedelta(seconds=700)
         consumer.release(message, delay_s=300)
         back = traced()
-        assert (back.state, back.tries, back.client_id) == (TraceState.RETURNED, 1, None)
+        assert (back.state, back.delivery_count, back.client_id) == (TraceState.RETURNED, 1, None)
         assert back.until is not None
-        assert "returned, try 1, again from" in minimq("message", "trace", receipt.message_id, "--topic", one_queue)
+        assert "returned, delivery 1, again from" in minimq(
+            "message", "trace", receipt.message_id, "--topic", one_queue
+        )
         later = producer.send(Message(one_queue, b"y"))
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         assert message.message_id == later.message_id
@@ -105,7 +107,7 @@ def test_a_dead_letter_is_traced_until_it_is_resent(
         [message] = wait_until(lambda: consumer.receive(1, timeout=0.5))
         consumer.reject(message, "no address")
     dead = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
-    assert (dead.state, dead.tries) == (TraceState.DEAD, 1)
+    assert (dead.state, dead.delivery_count) == (TraceState.DEAD, 1)
     assert dead.copy is not None
     assert dead.copy.queue.topic == f"%DLQ%{group}"
     assert admin.message_at(dead.copy).body == b"x"
@@ -134,7 +136,7 @@ def test_a_message_of_a_push_consumer_waits_for_its_next_try(
             )
         )
         trace = state_in(admin.trace_message(receipt.message_id, topic=one_queue), group)
-        assert trace.tries == 1
+        assert trace.delivery_count == 1
         assert trace.copy is not None
         assert trace.copy.queue.topic == f"%RETRY%{group}"
 

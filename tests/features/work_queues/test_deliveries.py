@@ -23,8 +23,8 @@ class Log:
         if fact is not None:
             self.state.apply(fact, self.state.position + 1)
 
-    def commit(self, offset: int, tries: int | None = None, epoch: int = 0, end: int = 0) -> None:
-        self.apply(OffsetsCommitted("g", (CommittedOffset(*QUEUE, offset, tries, epoch, end),)))
+    def commit(self, offset: int, delivery_count: int | None = None, epoch: int = 0, end: int = 0) -> None:
+        self.apply(OffsetsCommitted("g", (CommittedOffset(*QUEUE, offset, delivery_count, epoch, end),)))
 
     @property
     def deliveries(self) -> Deliveries | None:

@@ -81,7 +81,7 @@ class Seen:
         """Fail always at one message of a group, and once at some others."""
         first = messages[0]
         return (group == "g7" and b"3" in [message.body for message in messages]) or (
-            int(first.body) % 10 == 2 and group.endswith("1") and first.reconsume_times == 0
+            int(first.body) % 10 == 2 and group.endswith("1") and first.delivery_count == 1
         )
 
 
@@ -156,7 +156,10 @@ def test_messages_come_back_in_order_and_uncounted_behind_a_failed_one(cluster: 
             more = consumer.receive(6, timeout=20)
             consumer.ack(more)
             found += more
-    assert [(int(message.body), message.tries) for message in found] == [(0, 2), *((at, 1) for at in range(1, 6))]
+    assert [(int(message.body), message.delivery_count) for message in found] == [
+        (0, 2),
+        *((at, 1) for at in range(1, 6)),
+    ]
 
 
 def test_nothing_is_taken_ahead_of_a_message_that_may_fail(cluster: LocalCluster, topic: str) -> None:
@@ -167,7 +170,7 @@ def test_nothing_is_taken_ahead_of_a_message_that_may_fail(cluster: LocalCluster
         while len(found) < 204:
             for message in consumer.receive(1, timeout=20):
                 found.append(int(message.body))
-                if found[-1] % 50 == 49 and message.tries == 1:
+                if found[-1] % 50 == 49 and message.delivery_count == 1:
                     consumer.release(message)
                 else:
                     consumer.ack_async(message)
@@ -188,7 +191,7 @@ def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
 
     with ExitStack() as ends:
 
-        def join(max_tries: int) -> None:
+        def join(max_deliveries: int) -> None:
             consumer = ends.enter_context(
                 PushConsumer(
                     cluster.nameserver,
@@ -196,17 +199,17 @@ def test_a_poisoned_group_stops_alone_and_goes_on_after_its_dead_letter(
                     mode="work_queue",
                     batch_size=batch_size,
                     retry_delays_s=(0.05,),
-                    max_tries=max_tries,
+                    max_deliveries=max_deliveries,
                 )
             )
             consumer.subscribe(topic)
             consumer.start(seen)
 
         for _ in range(2):
-            join(max_tries=1_000_000)
+            join(max_deliveries=1_000_000)
         wait_until(lambda: are_done(with_poisoned=False), 60)
     with ExitStack() as ends:
-        join(max_tries=1)
+        join(max_deliveries=1)
         wait_until(lambda: are_done(with_poisoned=True), 60)
     assert seen.overlaps == []
     expected = {f"g{at}": [*range(8)] for at in range(GROUPS)}
@@ -284,7 +287,7 @@ def test_a_listener_is_not_called_with_the_rest_of_what_went_to_others(cluster: 
     calls: list[tuple[int, int]] = []
 
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
-        calls.append((int(messages[0].body), messages[0].reconsume_times))
+        calls.append((int(messages[0].body), messages[0].delivery_count))
         if len(calls) == 1:
             assert isinstance(messages[0], WorkQueueMessage)
             other.release(messages[0].handle)  # so all of them go to whoever is first
@@ -297,14 +300,14 @@ def test_a_listener_is_not_called_with_the_rest_of_what_went_to_others(cluster: 
         consumer.subscribe(topic)
         consumer.start(listen)
         wait_until(lambda: len(calls) >= 7, 20)
-        assert calls == [(0, 0), (0, 1), *((at, 0) for at in range(1, 6))]
+        assert calls == [(0, 1), (0, 2), *((at, 1) for at in range(1, 6))]
 
 
 def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: LocalCluster, topic: str) -> None:
     send(cluster, topic, groups=1, count=3)
     with (
         Admin(cluster.nameserver) as admin,
-        WorkQueueConsumer(cluster.nameserver, group=topic, max_tries=2, prefetch_messages=0) as consumer,
+        WorkQueueConsumer(cluster.nameserver, group=topic, max_deliveries=2, prefetch_messages=0) as consumer,
     ):
         consumer.subscribe(topic)
         consumer.reject(consumer.receive(1, timeout=20))  # so there is a topic for dead letters
@@ -312,7 +315,7 @@ def test_nothing_passes_a_message_whose_dead_letter_cannot_be_stored(cluster: Lo
         first, _ = consumer.receive(2, timeout=20)
         consumer.release(first)  # and with it the second one
         consumer.release(consumer.receive(2, timeout=20)[0])  # this was its last try
-    with WorkQueueConsumer(cluster.nameserver, group=topic, max_tries=2, request_timeout_s=2.0) as consumer:
+    with WorkQueueConsumer(cluster.nameserver, group=topic, max_deliveries=2, request_timeout_s=2.0) as consumer:
         consumer.subscribe(topic)
 
         def is_told() -> bool:

@@ -118,7 +118,7 @@ def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_
     while len(dead | settled) < 100:
         runs = taken(queue, 32, now_ms=now_ms, end=100)
         offsets = [at for run in runs for at in range(run.first, run.end)]
-        if runs[0].tries > 3:
+        if runs[0].delivery_count > 3:
             dead.update(offsets)
         elif poison in offsets:
             now_ms += 20  # nothing is settled before the consumer dies
@@ -260,7 +260,7 @@ def test_settled_messages_are_delivered_again_with_all_tries() -> None:
         queue.put(run)
     queue.refresh()
     assert (queue.done, queue.next, queue.held) == (3, 21, 2)
-    free = [(run.first, run.end, run.tries) for run in queue.runs if run.state is RunState.FREE]
+    free = [(run.first, run.end, run.delivery_count) for run in queue.runs if run.state is RunState.FREE]
     assert free == [(3, 4, 0), (8, 10, 0), (14, 16, 0), (20, 21, 2)]
     assert queue.unsettled_before(21) == 8
     assert [run.first for run in queue.take(Take("b", 100, 50), 1, 21, 8)] == [20]

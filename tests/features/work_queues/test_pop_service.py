@@ -71,7 +71,7 @@ class Consumer:
         self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", takes=[take]))
         popped = (await self._results.get()).popped
         self.epoch = popped.epoch or self.epoch
-        return [(run.first, run.count, run.tries) for run in popped.runs]
+        return [(run.first, run.count, run.delivery_count) for run in popped.runs]
 
     def cancel(self, take_id: int) -> None:
         """Have a take wait no longer."""

@@ -46,7 +46,7 @@ def test_popped_queues_are_listed_one_a_line(path: Path) -> None:
         "bitmaps": 2,
         "unsettled": 5,
         "in_flight": 3,
-        "most_tries": 3,
+        "max_delivery_count": 3,
         "next_deadline": "2027-01-15T08:00:00.000+00:00",
     }
     [line] = [line for line in inspect_directory(path, entries=False) if line.startswith("popped: ")]

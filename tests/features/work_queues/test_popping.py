@@ -60,14 +60,14 @@ def test_what_was_not_looked_at_comes_again_and_is_no_try(popper: RawPopper) -> 
     assert popper.settle(messages[4:], RETURN) == []
     again = popper.take(20)
     assert offsets(again) == [*range(4, 24)]
-    assert {message.tries for message in again} == {1}
+    assert {message.delivery_count for message in again} == {1}
 
 
 def test_few_bytes_bring_few_messages_and_lose_none(popper: RawPopper) -> None:
     messages = popper.take(max_bytes=1)
     assert offsets(messages) == [*range(40)]
     assert offsets(popper.take(max_bytes=1)) == [*range(40, 80)]
-    assert {message.tries for message in popper.take()} == {1}
+    assert {message.delivery_count for message in popper.take()} == {1}
 
 
 def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str, popper: RawPopper) -> None:
@@ -76,7 +76,7 @@ def test_who_dies_leaves_what_it_had_to_others(single: LocalCluster, filled: str
         other.die()
     for offset in range(3):  # one of them may be why it died
         [again] = popper.take(800, wait_s=60)
-        assert (again[1], again.tries) == (offset, 2)
+        assert (again[1], again.delivery_count) == (offset, 2)
         popper.settle([again])
 
 
@@ -181,7 +181,7 @@ def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str
         assert other.settle(mine[30:]) == [*range(30, 60)]
         again = other.take(100)
         assert offsets(again) == [*range(100)]
-        assert {message.tries for message in again} == {1}
+        assert {message.delivery_count for message in again} == {1}
 
 
 def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_there(
@@ -197,7 +197,7 @@ def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_t
         admin.reset_offset(filled, filled, 20, force=True)
         again = popped(popper.answer())
         assert offsets(again) == [*range(20, 100)]
-        assert {message.tries for message in again} == {1}
+        assert {message.delivery_count for message in again} == {1}
         assert popper.settle(mine[90:]) == [*range(90, 100)]  # what it had before the reset is not its own any more
         found = admin.describe_group(filled)
         assert (found.lag, found.in_flight) == (80, 80)
@@ -275,7 +275,7 @@ class Worker:
             place = message.queue_id, message.offset
             self.handed[place] += 1
             assert place not in self.settled, "acknowledged, and handed out again"
-            assert message.tries == self.handed[place] == 1, "redelivered early"
+            assert message.delivery_count == self.handed[place] == 1, "redelivered early"
         if messages:
             self.held.append(messages)
 
@@ -348,7 +348,7 @@ def test_takes_that_do_not_wait_are_not_told_that_there_is_nothing_while_there_i
     popper.begin(settles=[popper.settling(rest, RETURN)], takes=[popper.taking(40)])  # decided in this order
     assert not popper.answer().expired
     again = popped(popper.answer())
-    assert (offsets(again), {message.tries for message in again}) == ([*range(60, 100)], {1})
+    assert (offsets(again), {message.delivery_count for message in again}) == ([*range(60, 100)], {1})
     popper.begin(settles=[popper.settling(again)], takes=[popper.taking(1, wait_s=0) for _ in range(3)])
     results = [popper.answer() for _ in range(4)]
     assert not any(result.HasField("popped") for result in results)
@@ -371,7 +371,7 @@ def test_a_message_is_handed_out_to_who_waits_in_the_commit_that_stores_it(
             assert popper.take() == []  # the first one waits by now
             producer.send(Message(name, b"%d" % number))
             [message] = popped(popper.answer())
-            assert (message.offset, message.body, message.tries) == (number, b"%d" % number, 1)
+            assert (message.offset, message.body, message.delivery_count) == (number, b"%d" % number, 1)
         # It would take two for each, and does now and then if the broker pauses between the two.
         assert count <= commits() - before < 2 * count
 

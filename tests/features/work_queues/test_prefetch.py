@@ -70,7 +70,7 @@ def test_what_nobody_receives_goes_to_others_soon_and_the_rest_keeps_its_time(
         mine = receive_until_prefetched(first)
         assert admin.describe_group(filled).in_flight > len(mine)
         theirs = receive_all(second, COUNT - len(mine))  # though the first one is busy for an hour
-        assert {message.tries for message in theirs} == {1}  # nobody has tried what it had taken ahead
+        assert {message.delivery_count for message in theirs} == {1}  # nobody has tried what it had taken ahead
         assert Counter(message.body for message in mine + theirs) == Counter(b"%d" % at for at in range(COUNT))
         first.ack(mine)
         second.ack(theirs)
@@ -131,7 +131,7 @@ def test_close_returns_untried_what_is_being_prefetched(
             found += first.receive(1, timeout=0)
         first.ack(found)
     with simple(cluster, filled) as second:
-        assert {message.tries for message in receive_all(second, COUNT - len(found))} == {1}
+        assert {message.delivery_count for message in receive_all(second, COUNT - len(found))} == {1}
 
 
 def test_no_more_is_taken_ahead_than_was_received_lately_so_that_others_get_their_share(
@@ -171,7 +171,7 @@ def test_a_listener_that_is_slow_all_at_once_holds_up_one_message(cluster: Local
         consumer.start(listen)
         assert is_slow.wait(60)
         theirs = receive_all(other, COUNT - len(mine))
-        assert {message.tries for message in theirs} == {1}
+        assert {message.delivery_count for message in theirs} == {1}
         assert Counter([*mine, *(message.body for message in theirs)]) == Counter(b"%d" % at for at in range(COUNT))
         may_go_on.set()
 
@@ -182,7 +182,7 @@ def test_who_closes_leaves_what_was_taken_ahead_to_others_untried(cluster: Local
         first.ack(mine)
     with simple(cluster, filled) as second:
         rest = receive_all(second, COUNT - len(mine))
-        assert {message.tries for message in rest} == {1}
+        assert {message.delivery_count for message in rest} == {1}
         assert not {message.body for message in mine} & {message.body for message in rest}
 
 
@@ -197,7 +197,7 @@ def test_what_failed_is_not_taken_ahead(cluster: LocalCluster, filled: str) -> N
         ahead.ahead = True
         popper.begin(takes=[ahead])
         assert not popper.answer().popped.runs
-        assert [(message.offset, message.tries) for message in popper.take(10)] == [(failed[0].offset, 2)]
+        assert [(message.offset, message.delivery_count) for message in popper.take(10)] == [(failed[0].offset, 2)]
         popper.begin(takes=[ahead])
         assert popper.answer().popped.runs[0].count == 10
 
@@ -230,14 +230,14 @@ def test_what_was_released_comes_again_though_others_are_taken_ahead(cluster: Lo
         [released] = receive_until_prefetched(consumer)[-1:]
         consumer.release(released)
         found: list[WorkQueueMessage] = []
-        while not any(message.tries > 1 for message in found):
+        while not any(message.delivery_count > 1 for message in found):
             found = consumer.receive(1, timeout=60)
             consumer.ack_async(found)
         assert found[0].body == released.body
 
 
 def test_nothing_is_taken_ahead_unless_that_is_safe(cluster: LocalCluster, filled: str) -> None:
-    for options in ({"prefetch_messages": 0}, {"release_on_close": False}, {"max_tries": 1}):
+    for options in ({"prefetch_messages": 0}, {"release_on_close": False}, {"max_deliveries": 1}):
         with simple(cluster, filled, **options) as consumer:
             for _ in range(60):
                 assert consumer.receive(1)

@@ -177,15 +177,15 @@ def test_what_is_released_comes_again_and_says_how_often(
 ) -> None:
     producer.send(Message(topic, b"hard", "tag", keys=["k"], properties={"p": "q"}))
     [message] = consumer.receive()
-    assert (message.body, message.tag, message.tries, message.reconsume_times) == (b"hard", "tag", 1, 0)
+    assert (message.body, message.tag, message.delivery_count) == (b"hard", "tag", 1)
     assert (list(message.keys), dict(message.properties)) == (["k"], {"p": "q"})
     consumer.release(message)
     [again] = consumer.receive()
-    assert (again.tries, again.message_id) == (2, message.message_id)
+    assert (again.delivery_count, again.message_id) == (2, message.message_id)
     consumer.release(again, delay_s=4)
     assert consumer.receive(timeout=0) == []
     [late] = consumer.receive(timeout=30)
-    assert late.tries == 3
+    assert late.delivery_count == 3
     with pytest.raises(HandleExpired, match="1 of the messages were redelivered") as raised:
         consumer.ack([message, late])
     assert raised.value.handles == (message.handle,)
@@ -201,7 +201,7 @@ def test_an_extended_message_stays_and_a_forgotten_one_comes_again(
     consumer.extend(kept, 60)
     [forgotten] = consumer.receive(1, invisible_s=6)
     [again] = consumer.receive(timeout=30)
-    assert (again.body, again.tries) == (forgotten.body, 2)
+    assert (again.body, again.delivery_count) == (forgotten.body, 2)
     consumer.ack([kept, again])
     assert consumer.receive(timeout=0) == []
 
@@ -235,14 +235,14 @@ def test_who_closes_leaves_what_it_has_to_others(pair: LocalCluster, producer: P
         second.subscribe(topic)
         found: list[int] = []
         while len(found) < 10:
-            found += [message.tries for message in second.receive(timeout=30)]
+            found += [message.delivery_count for message in second.receive(timeout=30)]
         assert sorted(found) == [1] * (10 - taken) + [2] * taken
 
 
 def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Producer, topic: str) -> None:
     fill(producer, topic, 300)
     done: Counter[bytes] = Counter()
-    with WorkQueueConsumer(pair.nameserver, group=topic, max_tries=5) as consumer:
+    with WorkQueueConsumer(pair.nameserver, group=topic, max_deliveries=5) as consumer:
         consumer.subscribe(topic)
         while len(done) < 299:
             messages = consumer.receive(100)
@@ -262,8 +262,8 @@ def test_a_message_that_always_fails_dies_alone(pair: LocalCluster, producer: Pr
         assert letter.body == b"7"
         assert letter.properties["ORIGIN_QUEUE"].startswith(topic)
         assert (letter.properties["RETRY_TOPIC"], letter.properties["CONSUMER_GROUP"]) == (topic, topic)
-        assert letter.properties["RECONSUME_TIMES"] == "5"  # the hand-out by which it died is none
-        assert letter.properties["DEAD_LETTER_REASON"] == "tries used up"
+        assert letter.properties["DELIVERY_COUNT"] == "5"  # the hand-out by which it died is none
+        assert letter.properties["DEAD_LETTER_REASON"] == "max_deliveries reached"
         assert int(letter.properties["ORIGIN_STORED"]) <= letter.stored_at.timestamp() * 1000
 
 
@@ -286,7 +286,7 @@ def test_a_rejected_message_is_a_dead_letter_at_once(
         assert letter.body == b"0"
         assert letter.properties["DEAD_LETTER_REASON"] == "no such address"
         assert {each.levelname for each in caplog.records if "a dead letter group" in each.getMessage()} == {"INFO"}
-        assert letter.properties["RECONSUME_TIMES"] == "1"
+        assert letter.properties["DELIVERY_COUNT"] == "1"
 
 
 def test_a_message_with_as_many_properties_as_there_can_be_becomes_a_dead_letter(
@@ -363,8 +363,8 @@ def test_wrong_uses_are_told_and_change_nothing(
         with pytest.raises(TopicNotFound):
             other.receive(timeout=0)
     consumer.ack(message)
-    with pytest.raises(InvalidArgument, match="max_tries is 0"):
-        WorkQueueConsumer(pair.nameserver, group="g", max_tries=0)
+    with pytest.raises(InvalidArgument, match="max_deliveries is 0"):
+        WorkQueueConsumer(pair.nameserver, group="g", max_deliveries=0)
     consumer.close()
     consumer.close()
     with pytest.raises(Closed):
@@ -514,7 +514,7 @@ def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, t
             [described] = [item.work_queue for item in found.queues if item.queue == queue]
             assert described is not None
             assert (described.in_flight, described.returned, described.settled_ahead) == (7, 1, 2)
-            assert (described.holders, described.most_tries) == ({consumer.client_id: 7}, 1)
+            assert (described.holders, described.max_delivery_count) == ({consumer.client_id: 7}, 1)
             assert (found.lag, found.in_flight, found.strategy) == (18, 7, None)
             assert [(member.client_id, member.topics) for member in found.members] == [(consumer.client_id, (topic,))]
             with pytest.raises(GroupConflict, match="connected"):
@@ -523,7 +523,7 @@ def test_an_operator_sees_who_has_what(pair: LocalCluster, producer: Producer, t
                 admin.delete_group(topic)
             admin.reset_offset(topic, topic, "earliest", force=True)
             again = consumer.receive(100)
-            assert {message.tries for message in again} == {1}
+            assert {message.delivery_count for message in again} == {1}
             assert len(again) == 20
             with pytest.raises(HandleExpired):
                 consumer.ack(messages[0])
@@ -541,7 +541,7 @@ def test_with_asyncio_tasks_share_a_consumer(pair: LocalCluster, producer: Produ
                 while done.total() < 500:
                     messages = await consumer.receive(9, timeout=0.2)
                     for message in messages:
-                        if message.body == b"3" and message.tries < 3:
+                        if message.body == b"3" and message.delivery_count < 3:
                             await consumer.release(message)
                         else:
                             await consumer.ack(message)

@@ -149,7 +149,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
             found += (messages := other.receive(timeout=PATIENCE_S))
             other.ack(messages)  # what was lost with a consumer comes alone, so the next waits for it
     assert len({message.queue_offset for message in found}) == len(found)
-    assert {message.tries for message in found} == {1, 2}
+    assert {message.delivery_count for message in found} == {1, 2}
 
 
 @pytest.mark.parametrize("is_working", [True, False])
@@ -178,7 +178,7 @@ def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalClu
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [message.tries for message in await consumer.receive(timeout=PATIENCE_S)]
+            return [message.delivery_count for message in await consumer.receive(timeout=PATIENCE_S)]
 
     assert asyncio.run(main()) == [1]
 
@@ -215,7 +215,7 @@ def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
             with pytest.raises(Closed):
                 begun.result(PATIENCE_S)
     with simple(pair, topic) as other:
-        assert [message.tries for message in other.receive(1, timeout=PATIENCE_S)] == [1]
+        assert [message.delivery_count for message in other.receive(1, timeout=PATIENCE_S)] == [1]
 
 
 def test_a_stream_ends_although_the_wait_for_its_end_is_cancelled(pair: LocalCluster, topic: str) -> None:
@@ -297,11 +297,11 @@ def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster
     with Admin(pair.nameserver) as admin:
         admin.create_topic(f"%DLQ%{topic}", queues=1, permission=Permission.READ)
     fill(pair, topic, 4)
-    with simple(pair, topic, max_tries=2, request_timeout_s=4) as consumer:
+    with simple(pair, topic, max_deliveries=2, request_timeout_s=4) as consumer:
         messages = consumer.receive(4, timeout=PATIENCE_S)
         consumer.release(messages[:2])
         again = consumer.receive(16, timeout=PATIENCE_S)  # an eighth, since they have failed
-        assert [message.tries for message in again] == [2, 2]  # which have used up theirs
+        assert [message.delivery_count for message in again] == [2, 2]  # which have reached the limit
         consumer.release([*again, *messages[2:]])
         found: list[bytes] = []
         errors: list[MinimqError] = []

@@ -102,7 +102,7 @@ _COPIED: Final = {
     redelivery.ORIGIN_QUEUE: "orders/broker-a/3",
     redelivery.ORIGIN_OFFSET: "17",
     redelivery.ORIGIN_BORN: str(NOW_MS),
-    redelivery.RECONSUME_TIMES: "3",
+    redelivery.DELIVERY_COUNT: "3",
 }
 _COPIED_TEXTS: Final = ("", "-1", "9" * 18, "9" * 30, "9" * 5000, "\u0663", "\u00b2", "1e3")
 
@@ -360,8 +360,8 @@ def receive(data: bytes) -> None:
     for message in islice(received.messages(0), _LOOKED_AT):
         _ = message.keys, message.properties, message.born_at, message.stored_at, message.message_id, repr(message)
         copy = redelivery.from_copy(message)
-        _ = copy.topic, copy.properties, copy.message_id, copy.born_at, copy.reconsume_times
-        redelivery.copy_of(redelivery.tried_again(copy), "t")
+        _ = copy.topic, copy.properties, copy.message_id, copy.born_at, copy.delivery_count
+        redelivery.copy_of(redelivery.redelivered(copy), "t")
         redelivery.dead_letter_of(copy, "g", "rejected", 1)
         redelivery.origin_of(copy)
 

@@ -225,7 +225,7 @@ def test_a_lost_name_server_is_logged_once_and_once_when_it_is_back(
         loop.run(nameserver.stop())
         wait_until(lambda: not broker.registration.connected)
         lost = time.monotonic()
-        wait_until(lambda: time.monotonic() > lost + 0.5)  # several tries
+        wait_until(lambda: time.monotonic() > lost + 0.5)  # several attempts
         start_nameserver(nameserver.address)
         wait_until(lambda: broker.connected_to(nameserver.address))
     said = [record.getMessage().split(" nameserver=")[0] for record in caplog.records if "registration" in record.name]

@@ -447,7 +447,7 @@ def test_a_fail_over_frees_nothing_early_and_hands_nothing_out_again(tmp_path: P
             while messages := popper.take(100, invisible_s=3600):
                 places = {message[:2] for message in messages}
                 assert not taken & places, "handed out again, or early"
-                assert {message.tries for message in messages} == {2 if places <= freed else 1}
+                assert {message.delivery_count for message in messages} == {2 if places <= freed else 1}
                 taken |= places
                 assert popper.settle(messages) == []
             assert len(taken) == 1_000

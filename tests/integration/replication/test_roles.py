@@ -235,7 +235,7 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
 ) -> None:
     full: list[Path] = []
     write, after = Segment.write, FollowBackoff.after
-    tries: list[tuple[Break, float]] = []
+    attempts: list[tuple[Break, float]] = []
 
     def write_or_fail(segment: Segment, *added: Any) -> None:
         if any(segment.path.is_relative_to(path) for path in full):
@@ -243,8 +243,8 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
         write(segment, *added)
 
     def note(pauses: FollowBackoff, cause: Break, followed_s: float) -> float:
-        tries.append((cause, after(pauses, cause, followed_s)))
-        return tries[-1][1]
+        attempts.append((cause, after(pauses, cause, followed_s)))
+        return attempts[-1][1]
 
     monkeypatch.setattr(Segment, "write", write_or_fail)
     monkeypatch.setattr(FollowBackoff, "after", note)
@@ -252,12 +252,12 @@ def test_a_slave_that_cannot_write_leaves_its_master_alone_for_longer_and_longer
     async def test() -> None:
         async with replica(tmp_path / "0", controller, 0) as master, replica(tmp_path / "1", controller, 1) as slave:
             await until(lambda: master.in_sync == {0, 1})
-            tries.clear()
+            attempts.clear()
             full.append(tmp_path / "1")
             await make_topic(master.engine, 1)
-            await until(lambda: len(tries) >= 4)
-            assert {cause for cause, _ in tries} == {Break.OWN}
-            assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(tries))
+            await until(lambda: len(attempts) >= 4)
+            assert {cause for cause, _ in attempts} == {Break.OWN}
+            assert all(later == 2 * earlier for (_, earlier), (_, later) in itertools.pairwise(attempts))
             full.clear()
             await until(lambda: slave.engine.handle.log_status.end == master.engine.handle.log_status.end)
             await until(lambda: master.in_sync == {0, 1})
@@ -327,7 +327,7 @@ def test_a_master_may_have_much_to_read_before_its_first_word(
             await asyncio.sleep(1.2)  # longer than either may be silent otherwise
             gate.set()
             await until(lambda: slave.connected and engine.handle.log_status.end == master.engine.handle.log_status.end)
-            assert len(looks) == 1  # it came to the end at the first try
+            assert len(looks) == 1  # it came to the end at the first attempt
             await slave.stop()
 
     asyncio.run(test())

@@ -56,7 +56,7 @@ def popped(messages: Sequence[Message]) -> list[WorkQueueMessage]:
 def told(message: ReceivedMessage) -> tuple[object, ...]:
     place = (message.topic, message.queue, message.queue_offset, message.message_id)
     content = (message.body, message.tag, message.keys, message.properties, message.is_tombstone, message.lane)
-    return place, content, (message.born_ms, message.stored_at, message.due_at, message.reconsume_times)
+    return place, content, (message.born_ms, message.stored_at, message.due_at, message.delivery_count)
 
 
 @copied
@@ -150,7 +150,7 @@ def test_a_message_of_a_compacted_batch_is_a_value(copied: Callable[[Any], Any])
 def test_a_redelivered_message_and_a_dead_letter_are_values(copied: Callable[[Any], Any]) -> None:
     message = opened(sent(COUNT)).messages(100)[77]
     letter = redelivery.dead_letter_of(message, "g", "why", 3)
-    for value in (redelivery.tried_again(message), DeadLetter(opened([letter] * COUNT).messages(0)[5])):
+    for value in (redelivery.redelivered(message), DeadLetter(opened([letter] * COUNT).messages(0)[5])):
         again = copied(value)
         assert again == value
         assert hash(again) == hash(value)

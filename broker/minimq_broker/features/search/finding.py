@@ -209,6 +209,6 @@ def _popped_progress(group: str, popped: PopQueue, offset: int) -> find_pb2.Grou
     run = popped.run_at(offset)
     if run is not None:
         progress.progress = _PROGRESS[run.state]
-        progress.client_id, progress.tries = run.client, run.tries
+        progress.client_id, progress.delivery_count = run.client, run.delivery_count
         progress.until_ms = run.until_ms if run.state is not RunState.DONE else 0
     return progress

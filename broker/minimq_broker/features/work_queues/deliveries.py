@@ -32,11 +32,13 @@ def after_death(group: str, owned: Sequence[OwnedQueue], state: State) -> Offset
 
 
 def withdrawn(group: str, owned: Sequence[OwnedQueue], state: State) -> OffsetsCommitted | None:
-    """Return the fact that deliveries under these leases do not count as tries, as their members live."""
+    """Return the fact that deliveries under these leases do not count, as their members live."""
     found = []
     for queue, epoch in owned:
         deliveries = state.deliveries.get((group, *queue))
         if deliveries is not None and epoch and deliveries.epoch == epoch:
             offset = state.offset(group, queue) or 0
-            found.append(CommittedOffset(*queue, offset, deliveries.tries - 1, in_flight_end=deliveries.in_flight_end))
+            found.append(
+                CommittedOffset(*queue, offset, deliveries.delivery_count - 1, in_flight_end=deliveries.in_flight_end)
+            )
     return OffsetsCommitted(group, tuple(found)) if found else None

@@ -148,7 +148,7 @@ class PopReader:
         popped.is_compacted = self._engine.state.is_compacted(queue)
         popped.invisible_ms = max(0, delivered.runs[0].until_ms - self._clock.now_ms())
         for run in read:
-            popped.runs.add(first=run.first, count=run.count, tries=run.tries, lost=run.lost)
+            popped.runs.add(first=run.first, count=run.count, delivery_count=run.delivery_count, lost=run.lost)
         if size < len(batches) * LARGE_BYTES:
             for batch in batches:
                 fill_batch(popped.batches.add(), batch).batch = bytes(batch.data)
@@ -159,7 +159,7 @@ class PopReader:
         return [result.SerializeToString(), more, *parts]
 
     def give_back(self, delivered: DeliveredRuns) -> None:
-        """Return messages whose client is gone. Does not count as a try."""
+        """Return messages whose client is gone. Does not count as a delivery."""
         self._give_back(delivered, [(run.first, run.end) for run in delivered.runs])
 
     def _give_back(self, delivered: DeliveredRuns, spans: Sequence[tuple[int, int]]) -> None:

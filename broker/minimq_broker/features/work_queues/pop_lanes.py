@@ -14,12 +14,12 @@ FREE, OUT = RunState.FREE, RunState.OUT
 
 
 def leading(due: Iterable[Run], least: int, most: int, losses: Callable[[Run], int]) -> Iterator[Run]:
-    """Yield runs without losses and with `least` to `most` tries, of each lane only those before any other run."""
+    """Yield runs without losses and with `least` to `most` deliveries, of each lane only those before any other run."""
     shut = set[int]()
     for run in due:
         if run.lane in shut:
             continue
-        if least <= run.tries <= most and not losses(run):
+        if least <= run.delivery_count <= most and not losses(run):
             yield run
         elif run.lane:
             shut.add(run.lane)
@@ -51,7 +51,7 @@ def fresh_runs(
         else:
             behind = min(behind, first + most)
             most -= behind - first
-            run = Run(first, behind, OUT, out.tries, out.until_ms, out.epoch, out.client, stretch.lane)
+            run = Run(first, behind, OUT, out.delivery_count, out.until_ms, out.epoch, out.client, stretch.lane)
         add_run(found, run)
         first = behind
     return found
@@ -63,7 +63,15 @@ def voided(delivered: Iterable[Run], ends: Mapping[int, int], losses: Callable[[
     `delivered` are the messages of these lanes that were delivered before, and `ends` where those of now end.
     """
     return [
-        Run(max(run.first, ends[run.lane]), run.end, FREE, run.tries, run.until_ms, lane=run.lane, lost=losses(run))
+        Run(
+            max(run.first, ends[run.lane]),
+            run.end,
+            FREE,
+            run.delivery_count,
+            run.until_ms,
+            lane=run.lane,
+            lost=losses(run),
+        )
         for run in delivered
         if run.end > ends[run.lane]
     ]
@@ -90,4 +98,4 @@ def following(delivered: Iterable[Run], settled: Sequence[Run], epoch: int) -> l
 
 
 def _returned(run: Run, first: int, end: int) -> Run:
-    return Run(first, end, FREE, run.tries - 1, lane=run.lane, lost=run.lost)
+    return Run(first, end, FREE, run.delivery_count - 1, lane=run.lane, lost=run.lost)

@@ -17,9 +17,9 @@ from minimq_broker.features.work_queues.due_times import DueTimes
 from minimq_broker.features.work_queues.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
 from minimq_broker.features.work_queues.pop_runs import (
     MAX_BITMAPS,
+    MAX_DELIVERY_COUNT,
     MAX_HELD,
     MAX_LOST,
-    MAX_TRIES,
     NEVER,
     Claim,
     Leave,
@@ -35,13 +35,13 @@ from minimq_broker.features.work_queues.pop_runs import (
 from minimq_common.errors import Fenced, InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
-#: From this many tries on, a message is redelivered alone, so that one that kills every consumer affects no others.
-_ALONE_FROM_TRIES = 2
+#: From this delivery on, a message is redelivered alone, so that one that kills every consumer affects no others.
+_ALONE_FROM_DELIVERY = 2
 #: Before that, failed messages are redelivered in smaller batches: of `most` divided by this.
 _RETRY_DIVISOR = 8
 #: A take chooses from at least this many runs that are due, the longest due first.
 _MIN_CHOICE = 64
-_first_of, _tries_of = attrgetter("first"), attrgetter("tries")
+_first_of, _delivery_count_of = attrgetter("first"), attrgetter("delivery_count")
 
 
 class PopQueue:
@@ -225,11 +225,11 @@ class PopQueue:
         found: list[Run] = []
         if now_ms >= self.due_ms:
             due = self._due_runs(now_ms, max(_MIN_CHOICE, wanted.most))
-            if wanted.ahead and any(run.tries for run in due):
+            if wanted.ahead and any(run.delivery_count for run in due):
                 return []
             found = self._again(due, wanted, most, epoch)
             most -= sum(run.count for run in found)
-        if not found or not any(run.tries > 1 for run in found):
+        if not found or not any(run.delivery_count > 1 for run in found):
             self._begin(wanted, most, readable_end, epoch, found)
         ends = {run.lane: run.end for run in found if run.state is OUT and run.lane}  # of each lane the last one
         return found + pop_lanes.voided(self._blocks.delivered_runs(ends), ends, wanted.losses) if ends else found
@@ -266,11 +266,12 @@ class PopQueue:
         return merged_runs(sorted(found, key=_first_of))
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
-        failed = pop_lanes.leading(due, 1, _ALONE_FROM_TRIES - 1, wanted.losses)
+        failed = pop_lanes.leading(due, 1, _ALONE_FROM_DELIVERY - 1, wanted.losses)
         if found := self._pieces(failed, max(1, wanted.most // _RETRY_DIVISOR), most, wanted, epoch):
             return found
         suspects = sorted(
-            (run for run in pop_lanes.heads(due) if run.tries >= _ALONE_FROM_TRIES or wanted.losses(run)), key=_tries_of
+            (run for run in pop_lanes.heads(due) if run.delivery_count >= _ALONE_FROM_DELIVERY or wanted.losses(run)),
+            key=_delivery_count_of,
         )
         if found := self._pieces(suspects, 1, most, wanted, epoch):
             return found
@@ -289,10 +290,12 @@ class PopQueue:
                 # Deliver only whole bitmaps, which adds none; but one message of the first block, for progress.
                 count = min(count, 1) if run.first // BLOCK == self.done // BLOCK else 0
             if count > 0:
-                tries = min(run.tries + 1, MAX_TRIES)
+                delivery_count = min(run.delivery_count + 1, MAX_DELIVERY_COUNT)
                 end = run.first + count
                 lost = wanted.losses(run)
-                found.append(Run(run.first, end, OUT, tries, wanted.until_ms, epoch, wanted.client, run.lane, lost))
+                found.append(
+                    Run(run.first, end, OUT, delivery_count, wanted.until_ms, epoch, wanted.client, run.lane, lost)
+                )
                 room -= count
                 most -= count if run.state is not OUT else 0
             if count < run.count and run.lane:
@@ -391,7 +394,16 @@ class PopQueue:
         """Return runs that release the messages of a consumer that is gone."""
         client, died = gone
         return [
-            Run(run.first, run.end, FREE, run.tries, 0, run.epoch, lane=run.lane, lost=min(run.lost + died, MAX_LOST))
+            Run(
+                run.first,
+                run.end,
+                FREE,
+                run.delivery_count,
+                0,
+                run.epoch,
+                lane=run.lane,
+                lost=min(run.lost + died, MAX_LOST),
+            )
             for run in merged_runs(self._blocks.runs_in_flight(client))
         ]
 
@@ -456,7 +468,7 @@ def _after(run: Run, settled: Settle) -> Run:
     first, end = run.first, run.end
     match settled.outcome:
         case PopOutcome.FREE:
-            return Run(first, end, FREE, run.tries, settled.until_ms, run.epoch, lane=run.lane)
+            return Run(first, end, FREE, run.delivery_count, settled.until_ms, run.epoch, lane=run.lane)
         case PopOutcome.RETURN:
-            return Run(first, end, FREE, run.tries - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
-    return Run(first, end, OUT, run.tries, settled.until_ms, run.epoch, run.client, run.lane, run.lost)
+            return Run(first, end, FREE, run.delivery_count - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
+    return Run(first, end, OUT, run.delivery_count, settled.until_ms, run.epoch, run.client, run.lane, run.lost)

@@ -15,8 +15,8 @@ from minimq_common.names import MAX_CLIENT_ID
 MAX_BITMAPS = 1 << 18
 #: Delivered and unsettled messages of one queue and group.
 MAX_HELD = 100_000
-#: Counting of `Run.tries` stops here.
-MAX_TRIES = (1 << 31) - 1
+#: Counting of `Run.delivery_count` stops here.
+MAX_DELIVERY_COUNT = (1 << 31) - 1
 #: Counting of `Run.lost` stops here.
 MAX_LOST = 2
 #: Runs in one fact: enough for many consumers that settle at once.
@@ -26,7 +26,7 @@ _POSITION_BITS = 48
 _TERM_BITS = 15
 
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
-_Tries = Annotated[int, msgspec.Meta(ge=0, le=MAX_TRIES)]
+_DeliveryCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELIVERY_COUNT)]
 _Client = Annotated[str, msgspec.Meta(max_length=MAX_CLIENT_ID)]
 _Lost = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOST)]
 _LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
@@ -44,14 +44,14 @@ class Status(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The state of an unsettled message, without its lane: see `Run`."""
 
     state: RunState
-    tries: _Tries = 0
+    delivery_count: _DeliveryCount = 0
     until_ms: _Offset = 0
     epoch: _Offset = 0
     client: _Client = ""
     lost: _Lost = 0
 
     def run(self, first: int, end: int, lane: int = 0) -> Run:
-        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, lane, self.lost)
+        return Run(first, end, self.state, self.delivery_count, self.until_ms, self.epoch, self.client, lane, self.lost)
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,7 +61,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     end: _Offset
     state: RunState
     #: Number of deliveries.
-    tries: _Tries = 0
+    delivery_count: _DeliveryCount = 0
     #: When they may be redelivered, in ms since 1970; 0: at once.
     until_ms: _Offset = 0
     #: Epoch of the latest delivery, even if that has ended; 0 without one.
@@ -80,11 +80,13 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def part(self, first: int, end: int) -> Run:
         if first == self.first and end == self.end:
             return self
-        return Run(first, end, self.state, self.tries, self.until_ms, self.epoch, self.client, self.lane, self.lost)
+        return Run(
+            first, end, self.state, self.delivery_count, self.until_ms, self.epoch, self.client, self.lane, self.lost
+        )
 
     @property
     def status(self) -> Status:
-        return Status(self.state, self.tries, self.until_ms, self.epoch, self.client, self.lost)
+        return Status(self.state, self.delivery_count, self.until_ms, self.epoch, self.client, self.lost)
 
     def continues(self, before: Run) -> bool:
         """Return whether it can be merged with `before`: it is the next one, and everything else is the same."""
@@ -161,7 +163,7 @@ class PopOutcome(IntEnum):
     FREE = 1
     #: The consumer keeps them for longer.
     EXTEND = 2
-    #: No listener saw them: redeliver without counting a try.
+    #: No listener saw them: redeliver without counting the delivery.
     RETURN = 3
 
 
@@ -209,7 +211,7 @@ class Claim(NamedTuple):
 
 
 class Reopen(NamedTuple):
-    """Settled messages are to be delivered again, with all tries left."""
+    """Settled messages are to be delivered again, with no delivery counted."""
 
     spans: Sequence[tuple[int, int]]
 

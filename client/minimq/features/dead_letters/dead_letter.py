@@ -48,13 +48,13 @@ class DeadLetter:
 
     @property
     def reason(self) -> str:
-        """Why the last try failed."""
+        """Why the last delivery failed."""
         return self._raw.get(redelivery.DEAD_LETTER_REASON, UNKNOWN)
 
     @property
-    def tries(self) -> int:
+    def delivery_count(self) -> int:
         """Number of deliveries of the message."""
-        return redelivery.number_of(self._raw.get(redelivery.RECONSUME_TIMES, "")) or 0
+        return redelivery.number_of(self._raw.get(redelivery.DELIVERY_COUNT, "")) or 0
 
     @property
     def topic(self) -> str | None:
@@ -168,12 +168,11 @@ class DeadLetter:
         """Return a copy for the retry topic, which only its group reads, with the number of deliveries reset."""
         raw = {name: value for name, value in self._raw.items() if name not in redelivery.OF_DEAD_LETTERS}
         topic = retry_topic(self.group)
-        return Message(topic, self.body, self.tag, self._copy.keys, raw | {redelivery.RECONSUME_TIMES: "0"})
+        return Message(topic, self.body, self.tag, self._copy.keys, raw | {redelivery.DELIVERY_COUNT: "0"})
 
     def __repr__(self) -> str:
-        return (
-            f"DeadLetter({self.place} of group {self.group}, topic {self.topic}, {self.reason!r}, tries {self.tries})"
-        )
+        about = f"topic {self.topic}, {self.reason!r}, deliveries {self.delivery_count}"
+        return f"DeadLetter({self.place} of group {self.group}, {about})"
 
 
 class Chosen(TypedDict, total=False):

@@ -209,7 +209,7 @@ class _Settles:
     def __init__(self, group: str) -> None:
         self._group = group
         self.queue: MessageQueue | None = None
-        #: True if a try that failed may have been stored all the same.
+        #: True if an attempt that failed may have been stored all the same.
         self.in_doubt = False
         self._settles: list[broker_pb2.PopSettle] = []
 

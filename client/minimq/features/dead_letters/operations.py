@@ -389,7 +389,7 @@ class LetterOperations(Operations):
 
         Each is resent exactly once, even if you repeat the command after it was killed; at least once if its queue is
         on another broker than the dead letter, or if it has more than 8 MiB. All groups that read the topic receive the
-        messages, or, with `only_group`, this group alone, which has all of its tries again. Messages go to their
+        messages, or, with `only_group`, this group alone, whose delivery count starts again. Messages go to their
         original queue if it is writable.
 
         Args:

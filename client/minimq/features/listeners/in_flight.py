@@ -30,7 +30,7 @@ class Suspects(NamedTuple):
     #: Offset from which the queue was granted.
     first: int
     #: Number of members that died with the messages before `near`.
-    tries: int
+    delivery_count: int
     #: End of the most likely suspects, which are delivered one by one.
     near: int
     #: End of all messages that these members may have had.
@@ -42,15 +42,17 @@ class Suspects(NamedTuple):
     def of(cls, lease: Grant, most: int) -> Suspects:
         """Return the suspects of a granted queue; a member has at most `most` messages in calls at once."""
         near = lease.in_flight_end or min(lease.offset + most, lease.queue_end)
-        return cls(lease.offset, lease.tries, near, max(near, lease.queue_end), known=bool(lease.in_flight_end))
+        return cls(
+            lease.offset, lease.delivery_count, near, max(near, lease.queue_end), known=bool(lease.in_flight_end)
+        )
 
-    def tries_of(self, offset: int) -> int:
+    def delivery_counts_of(self, offset: int) -> int:
         """Return how many members died with this message in flight, as far as is known; 0 if it is no suspect."""
-        return self.tries if offset < self.near else int(offset < self.end)
+        return self.delivery_count if offset < self.near else int(offset < self.end)
 
     def is_found(self, offset: int) -> bool:
         """Return whether this message is the culprit: a member died while it had nothing else in flight."""
-        return self.known and self.tries > 1 and offset == self.first and self.near == offset + 1
+        return self.known and self.delivery_count > 1 and offset == self.first and self.near == offset + 1
 
 
 _NONE = Suspects(0, 0, 0, 0)
@@ -112,7 +114,7 @@ class InFlight:
     def start(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
         self.drop([queue])
         self._queues[queue] = _QueueWork(offset, suspects)
-        if suspects.tries:
+        if suspects.delivery_count:
             self._suspect.add(queue)
 
     def start_over(self, queue: MessageQueue, end: int) -> int | None:

@@ -22,7 +22,7 @@ from minimq.features.broadcasting.broadcasting import BroadcastReader
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
 from minimq.features.listeners.listener import ListenerCalls, Verdict, described
 from minimq.features.listeners.listener_runner import ListenerRunner
-from minimq.features.listeners.redelivery import DIED, from_copy, tried_again
+from minimq.features.listeners.redelivery import DIED, from_copy, redelivered
 from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, result_of
 from minimq.features.listeners.source import Source
 from minimq.rebalance import AllocationStrategy
@@ -106,7 +106,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         await super()._join()
 
     def begins(self, queue: MessageQueue, lease: Grant) -> None:
-        if lease.tries:
+        if lease.delivery_count:
             # One at a time, the messages of a commit interval take up to `threads` times as long.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
         self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
@@ -202,9 +202,9 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         others = self._member.topics_of_others if self._member is not None else ()
         for delivery in deliveries:
             if (topic := delivery.messages[0].topic) in others:
-                # Back to the retry topic, for a member that knows the topic; counts no try.
+                # Back to the retry topic, for a member that knows the topic; does not count as a delivery.
                 log.info("consumer: passed on to another member group=%s topic=%s", self.group, topic)
-                delivery.messages = [tried_again(delivery.messages[0], -1)]
+                delivery.messages = [redelivered(delivery.messages[0], -1)]
                 delivery.verdict = Verdict([0], _PASS_ON_LEVEL)
         return deliveries
 
@@ -251,7 +251,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         queue, first = found.handed.queue, messages[0].queue_offset
         if first < suspects.near or queue.topic == self._retry_topic:
             messages = messages[:1]
-        deaths = suspects.tries_of(first)
+        deaths = suspects.delivery_counts_of(first)
         is_found = suspects.is_found(first)  # else perhaps no listener had it
         is_over = is_found and self._rule.is_over(self._original(messages[0]), deaths=deaths)
         if deaths and not is_over:
@@ -266,7 +266,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 delivery.verdict = Verdict(range(len(delivery.messages)), reason=DIED, is_final=True)
                 deaths -= 1  # the dead letter adds one
             if is_found:
-                delivery.messages = [tried_again(message, deaths) for message in delivery.messages]
+                delivery.messages = [redelivered(message, deaths) for message in delivery.messages]
             self.host.submit(delivery)
 
     def _original(self, message: ReceivedMessage) -> ReceivedMessage:
@@ -296,15 +296,17 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     async def _try_again(self, delivery: LeasedDelivery, verdict: Verdict) -> None:
         if len(verdict.again) < len(delivery.messages):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in verdict.again])
-        messages = delivery.messages  # all with the same number of tries
+        messages = delivery.messages  # all with the same delivery count
         is_over = self._rule.is_over(messages[0], is_final=verdict.is_final)
         if self._retry_topic is not None and (is_over or not self._in_order):
             level = None if is_over else self._rule.level(messages[0], verdict.level)
             sent = await self._sender.send([Failed(message, verdict.reason, level) for message in messages])
             messages = [message for message, is_sent in zip(messages, sent, strict=True) if not is_sent]
         elif is_over:
-            tries, queue, text = 1 + messages[0].reconsume_times, delivery.queue, described(messages)
-            log.error("consumer: skipped after %s tries group=%s queue=%s messages=%s", tries, self.group, queue, text)
+            count, queue, text = messages[0].delivery_count, delivery.queue, described(messages)
+            log.error(
+                "consumer: skipped after %s deliveries group=%s queue=%s messages=%s", count, self.group, queue, text
+            )
             messages = []
         if not self._in_flight.is_current(delivery):
             self._fetcher.wake()
@@ -314,7 +316,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._finish(delivery)
 
     def _retry_locally(self, delivery: LeasedDelivery, messages: Sequence[ReceivedMessage]) -> None:
-        again = [tried_again(message) for message in messages] if delivery.verdict is None else messages
+        again = [redelivered(message) for message in messages] if delivery.verdict is None else messages
         for one in self._in_flight.split(delivery, again):
             one.verdict = delivery.verdict
             self.host.put_off(

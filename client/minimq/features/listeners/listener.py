@@ -46,7 +46,7 @@ class RetryLater:
     Attributes:
         first: index of the first message to retry; those before it have succeeded. If it is the number of messages, all
             have succeeded.
-        level: index of the delay in `retry_delays_s`; with None, the number of tries so far selects it. In an orderly
+        level: index of the delay in `retry_delays_s`; with None, the delivery count so far selects it. In an orderly
             consumer the delay is always `orderly_retry_delay_s`.
         indexes: instead of `first`, the indexes of exactly the messages to retry; all others have succeeded. An orderly
             consumer retries all messages from the lowest index on, since nothing may overtake it.
@@ -92,7 +92,7 @@ AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
 class Verdict(NamedTuple):
     #: Indexes of the messages to retry, sorted; all others have succeeded.
     again: Sequence[int]
-    #: Index of their delay; None if the number of tries decides.
+    #: Index of their delay; None if the delivery count decides.
     level: int | None = None
     #: Reason of the failure, for dead letters.
     reason: str = "listener answered RETRY_LATER"
@@ -239,7 +239,7 @@ class ListenerAdapter:
             self._group,
             messages[0].topic,
             queue,
-            messages[0].reconsume_times + 1,
+            messages[0].delivery_count,
             described(messages),
             exc_info=error,
         )

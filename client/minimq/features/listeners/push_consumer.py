@@ -120,7 +120,7 @@ class PushConsumer(BasePushConsumer):
 
     A *concurrent* consumer calls the listener from several threads concurrently, even with messages of one queue.
     Failed messages are sent to the topic `%RETRY%group`, where they wait longer each time, and count as finished here;
-    after `max_tries` deliveries they go to `%DLQ%group`. Both topics are created when they are first needed.
+    after `max_deliveries` deliveries they go to `%DLQ%group`. Both topics are created when they are first needed.
 
     An *orderly* consumer makes one call at a time for each queue, in order. After a failure, the queue pauses for
     `orderly_retry_delay_s`, then the same messages are redelivered, one after the other; no other message overtakes

@@ -28,7 +28,7 @@ ORIGIN_MESSAGE_GROUP = "ORIGIN_MESSAGE_GROUP"
 #: Only for tombstones.
 ORIGIN_TOMBSTONE = "ORIGIN_TOMBSTONE"
 #: Number of failed consumption attempts.
-RECONSUME_TIMES = "RECONSUME_TIMES"
+DELIVERY_COUNT = "DELIVERY_COUNT"
 #: Only for dead letters: the group that gave the message up, and why.
 CONSUMER_GROUP = "CONSUMER_GROUP"
 DEAD_LETTER_REASON = "DEAD_LETTER_REASON"
@@ -50,9 +50,9 @@ _ORIGIN = frozenset(
     }
 )
 OF_DEAD_LETTERS = frozenset({CONSUMER_GROUP, DEAD_LETTER_REASON, WORK_QUEUE, DEAD_LETTER_TOPIC})
-_NAMES = _ORIGIN | OF_DEAD_LETTERS | {RECONSUME_TIMES}
+_NAMES = _ORIGIN | OF_DEAD_LETTERS | {DELIVERY_COUNT}
 #: The library's own reasons; users may give any text. Dead letters are counted by reason.
-TRIES_USED_UP = "tries used up"
+MAX_DELIVERIES_REACHED = "max_deliveries reached"
 REJECTED = "rejected"
 TIMED_OUT = "listener did not return in time"
 CANCELLED = "listener was cancelled"
@@ -64,7 +64,7 @@ _MOST_DIGITS = 18
 
 
 class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
-    """A message that a listener had before. Only `reconsume_times` differs from the first delivery.
+    """A message that a listener had before. Only `delivery_count` differs from the first delivery.
 
     If it comes from the retry topic, `queue`, `queue_offset` and `stored_at` are those of its copy there.
     """
@@ -73,8 +73,8 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
     is_copy: bool
 
     @property
-    def reconsume_times(self) -> int:
-        return self.times
+    def delivery_count(self) -> int:
+        return self.times + 1
 
     @property
     def topic(self) -> str:
@@ -110,25 +110,25 @@ class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
 
 def from_copy(message: ReceivedMessage) -> RedeliveredMessage:
     """Return the original of a copy from the retry topic."""
-    times = _number(message.properties.get(RECONSUME_TIMES, ""), 0)
+    times = _number(message.properties.get(DELIVERY_COUNT, ""), 0)
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy=True)
 
 
-def tried_again(message: ReceivedMessage, tries: int = 1) -> RedeliveredMessage:
-    """Return the same message with `tries` added to its number of tries."""
+def redelivered(message: ReceivedMessage, deliveries: int = 1) -> RedeliveredMessage:
+    """Return the same message with `deliveries` added to its number of deliveries."""
     is_copy = isinstance(message, RedeliveredMessage) and message.is_copy
-    times = message.reconsume_times + tries
+    times = message.delivery_count - 1 + deliveries
     return RedeliveredMessage(message.batch, message.index, message.body, message.tag, times, is_copy)
 
 
 def copy_of(message: ReceivedMessage, topic: str) -> Message:
     """Return the copy of a failed message for the retry topic of the group."""
-    return _copy(message, topic, {RECONSUME_TIMES: str(message.reconsume_times + 1)})
+    return _copy(message, topic, {DELIVERY_COUNT: str(message.delivery_count)})
 
 
-def dead_letter_of(message: ReceivedMessage, group: str, reason: str, tries: int) -> Message:
+def dead_letter_of(message: ReceivedMessage, group: str, reason: str, delivery_count: int) -> Message:
     """Return the copy of a message for the dead letters of the group. A copy of a dead letter has the same origin."""
-    why = {RECONSUME_TIMES: str(tries), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
+    why = {DELIVERY_COUNT: str(delivery_count), CONSUMER_GROUP: group, DEAD_LETTER_REASON: reason}
     if isinstance(message, WorkQueueMessage):
         why[WORK_QUEUE] = "1"
     if message.topic.startswith(DEAD_LETTER_PREFIX) and RETRY_TOPIC in message.properties:

@@ -14,9 +14,9 @@ from minimq.admin.masters import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve
-from minimq.consuming.consumer_options import MAX_TRIES, ConsumerOptions
+from minimq.consuming.consumer_options import MAX_DELIVERIES, ConsumerOptions
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.listeners.redelivery import TRIES_USED_UP, copy_of, dead_letter_of, origin_of
+from minimq.features.listeners.redelivery import MAX_DELIVERIES_REACHED, copy_of, dead_letter_of, origin_of
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.producer import Producer
 from minimq.sending.receipt import SendReceipt
@@ -41,16 +41,18 @@ class RetryRule:
     def __init__(self, options: ConsumerOptions, *, in_order: bool = False) -> None:
         self.delays_s = options.retry_delays_s
         #: None: unlimited.
-        self.max_tries = MAX_TRIES if options.max_tries is None and not in_order else options.max_tries
+        self.max_deliveries = (
+            MAX_DELIVERIES if options.max_deliveries is None and not in_order else options.max_deliveries
+        )
 
     def is_over(self, message: ReceivedMessage, *, is_final: bool = False, deaths: int = 0) -> bool:
-        """Return whether a message has no try left after this one, or after `deaths` of consumers that had it."""
-        tries = message.reconsume_times + (deaths or 1)
-        return is_final or (self.max_tries is not None and tries >= self.max_tries)
+        """Return whether a message has no delivery left after this one, or after `deaths` of consumers that had it."""
+        delivery_count = message.delivery_count - 1 + (deaths or 1)
+        return is_final or (self.max_deliveries is not None and delivery_count >= self.max_deliveries)
 
     def level(self, message: ReceivedMessage, chosen: int | None) -> int:
-        """Return the index of the delay of a message before its next try: the id of its queue of the retry topic."""
-        return min(message.reconsume_times if chosen is None else chosen, len(self.delays_s) - 1)
+        """Return the index of the delay of a message, which is the id of its queue of the retry topic."""
+        return min(message.delivery_count - 1 if chosen is None else chosen, len(self.delays_s) - 1)
 
     def delay_ms(self, queue_id: int) -> int:
         """Return how many ms messages wait in a queue of the retry topic."""
@@ -59,17 +61,17 @@ class RetryRule:
 
 class Failed(NamedTuple):
     message: ReceivedMessage
-    reason: str = TRIES_USED_UP
-    #: Index of the delay before its next try; None for a dead letter.
+    reason: str = MAX_DELIVERIES_REACHED
+    #: Index of the delay before its next delivery; None for a dead letter.
     level: int | None = None
-    #: Number of consumption attempts; None for the earlier ones of the message and this one.
-    tries: int | None = None
+    #: Number of deliveries; None for that of the message.
+    delivered: int | None = None
     #: The user has rejected it: not an error.
     is_wanted: bool = False
 
     @property
-    def attempts(self) -> int:
-        return self.message.reconsume_times + 1 if self.tries is None else self.tries
+    def delivery_count(self) -> int:
+        return self.message.delivery_count if self.delivered is None else self.delivered
 
 
 async def result_of(thread: CallbackThread, client: ClusterClient, call: Callable[[], T]) -> T:
@@ -186,7 +188,7 @@ class RetrySender:
             failed.message.topic,
             queue,
             offset,
-            failed.attempts,
+            failed.delivery_count,
             failed.reason,
         )
 
@@ -196,7 +198,7 @@ class RetrySender:
         under_way: list[Future[SendReceipt] | MinimqError] = []
         for item in failed:
             if item.level is None:
-                copy = dead_letter_of(item.message, self._group, item.reason, item.attempts)
+                copy = dead_letter_of(item.message, self._group, item.reason, item.delivery_count)
             else:
                 copy = copy_of(item.message, self._retry_topic)
             try:

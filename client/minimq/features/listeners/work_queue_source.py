@@ -79,10 +79,10 @@ def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float
         by_lane.setdefault(message.lane, []).append(message)
     for lane, of_lane in by_lane.items():
         if not lane:
-            of_lane.sort(key=lambda message: message.tries > 1)
+            of_lane.sort(key=lambda message: message.delivery_count > 1)
         part: list[WorkQueueMessage] = []
         for message in of_lane:
-            if part and (len(part) == batch_size or message.tries > 1 or part[-1].tries > 1):
+            if part and (len(part) == batch_size or message.delivery_count > 1 or part[-1].delivery_count > 1):
                 yield WorkQueueDelivery(part, now)
                 part = []
             part.append(message)
@@ -150,7 +150,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         self._rule = RetryRule(options)
         simple = WorkQueueOptions(
             options.invisible_s,
-            self._rule.max_tries or 1,
+            self._rule.max_deliveries or 1,
             start,
             request_timeout_s=options.request_timeout_s,
             prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_flight_messages),
@@ -253,7 +253,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         """Settle messages of a FIFO topic, then submit the next delivery of their message group.
 
         If a message failed or was redelivered to others, later ones of its group must wait for it: those popped
-        together with it are returned to the broker, which counts no try for them.
+        together with it are returned to the broker, which does not count as a delivery for them.
         """
         try:
             if verdict.again:

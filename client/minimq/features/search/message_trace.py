@@ -52,7 +52,7 @@ class TraceState(Enum):
     RETURNED = "returned"
     #: It was acknowledged.
     SETTLED = "settled"
-    #: It failed, and its copy in the retry topic of the group waits for another try.
+    #: It failed, and its copy in the retry topic of the group waits for another delivery.
     RETRYING = "retrying"
     #: It was given up, and is an open dead letter of the group.
     DEAD = "dead"
@@ -69,10 +69,10 @@ class GroupTrace:
     #: The consumer that has it, or that reads its queue; None without one.
     client_id: str | None = None
     #: Number of deliveries. Groups that do not receive messages one by one count from the first failure on.
-    tries: int = 0
+    delivery_count: int = 0
     #: The time until which it is in flight, or from which it is redelivered; None if neither applies.
     until: datetime | None = None
-    #: Where its dead letter, or its copy that waits for another try, is stored.
+    #: Where its dead letter, or its copy that waits for another delivery, is stored.
     copy: MessageAddress | None = None
 
 
@@ -231,7 +231,7 @@ class Tracer:
                 each.group,
                 _STATES.get(each.progress, TraceState.WAITING),
                 each.client_id or None,
-                each.tries,
+                each.delivery_count,
                 moment(each.until_ms) if each.until_ms else None,
             )
 
@@ -245,8 +245,8 @@ class Tracer:
             address = MessageAddress(copy.queue, copy.queue_offset)
             for trace in self._groups_at(address):
                 if trace.group == group and trace.state is not TraceState.READ:
-                    tries = from_copy(copy).reconsume_times
-                    return replace(trace, state=TraceState.RETRYING, tries=tries, copy=address)
+                    delivery_count = from_copy(copy).delivery_count - 1
+                    return replace(trace, state=TraceState.RETRYING, delivery_count=delivery_count, copy=address)
         return None
 
     def _dead(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
@@ -257,8 +257,10 @@ class Tracer:
         with LetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
             is_settled = copy in reader.settled([copy.queue.broker_name])
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
-        tries = from_copy(copy).reconsume_times
-        return GroupTrace(group, state, tries=tries, copy=MessageAddress(copy.queue, copy.queue_offset))
+        delivery_count = from_copy(copy).delivery_count - 1
+        return GroupTrace(
+            group, state, delivery_count=delivery_count, copy=MessageAddress(copy.queue, copy.queue_offset)
+        )
 
     # ---- messages in no queue -------------------------------------------------------------------
 

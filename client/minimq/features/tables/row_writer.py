@@ -124,7 +124,7 @@ class RowWriter:
         return SendFailed(
             f"of the rows read so far, {stored} are stored, {in_doubt} may be stored, {not_stored} are not; the first "
             f"failure: {first.message.splitlines()[0]}",
-            first.tries,
+            first.attempts,
             stored=stored,
             may_be_stored=in_doubt,
             not_stored=not_stored,

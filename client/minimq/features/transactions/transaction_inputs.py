@@ -145,7 +145,7 @@ class WorkQueueInput:
         return False
 
     async def go_back(self, *, rolled_back: bool) -> None:
-        """Release the messages for redelivery; a rollback counts as a failed try.
+        """Release the messages for redelivery; a rollback counts as a failed delivery.
 
         If the transaction is stored after all, it has settled them, and nothing changes.
         """

@@ -120,7 +120,7 @@ class PopStream:
         """Announce that the consumer leaves, and wait until the broker has processed that.
 
         The stream stays open until all takes are answered, to return messages that still arrive. Otherwise the broker
-        would count a try for them.
+        would count a delivery of them.
         """
         if self.ended:
             return

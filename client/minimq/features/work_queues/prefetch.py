@@ -99,7 +99,7 @@ class Prefetch:
     """Prefetches messages while the application receives at a high rate and brokers have more.
 
     Takes no more than the application receives in `_AHEAD_S`, and holds them for `PREFETCH_HOLD_S` only. Messages that
-    failed before are never prefetched, so that a process that dies costs them no try. Thread-safe.
+    failed before are never prefetched, so that the death of a process does not count for them. Thread-safe.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Prefetch:
         """Record the result of a take that a `receive` has waited for."""
         now = time.monotonic()
         self._pace.received(len(taken.messages), now)
-        self._has_more = taken.has_more and all(message.tries == 1 for message in taken.messages)
+        self._has_more = taken.has_more and all(message.delivery_count == 1 for message in taken.messages)
         self._ask(most, now)
 
     def _begin(self, count: int) -> None:

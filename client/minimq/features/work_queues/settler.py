@@ -67,7 +67,7 @@ class Settlement(NamedTuple):
 
 #: See `WorkQueueConsumer.ack`.
 DONE = Settlement(broker_pb2.POP_OUTCOME_DONE)
-#: Not processed: others get the messages at once, and no try is counted.
+#: Not processed: others get the messages at once, and the delivery does not count.
 RETURNED = Settlement(broker_pb2.POP_OUTCOME_RETURN)
 
 

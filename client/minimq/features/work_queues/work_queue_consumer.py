@@ -33,7 +33,7 @@ class BaseWorkQueueConsumer:
         *,
         group: str,
         invisible_s: float = 30.0,
-        max_tries: int = 16,
+        max_deliveries: int = 16,
         start: Start = "earliest",
         release_on_close: bool = True,
         client_id: str | None = None,
@@ -45,7 +45,7 @@ class BaseWorkQueueConsumer:
     ) -> None:
         refuse_others(unknown, type(self))
         options = WorkQueueOptions(
-            invisible_s, max_tries, start, release_on_close, request_timeout_s, prefetch_messages, credentials
+            invisible_s, max_deliveries, start, release_on_close, request_timeout_s, prefetch_messages, credentials
         )
         self._reader = WorkQueueReader(nameserver, group, client_id, options)
         self._client = self._reader.client
@@ -91,9 +91,9 @@ class WorkQueueConsumer(BaseWorkQueueConsumer):
 
     A received message is not delivered to others for its invisible duration. Acknowledge it when its work is done. A
     message that is released, or whose invisible duration is over, is redelivered to any consumer of the group; after
-    `max_tries` tries it becomes a dead letter of the group. So there may be any number of consumers, more than queues,
-    and a slow message delays no other one. In return there is no order among messages, except within each message group
-    of a FIFO topic.
+    `max_deliveries` deliveries it becomes a dead letter of the group. So there may be any number of consumers, more
+    than queues, and a slow message delays no other one. In return there is no order among messages, except within each
+    message group of a FIFO topic.
 
     To acknowledge, extend or release a message, you need its `handle` and a consumer of its group, in any process
     of the same user.
@@ -102,7 +102,7 @@ class WorkQueueConsumer(BaseWorkQueueConsumer):
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a `Cluster` to share.
         group: the consumer group; all of its consumers receive messages one by one.
         invisible_s: invisible duration in seconds, from 1 to 43200, which is 12 hours.
-        max_tries: deliveries of a message, the first one included, after which it becomes a dead letter.
+        max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter.
         start: where a new group begins: "earliest", "latest" or a time. Decided once per group and topic.
         release_on_close: redeliver unsettled messages to others as soon as this consumer closes or dies. With False,
             each message keeps its invisible duration, so that another process may settle it by its handle.

@@ -72,10 +72,10 @@ class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
     """A message of a work queue. Settle it: acknowledge, release or reject it.
 
     Attributes:
-        tries: number of consumption attempts, including this one.
+        delivery_count: number of deliveries, including this one.
     """
 
-    tries: int
+    delivery_count: int
     epoch: int
     group: str
 
@@ -89,11 +89,6 @@ class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
         """The receipt handle as text, with which any process of the same user and group can settle the message."""
         return str(self.receipt)
 
-    @property
-    def reconsume_times(self) -> int:
-        """Number of earlier deliveries of the message."""
-        return self.tries - 1
-
 
 class OpenedBatch:
     """A decoded batch, whose messages may be delivered in several parts."""
@@ -106,7 +101,7 @@ class OpenedBatch:
     def is_at(self, stored: EncodedBatch) -> bool:
         return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
 
-    def messages(self, first: int, end: int, tries: int, epoch: int, group: str) -> list[WorkQueueMessage]:
+    def messages(self, first: int, end: int, delivery_count: int, epoch: int, group: str) -> list[WorkQueueMessage]:
         """Return the messages of this batch from `first` to before `end`."""
         base, records = self.batch.base_offset, self.batch.records
         part = slice(records.place(max(first - base, 0)), records.place(max(end - base, 0)))
@@ -114,7 +109,7 @@ class OpenedBatch:
             iter(records.numbers(max(first - base, 0))),
             iter(self._bodies[part]),
             iter(self._tags[part]),
-            repeat(tries),
+            repeat(delivery_count),
             repeat(epoch),
             repeat(group),
         )

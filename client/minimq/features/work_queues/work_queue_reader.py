@@ -20,7 +20,7 @@ from minimq.consuming.group_start import GroupStart
 from minimq.consuming.message_filter import MessageFilter, TagExpression
 from minimq.consuming.pulls import encoded
 from minimq.consuming.start_position import start_position
-from minimq.features.listeners.redelivery import REJECTED, TRIES_USED_UP, check_reason
+from minimq.features.listeners.redelivery import MAX_DELIVERIES_REACHED, REJECTED, check_reason
 from minimq.features.listeners.retries import Failed, RetrySender
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
@@ -49,7 +49,7 @@ _MAX_BYTES = 4 << 20
 #: Maximum time for which a broker holds a take while there are no messages.
 _LONGEST_WAIT_S = 20.0
 _CLOSE_S = 5.0
-_UNLIMITED_TRIES = 1 << 31
+_UNLIMITED_DELIVERIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
 
 
@@ -93,7 +93,7 @@ class WorkQueueReader:
         self._closing = Closing()
         self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
         # A process that dies would otherwise delay or lose the messages that it has.
-        ahead = options.prefetch_messages if options.release_on_close and options.max_tries > 1 else 0
+        ahead = options.prefetch_messages if options.release_on_close and options.max_deliveries > 1 else 0
         self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
         self.settler = Settler(self.client, group, self.client_id, options.request_timeout_s, self.check_open)
 
@@ -207,7 +207,7 @@ class WorkQueueReader:
             self._run(self.give_back(messages))
 
     async def give_back(self, messages: Sequence[WorkQueueMessage]) -> None:
-        """Return unprocessed messages to their brokers: others get them at once, and no try is counted."""
+        """Return unprocessed messages to their brokers: others get them at once, and the delivery does not count."""
         await self._settle_if_possible(receipts_of(messages, self.group), RETURNED)
 
     async def _settle_if_possible(self, receipts: Receipts, how: Settlement) -> None:
@@ -270,8 +270,8 @@ class WorkQueueReader:
             stream.give_back(place.topic, popped)
             return TakeResult([])
         # A message that was lost together with others is tried alone at least once.
-        most = _UNLIMITED_TRIES if lost == 1 else self._options.max_tries
-        found = [message for message in matching if message.tries <= most]
+        most = _UNLIMITED_DELIVERIES if lost == 1 else self._options.max_deliveries
+        found = [message for message in matching if message.delivery_count <= most]
         if len(found) < len(messages) or damaged or removed:
             try:
                 delivery = MessageQueue(place.topic, place.broker_name, popped.queue_id), popped.epoch
@@ -299,7 +299,7 @@ class WorkQueueReader:
             stored = encoded(item, is_compacted=popped.is_compacted)
             behind = stored.base_offset + stored.count
             spans = [
-                (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.tries)
+                (max(run.first, stored.base_offset), min(run.first + run.count, behind), run.delivery_count)
                 for run in popped.runs
                 if run.first < behind and run.first + run.count > stored.base_offset
             ]
@@ -315,8 +315,8 @@ class WorkQueueReader:
                 )
                 damaged += [(first, end) for first, end, _ in spans]
                 continue
-            for first, end, tries in spans:
-                here = opened.messages(first, end, tries, popped.epoch, self.group)
+            for first, end, delivery_count in spans:
+                here = opened.messages(first, end, delivery_count, popped.epoch, self.group)
                 messages += here
                 if len(here) < end - first:
                     removed += gaps(first, end, here)
@@ -336,10 +336,12 @@ class WorkQueueReader:
             unwanted = [message for message in messages if id(message) not in chosen]
             self.filtered_messages += len(unwanted)
             await self._settle_if_possible(receipts_of(unwanted, self.group), DONE)
-        if used_up := [message for message in wanted if message.tries > most]:
+        if used_up := [message for message in wanted if message.delivery_count > most]:
             try:
                 # This delivery was not processed, so it is no attempt.
-                failed = [Failed(message, TRIES_USED_UP, tries=message.tries - 1) for message in used_up]
+                failed = [
+                    Failed(message, MAX_DELIVERIES_REACHED, delivered=message.delivery_count - 1) for message in used_up
+                ]
                 await self._bury(used_up, failed)
             except MinimqError as error:
                 self._errors.append(error)  # the next call raises it: this one has messages

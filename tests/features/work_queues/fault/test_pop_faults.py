@@ -35,7 +35,7 @@ def run(scenario: str, count: int) -> dict[str, Any]:
 
 
 def assert_sound(found: dict[str, Any]) -> None:
-    wrong = {kind: found[kind] for kind in ("lost", "two_hands", "again", "tries", "out_of_order", "damaged")}
+    wrong = {kind: found[kind] for kind in ("lost", "two_hands", "again", "count", "out_of_order", "damaged")}
     assert wrong == dict.fromkeys(wrong, 0), found["examples"]
 
 

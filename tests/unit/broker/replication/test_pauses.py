@@ -1,4 +1,4 @@
-"""The pauses of a slave between tries of its master."""
+"""The pauses of a slave between attempts of its master."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The retry policy: when the next try of a call or of a batch follows, and how long each may take."""
+"""The retry policy: when the next attempt of a call or of a batch follows, and how long each may take."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from minimq.admin.masters import raise_failures
 from minimq.connection.at_master import with_retries
-from minimq.connection.retry_schedule import RetrySchedule, after_waiting, batch_pause_s, try_timeout_s
+from minimq.connection.retry_schedule import RetrySchedule, after_waiting, attempt_timeout_s, batch_pause_s
 from minimq_common import errors
 from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import OfflineBroker
@@ -19,7 +19,7 @@ OFFLINE = Unavailable("nothing listens there")
 
 
 def pauses(patience_s: float, error: MinimqError) -> list[float]:
-    """Return the waits between tries that all fail at once."""
+    """Return the waits between attempts that all fail at once."""
     now, found = 100.0, list[float]()
     schedule = RetrySchedule(patience_s, now)
     with suppress(type(error)):
@@ -93,7 +93,7 @@ def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
 
 
 @for_each(
-    ("left", "tries", "expected"),
+    ("left", "attempts", "expected"),
     [
         (6.0, 0, 1.0),
         (6.0, 1, 2.0),
@@ -107,8 +107,8 @@ def test_who_goes_on_asking_after_the_end_hears_of_the_latest_failure() -> None:
         (-1.0, 1, 0.2),
     ],
 )
-def test_a_try_gets_its_share_of_the_time_left(left: float, tries: int, expected: float) -> None:
-    assert try_timeout_s(100.0, 100.0 + left, tries) == pytest.approx(expected)
+def test_a_try_gets_its_share_of_the_time_left(left: float, attempts: int, expected: float) -> None:
+    assert attempt_timeout_s(100.0, 100.0 + left, attempts) == pytest.approx(expected)
 
 
 # ---- batches ------------------------------------------------------------------------------------
@@ -189,10 +189,10 @@ def test_whether_a_batch_is_tried_again_after_an_error(name: str, elsewhere: boo
         assert pause_s == (None if expected == "gives up" else asked_s)
 
 
-@for_each(("tries", "expected"), [(0, 0.1), (1, 0.0), (2, 0.1), (3, 0.3), (4, 1.0), (5, 1.0), (50, 1.0)])
+@for_each(("attempts", "expected"), [(0, 0.1), (1, 0.0), (2, 0.1), (3, 0.3), (4, 1.0), (5, 1.0), (50, 1.0)])
 @for_each("bound", [False, True])
-def test_the_waits_of_a_batch_get_longer(tries: int, expected: float, bound: bool) -> None:
-    assert batch_pause_s(OFFLINE, tries, bound=bound, elsewhere=True) == expected
+def test_the_waits_of_a_batch_get_longer(attempts: int, expected: float, bound: bool) -> None:
+    assert batch_pause_s(OFFLINE, attempts, bound=bound, elsewhere=True) == expected
 
 
 @for_each(

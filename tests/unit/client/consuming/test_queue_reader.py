@@ -250,13 +250,15 @@ def test_a_queue_goes_on_unless_somebody_else_may_have_read_it(
         assert reader.is_pulling(1)
 
 
-@pytest.mark.parametrize(("committed", "tries", "goes_on"), [(10, 0, True), (11, 0, False), (10, 1, False)])
-def test_who_was_offline_goes_on_unless_somebody_else_got_anywhere(committed: int, tries: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(("committed", "delivery_count", "goes_on"), [(10, 0, True), (11, 0, False), (10, 1, False)])
+def test_who_was_offline_goes_on_unless_somebody_else_got_anywhere(
+    committed: int, delivery_count: int, goes_on: bool
+) -> None:
     reader = reader_from(10, epoch=FIRST + 1)
     trust = Trust()
     reader.renewed(reader.lease._replace(trust=trust), 3.0)
     trust.is_broken = True
-    lease = Grant(FIRST + 2, committed, 7, tries=tries)
+    lease = Grant(FIRST + 2, committed, 7, delivery_count=delivery_count)
     assert (reader.renewed(lease, 5.0) is not None) is goes_on
 
 

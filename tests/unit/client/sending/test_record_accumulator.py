@@ -463,7 +463,7 @@ def test_an_error_that_is_final_hides_no_try_that_may_be_stored(error: MinimqErr
     play.fail(InvalidArgument("the broker does not like it"))
     outcome = play.outcome(number)
     assert isinstance(outcome, SendFailed)
-    assert [error.message in line for line in outcome.tries] == [True, False]
+    assert [error.message in line for line in outcome.attempts] == [True, False]
 
 
 def test_messages_that_waited_too_long_behind_a_failed_batch_fail_with_their_number() -> None:
