@@ -338,12 +338,12 @@ def test_many_take_no_more_than_the_buffer(cluster: LocalCluster, admin: Admin, 
 
 def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
-    producer._core._process._made_in += 1  # as if this process were a fork of the one that made it
+    producer._core._process.is_forked = True  # as if this process were a fork of the one that made it
     with pytest.raises(Closed, match="fork before the first client is made"):
         producer.send(Message(topic, b"x"))
     with pytest.raises(Closed, match="fork before the first client is made"):
         producer.send_many([Message(topic, b"x")])
-    producer._core._process._made_in -= 1
+    producer._core._process.is_forked = False
     producer.close()
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable
 
 from minimq_common.errors import Closed, UsageError
@@ -40,6 +41,8 @@ def _after_fork_in_child() -> None:
     _open.clear()
     loop_threads.clear()
     _pid = os.getpid()
+    for home in [*_homes]:
+        home.is_forked = True
 
 
 os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
@@ -57,6 +60,9 @@ def connection_closed(connection: object) -> None:
     _closed_at = time.monotonic()
     _open.discard(connection)
     loop_threads.discard(threading.get_ident())
+
+
+_homes: weakref.WeakSet[HomeProcess] = weakref.WeakSet()
 
 
 class HomeProcess:
@@ -78,10 +84,9 @@ class HomeProcess:
         if is_finalizing():
             raise Closed("no client works at the end of the interpreter: its threads would not run")
         self._made_in = _pid
-
-    @property
-    def is_forked(self) -> bool:
-        return self._made_in != _pid
+        #: True in a fork of that process. An attribute, since each send reads it.
+        self.is_forked = False
+        _homes.add(self)
 
     @property
     def is_void(self) -> bool:

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.home_process import check_may_wait
+from minimq.connection.home_process import check_may_wait, loop_threads
 from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq_common.errors import Closed
 
@@ -32,7 +32,8 @@ class Awaited(Generic[T]):
     __slots__ = ("_arrived", "_error", "_value")
 
     def __init__(self) -> None:
-        check_may_wait()
+        if threading.get_ident() in loop_threads:  # costs less than the call
+            check_may_wait()
         self._arrived = threading.Lock()
         self._arrived.acquire()
         self._value: T | None = None
@@ -214,7 +215,8 @@ class YieldToLoop:
 
 def run_steps(make: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine that awaits steps on this thread; block in each step."""
-    check_may_wait()
+    if threading.get_ident() in loop_threads:
+        check_may_wait()
     steps = make()  # created here, so that Ctrl-C comes before that or once it runs
     result: Any = None
     failure: BaseException | None = None

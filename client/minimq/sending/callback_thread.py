@@ -24,7 +24,8 @@ class CallbackThread:
         self._over = threading.Event()
         self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._closed = False
-        self._ident = 0
+        #: The thread that runs the calls; 0 if there is none.
+        self.ident = 0
         self._faults = OutageLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
@@ -46,7 +47,7 @@ class CallbackThread:
 
     def is_mine(self) -> bool:
         """Return whether the caller is a callback, which cannot wait for its own end."""
-        return threading.get_ident() == self._ident
+        return threading.get_ident() == self.ident
 
     def close(self, timeout_s: float) -> None:
         """End the thread after its pending calls; wait for that unless this is one of them."""
@@ -62,10 +63,10 @@ class CallbackThread:
         self._thread, self._calls = None, queue.SimpleQueue()
 
     def _run(self, calls: queue.SimpleQueue[Callable[[], object] | None], over: threading.Event) -> None:
-        self._ident = threading.get_ident()
+        self.ident = threading.get_ident()
         while (call := calls.get()) is not None:
             self._make(call)
-        self._ident = 0  # the system may reuse it for another thread
+        self.ident = 0  # the system may reuse it for another thread
         over.set()
 
     def _make(self, call: Callable[[], object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -104,7 +105,8 @@ class Producer(BaseProducer):
                 stored. Messages that were sent in the same batch count as well.
             Closed: the producer was closed.
         """
-        self._core.check_may_wait()
+        if threading.get_ident() == self._core.callbacks.ident:
+            self._core.check_may_wait()
         awaited: Awaited[SendReceipt] = Awaited()
         self._core.send(message, queue, selector, awaited)
         return awaited.result()

@@ -78,7 +78,7 @@ class ProducerCore:
         self.requester = Requester(self.client, self._sender.callbacks, self._finder.find, self.send)
         self.replier = Replier(self.client, options.max_body_bytes)
         self._buffer = self._sender.buffer
-        self.check_may_wait = self._sender.check_may_wait
+        self.callbacks, self.check_may_wait = self._sender.callbacks, self._sender.check_may_wait
         self.callback_faults = OutageLog(log)
         self.transactor = Transactor(self.client, options, self._finder, self._chosen.choose, self._interceptors)
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
