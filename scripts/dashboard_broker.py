@@ -128,7 +128,6 @@ BROKER = Dashboard(
                     (
                         (f"{rate('minimq_broker_limit_refusals_total', HERE)} > 0", "{{limit}}"),
                         (f"{rate('minimq_broker_streams_refused_total', HERE)} > 0", "streams: {{call}}"),
-                        (f"{rate('minimq_broker_connections_ended_total', HERE)} > 0", "closed: {{reason}}"),
                     ),
                 ),
                 Panel(

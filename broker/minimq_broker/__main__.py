@@ -24,7 +24,6 @@ from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import ServerGroup, from_command_line
-from minimq_common.wire.rpc import keep_freed_memory
 
 #: The options by topic, in the order of the help.
 _SECTIONS = {
@@ -64,7 +63,6 @@ def main(context: click.Context, options: BrokerOptions) -> None:
     """
     context.obj = options
     if context.invoked_subcommand is None:
-        keep_freed_memory()
         leave_notes(options.data_dir)
         daemon.run("broker", Broker(options), log_level=options.log_level, log_format=options.log_format)
 

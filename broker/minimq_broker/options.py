@@ -149,8 +149,8 @@ class BrokerOptions:
     max_unsent_bytes: int = option(
         96 << 20,
         "Bytes of answers, in all, that may wait until clients read them. Beyond that, large answers are delayed "
-        "by some seconds, small ones are not, and connections of clients that do not read are closed. The answers "
-        "take twice as much memory.",
+        "by some seconds, small ones are not, and answers that are not read by then stop counting. The answers take "
+        "twice as much memory.",
         minimum=1 << 20,
     )
     max_streams: int = option(

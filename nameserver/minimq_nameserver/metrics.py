@@ -77,12 +77,6 @@ class NameServerMetrics:
             "Bytes of large routes and lists that clients have not read yet.",
             service.unsent.bytes,
         )
-        yield metric_counters(
-            f"{PREFIX}_connections_ended_total",
-            "Closed connections of clients that did not read.",
-            ("reason",),
-            ((("unread",), service.unsent.ended),),
-        )
 
     def _of_calls(self) -> Iterator[Metric]:
         counters = self._service.counters

@@ -149,13 +149,6 @@ CASES = (
         quiet_at=40,
     ),
     Case(
-        "MinimqConnectionsEnded",
-        {f'minimq_broker_connections_ended_total{{{BROKER}, reason="unread"}}': "0x55 2x90"},
-        "broker-a-0:9911 closed connections: unread",
-        {"instance": "broker-a-0:9911", "reason": "unread"},
-        quiet_at=55,
-    ),
-    Case(
         "MinimqTooManyStreams",
         {f'minimq_broker_streams_refused_total{{{BROKER}, call="pull"}}': "0x55 2x90"},
         "broker-a-0:9911 refuses streams of the call pull",

@@ -29,7 +29,6 @@ ALLOWED = {
         "add_secure_port",
         "socket",
     },
-    "common/minimq_common/wire/unsent.py": {"socket"},
     "client/minimq/local/server_process.py": {"socket"},
     "spark_connector/pyspark_minimq/worker_process.py": {"socket"},
 }

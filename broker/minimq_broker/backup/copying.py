@@ -133,7 +133,6 @@ MAX_COPIES = 4
 
 @dataclass(slots=True)
 class _Copy:
-    peer: str
     position: int
     moved_at: float
 
@@ -154,7 +153,7 @@ class Snapshots:
     async def send(self, context: Any) -> None:
         """Send the state and the log, as confirmed now. Raises `SystemBusy` if too many copies are running."""
         self._admit()
-        copy = _Copy(context.peer(), self._handle.store.log.start, self._loop.time())
+        copy = _Copy(self._handle.store.log.start, self._loop.time())
         self._copies.append(copy)
         try:
             await self._send(copy, context)
@@ -164,8 +163,6 @@ class Snapshots:
     def _admit(self) -> None:
         if len(self._copies) < MAX_COPIES:
             return
-        since = self._loop.time() - _STUCK_S
-        self._unsent.give_up({copy.peer for copy in self._copies if copy.moved_at <= since})
         raise SystemBusy(
             f"{len(self._copies)} copies of this broker are running, which is the limit: retry when one is done",
             limit="copies",

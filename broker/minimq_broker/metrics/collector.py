@@ -243,12 +243,6 @@ class BrokerMetrics:
             else (),
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
-        yield counters(
-            f"{PREFIX}_connections_ended_total",
-            "Closed connections of clients that did not read.",
-            ("reason",),
-            ((("unread",), engine.unsent.ended),),
-        )
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
         groups = islice(engine.groups.names(), self._most_series)
         yield gauges(

@@ -28,12 +28,9 @@ from minimq.consuming.read_ahead import HandOver
 from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.channels import TooManyStreams
-from minimq_common.wire.rpc import keep_freed_memory, return_freed_memory
 
 log = client_logger(__name__)
 
-#: Minimum seconds between two calls of `return_freed_memory`.
-_TRIM_INTERVAL_S = 1.0
 
 if TYPE_CHECKING:  # circular: it imports this module
     from minimq.consuming.consumer import Consumer
@@ -59,7 +56,6 @@ class Fetcher:
         options: ConsumerOptions,
         owner: Consumer,
     ) -> None:
-        keep_freed_memory()  # large frames come one after the other
         self._connection = client.connection
         self._group = group
         self._owner = owner
@@ -73,7 +69,6 @@ class Fetcher:
             offset_refresh_s=options.offset_refresh_interval_s,
             readers=lambda: max(len(self._readers), self._expected, 1),
         )
-        self._trim_at = 0.0
         self._passed_over = 0  # by readers that have ended
         self._pulls = Pulls(self._heard, places, client, self._tag_hashes, self._decided, group, client_id)
         store = BrokerOffsets(
@@ -384,11 +379,6 @@ class Fetcher:
         for reader in [*self._readers.values()]:
             self._pulls.tick(reader, now)
             self._note_due(reader)  # delays are over, leases are renewed
-        if now >= self._trim_at and sum(reader.size for reader in self._readers.values()) > self._options.max_bytes:
-            # Each queue has a batch, and together they are too large. This thread has allocated the encoded ones, the
-            # polling thread the messages: without this, the process would take twice the memory.
-            self._trim_at = now + _TRIM_INTERVAL_S
-            return_freed_memory()
         self._changed()
 
     def close(self) -> None:

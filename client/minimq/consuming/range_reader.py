@@ -29,7 +29,6 @@ from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated
 from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
-from minimq_common.wire.rpc import keep_freed_memory
 
 #: No limit: the buffer is limited in bytes, and a pull by the end of the range.
 _MOST_MESSAGES = 1 << 40
@@ -61,7 +60,6 @@ class RangeReader:
         self, nameserver: str | Sequence[str] | Cluster | None = None, options: RangeOptions | None = None
     ) -> None:
         self.options = options or RangeOptions()
-        keep_freed_memory()  # large frames come one after the other
         self._client = ClusterClient(nameserver, credentials=self.options.credentials)
         self._routes = self._client.routes
         #: Which server of a broker set the queues are read from.

@@ -41,7 +41,6 @@ from minimq.sending.statistics import ProducerStatistics
 from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.outage_log import OutageLog
-from minimq_common.wire.rpc import keep_freed_memory
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -57,7 +56,6 @@ class Sender:
     """Sends messages and batches. Thread-safe, except for the methods of `Outlet`, which run on the event loop."""
 
     def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
-        keep_freed_memory()  # batches of 1 MiB pass through
         self._client = client
         self._routes = client.routes
         self._call_soon = client.connection.call_soon

@@ -147,16 +147,13 @@ class Dispatcher(grpc.GenericRpcHandler):
             return None
 
         async def serve(_: object, context: Any) -> Any:
-            requests = None
             try:
                 if not method.takes_stream:
                     return await self._serve_one(method, context)
                 with self._streaming(method, context) as requests:
                     return await method.serve(requests, context)
             except Exception as error:  # noqa: BLE001 - the boundary
-                ending = self._end(error, method, context)
-                del _, requests, context  # see `_end`
-            return await ending
+                await self._end(error, method, context)
 
         # Unary calls, too, are registered as streams: otherwise gRPC would read the request before calling `serve`.
         make = grpc.stream_stream_rpc_method_handler if method.gives_stream else grpc.stream_unary_rpc_method_handler
@@ -184,14 +181,8 @@ class Dispatcher(grpc.GenericRpcHandler):
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
     async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:
-        """End a call with an error code, unless the call is already over.
-
-        gRPC keeps the exception that ended a call, and its traceback would keep the call and its requests in memory
-        until the next full garbage collection. So all frames that refer to the call are removed from it.
-        """
+        """End a call with an error code, unless the call is already over."""
         if isinstance(error, grpc.RpcError | grpc.aio.AbortError):
-            del context
-            _forget_frames(error)
             raise error
         known = error if isinstance(error, MinimqError) else self._translate(error)
         if isinstance(error, DecodeError):  # from a handler that decodes its requests itself
@@ -202,15 +193,10 @@ class Dispatcher(grpc.GenericRpcHandler):
                 f"{method.name} failed on the server: {type(error).__name__}: {error}; its log has the details"
             )
         self._note(method.name, known)
-        _forget_frames(error)
+        _forget_frames(error)  # gRPC keeps the error, and its frames would keep the request: up to 70 MB
         if context.done():
             raise asyncio.CancelledError from error  # the caller has left; gRPC would log any other error
-        try:
-            await rpc.abort(context, known)
-        except grpc.aio.AbortError as aborted:
-            del context, error
-            _forget_frames(aborted)
-            raise
+        await rpc.abort(context, known)
 
     # ---- callers ---------------------------------------------------------------------------------
 
@@ -317,7 +303,6 @@ def _forget_frames(error: BaseException) -> None:
     while each is not None:
         each.__traceback__ = None
         each = each.__context__
-    error.__context__ = None
 
 
 def _passing_bytes(encode: Callable[[Any], bytes]) -> Callable[[Any], bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import errno
 import socket
 from collections.abc import Sequence
@@ -445,22 +444,3 @@ def field_head(number: int, size: int) -> bytes:
             rest >>= 7
         head.append(rest)
     return bytes(head)
-
-
-#: glibc ignores freed blocks of more than 32 MiB, its own overhead included.
-_BLOCK_BYTES = 31 << 20
-
-
-def keep_freed_memory() -> None:
-    """Make this process keep up to about 62 MiB of freed memory instead of returning it to the system.
-
-    glibc returns a freed block if it is larger than all blocks freed before. The kernel then clears each page of the
-    next block, which costs more than everything else done with a frame of 1 MiB. So this allocates and frees 31 MiB.
-    """
-    bytes(_BLOCK_BYTES)
-
-
-def return_freed_memory() -> None:
-    """Return freed memory to the system, of all threads: glibc keeps it for the thread that allocated it."""
-    if (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        trim(0)
