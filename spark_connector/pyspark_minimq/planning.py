@@ -41,7 +41,7 @@ class QueueName(NamedTuple):
 
 
 class TopicId(NamedTuple):
-    """Identifies one creation of a topic on one broker; see `minimq.connectors.TopicId`."""
+    """Identifies one creation of a topic on one broker; see `minimq_common.model.TopicId`."""
 
     number: int = 0
     created_ms: int = 0
