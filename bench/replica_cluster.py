@@ -23,7 +23,7 @@ PATIENCE_S = 60.0
 _PORT = 10911
 _LOOK_AGAIN_S = 0.01
 #: The disk of this machine may be nearly full of other files, which must not affect a test.
-_SHARED_DISK = ("--disk-delete-early=1", "--disk-refuse=1")
+_SHARED_DISK = ("--disk-delete-early=1", "--disk-reject=1")
 
 T = TypeVar("T")
 Report = tuple[BrokerProcess, ReplicationReport]

@@ -32,12 +32,12 @@ _SECTIONS = {
     "--etcd-cert --etcd-key",
     "Security": "--secrets --client-certificates --access-mode --access-max-age",
     "Retention and disk": "--retention --retention-bytes --dead-letter-retention --dead-letter-bytes --disk-warn "
-    "--disk-delete-early --disk-refuse --segment-bytes --rewrite-after --retention-check --checkpoint-interval "
+    "--disk-delete-early --disk-reject --segment-bytes --rewrite-after --retention-check --checkpoint-interval "
     "--verify-interval --max-clock-jump",
     "Compaction": "--compaction-check --compaction-memory-bytes --compaction-share",
     "Topics, groups and transactions": "--auto-create-queues --max-topics --max-groups --max-sessions --group-expiry "
-    "--session-grace --session-timeout --max-delay --transaction-expiry --transaction-idle --half-check-after "
-    "--half-check-interval --half-checks --half-expiry --max-staged-bytes",
+    "--session-grace --session-timeout --max-delay --transaction-expiry --transaction-idle --check-back-after "
+    "--check-back-interval --max-check-backs --half-message-expiry --max-staged-bytes",
     "Limits": "--max-body-bytes --max-pending-bytes --max-unsent-bytes --max-streams --max-connections --busy-after",
     "Logs, metrics and tools": "--log-level --log-format --metrics --metrics-series --otel --otel-batches --reflection",
 }

@@ -443,7 +443,7 @@ def _store_options(options: BrokerOptions) -> StoreOptions:
             max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
         ),
         watermarks=Watermarks(
-            warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_refuse
+            warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_reject
         ),
         staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
         max_delay_ms=math.ceil(options.max_delay_s * 1000),

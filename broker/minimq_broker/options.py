@@ -141,7 +141,7 @@ class BrokerOptions:
         minimum=0.05,
         maximum=1,
     )
-    disk_refuse: float = option(0.90, "Used share of the disk at which messages are rejected.", minimum=0.05, maximum=1)
+    disk_reject: float = option(0.90, "Used share of the disk at which messages are rejected.", minimum=0.05, maximum=1)
     max_body_bytes: int = option(4 << 20, "Largest message body.", minimum=1, maximum=32 << 20)
     max_pending_bytes: int = option(
         64 << 20, "Bytes of batches that may wait for the disk; beyond that, senders are slowed down.", minimum=1 << 20
@@ -202,19 +202,19 @@ class BrokerOptions:
         "The time falls from --transaction-expiry to this value while the room fills from 50 % to 90 %.",
         minimum=0.1,
     )
-    half_check_after_s: float = option(
+    check_back_after_s: float = option(
         6.0,
         "Time after which a producer is asked for the first time how a transaction with half messages ends.",
         minimum=0.05,
     )
-    half_check_interval_s: float = option(30.0, "Time between one such question and the next.", minimum=0.05)
-    half_checks: int = option(
+    check_back_interval_s: float = option(30.0, "Time between one such question and the next.", minimum=0.05)
+    max_check_backs: int = option(
         15,
         "Number of such questions about one transaction. After that it waits for a decision by hand.",
         minimum=1,
         maximum=10_000,
     )
-    half_expiry_s: float = option(
+    half_message_expiry_s: float = option(
         7 * 24 * 3600.0,
         "Time after which a transaction with half messages expires that nobody has decided on. Until then the files "
         "with its messages are kept.",
@@ -301,11 +301,11 @@ class BrokerOptions:
                 f"--access-max-age is {self.access_max_age_s:g}, but there is no name server to learn changes from: "
                 "give --nameserver HOST:PORT, or leave --access-max-age out"
             )
-        marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_refuse) if mark < 1]
+        marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_reject) if mark < 1]
         if marks != sorted(marks):
             raise InvalidArgument(
-                f"--disk-warn {self.disk_warn}, --disk-delete-early {self.disk_delete_early} and --disk-refuse "
-                f"{self.disk_refuse} have to come in this order, the smallest first; 1 turns one off"
+                f"--disk-warn {self.disk_warn}, --disk-delete-early {self.disk_delete_early} and --disk-reject "
+                f"{self.disk_reject} have to come in this order, the smallest first; 1 turns one off"
             )
         self._check_replication()
         if not self.advertise and self.listen.rpartition(":")[0] in ("0.0.0.0", "[::]"):

@@ -304,7 +304,7 @@ def report_of(admin: Admin, broker_name: str = "broker-a") -> BrokerReport:
 def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) -> None:
     reserve = small_disk / "reserve"
     reserve.write_bytes(bytes(8 << 20))
-    options = {"disk_warn": 0.5, "disk_refuse": 0.8, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
+    options = {"disk_warn": 0.5, "disk_reject": 0.8, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
     with (
         LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,
@@ -321,7 +321,7 @@ def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) 
                 producer.send(Message("t", bytes(200_000)))
                 sent += 1
 
-        with pytest.raises(SendFailed, match=r"the disk of the broker is 8\d\.\d% full.*--disk-refuse"):
+        with pytest.raises(SendFailed, match=r"the disk of the broker is 8\d\.\d% full.*--disk-reject"):
             send_until_it_fails()
         report = report_of(admin)
         assert report.disk_level == "refuse"
@@ -331,7 +331,7 @@ def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) 
             "refuse",
         ]
         # Nothing of a message that is refused is written.
-        with pytest.raises(SendFailed, match="--disk-refuse"):
+        with pytest.raises(SendFailed, match="--disk-reject"):
             producer.send(Message("t", bytes(200_000)))
         assert report_of(admin).log_end == report.log_end
         assert len(read_all(cluster.nameserver, "t")) == sent
@@ -353,7 +353,7 @@ def test_a_disk_that_fills_up_loses_its_oldest_messages_early(small_disk: Path) 
         "segment_bytes": 1 << 20,
         "disk_warn": 0.3,
         "disk_delete_early": 0.5,
-        "disk_refuse": 0.9,
+        "disk_reject": 0.9,
         "checkpoint_interval_s": 0.02,
         "retention_check_s": 3600.0,  # the fullness itself wakes it
     }
@@ -379,7 +379,7 @@ def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) ->
         "segment_bytes": 1 << 20,
         "disk_warn": 0.3,
         "disk_delete_early": 0.5,
-        "disk_refuse": 0.95,
+        "disk_reject": 0.95,
         "checkpoint_interval_s": 0.02,
         "retention_check_s": 0.05,
     }
@@ -419,7 +419,7 @@ def test_what_a_full_broker_refuses_goes_to_another(small_disk: Path, other_disk
     data.mkdir()
     (data / "broker-a").symlink_to(small_disk)
     (data / "broker-b").symlink_to(other_disk)
-    options = {"disk_warn": 0.3, "disk_refuse": 0.5}
+    options = {"disk_warn": 0.3, "disk_reject": 0.5}
     with (
         LocalCluster(brokers=2, data_dir=data, broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,

@@ -127,5 +127,5 @@ class Disk:
             return None
         return StoreFull(
             f"the disk of the broker is {use.ratio:.1%} full, and accepts nothing more from {self._marks.refuse:.0%} "
-            "on (--disk-refuse): free space, then send again"
+            "on (--disk-reject): free space, then send again"
         )

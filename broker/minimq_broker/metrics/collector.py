@@ -65,7 +65,7 @@ _COUNTERS = (
     ("delayed_published", "delayed_published", "Delayed messages that were due, and were stored in their queues."),
     ("delayed_recalled", "delayed_recalled", "Delayed messages that were recalled."),
     ("delayed_lost", "delayed_batches_lost", "Delayed batches that could not be read when they were due."),
-    ("half_checks", "half_checks", "Questions to producers how a transaction with half messages ends."),
+    ("check_backs", "check_backs", "Check-backs: questions to producers how a transaction with half messages ends."),
 )
 
 

@@ -38,7 +38,7 @@ class Counters:
     compaction_rounds: int = 0
     compaction_removed: int = 0
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
-    half_checks: int = 0
+    check_backs: int = 0
     #: Open transactions after their last check: no producer is asked again.
     halves_undecided: int = 0
     messages_searched: int = 0

@@ -49,7 +49,7 @@ _SET_FOR_BROKERS = frozenset(
 )
 
 #: A developer's disk is often nearly full of other files: do not delete or reject messages because of that.
-_SHARED_DISK = ("--disk-delete-early=1", "--disk-refuse=1")
+_SHARED_DISK = ("--disk-delete-early=1", "--disk-reject=1")
 
 
 class LocalCluster:

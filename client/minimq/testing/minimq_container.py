@@ -30,7 +30,7 @@ _ENVIRONMENT = {
     "MINIMQ_BROKER_NAMESERVER": f"127.0.0.1:{_NAMESERVER_PORT}",
     # A developer's disk is often nearly full of other files.
     "MINIMQ_BROKER_DISK_DELETE_EARLY": "1",
-    "MINIMQ_BROKER_DISK_REFUSE": "1",
+    "MINIMQ_BROKER_DISK_REJECT": "1",
 }
 _ANSWER_S = 1.0
 _LOOK_AGAIN_S = 0.05

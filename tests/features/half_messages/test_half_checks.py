@@ -22,7 +22,9 @@ from minimq_proto.v1 import attend_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch
 
-OPTIONS = BrokerOptions(half_check_after_s=1.0, half_check_interval_s=1.0, half_checks=3, half_expiry_s=100.0)
+OPTIONS = BrokerOptions(
+    check_back_after_s=1.0, check_back_interval_s=1.0, max_check_backs=3, half_message_expiry_s=100.0
+)
 HALF = TransactionId(half_name("shop"), 17)
 
 
@@ -92,7 +94,7 @@ def test_a_check_whose_batch_cannot_be_read_is_not_made_but_counts(
         raise CorruptEntry(f"the entry at position {position} is damaged")
 
     async def test(engine: Engine) -> None:
-        member, options = Member(), BrokerOptions(half_check_after_s=0.05, half_check_interval_s=0.05)
+        member, options = Member(), BrokerOptions(check_back_after_s=0.05, check_back_interval_s=0.05)
         checks = HalfService(engine, options, lambda: OneMember(member), lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         await stage(engine)

@@ -29,7 +29,7 @@ from support.waiting import wait_until
 
 PATIENCE_S = 30.0
 #: Checks that tests need not wait for.
-QUICK = {"half_check_after_s": 0.1, "half_check_interval_s": 0.1, "half_checks": 3}
+QUICK = {"check_back_after_s": 0.1, "check_back_interval_s": 0.1, "max_check_backs": 3}
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +131,7 @@ def test_many_threads_have_transactions_at_once(cluster: LocalCluster, topic: st
 
 def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path) -> None:
     # Any number of checks: the producer is asked, too, while it is on its way out.
-    options = {**QUICK, "half_checks": 10_000}
+    options = {**QUICK, "max_check_backs": 10_000}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         for answer, wanted in (
             (TransactionResolution.COMMIT, [b"first", b"second"]),
@@ -203,7 +203,7 @@ def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, 
 
 def test_others_are_asked_once_the_producer_has_been_offline_for_a_while(tmp_path: Path) -> None:
     """It may be on its way back, as after a fail-over: its block runs, and nobody else may roll it back."""
-    options = {"half_check_after_s": 1.5, "half_check_interval_s": 0.1, "half_checks": 1000}
+    options = {"check_back_after_s": 1.5, "check_back_interval_s": 0.1, "max_check_backs": 1000}
     asked = threading.Event()
 
     def check(_: Message) -> TransactionResolution:
@@ -227,7 +227,7 @@ def test_others_are_asked_once_the_producer_has_been_offline_for_a_while(tmp_pat
             began = time.monotonic()
             producer.close()
             assert asked.wait(PATIENCE_S)
-            assert time.monotonic() - began > options["half_check_after_s"] - 0.5
+            assert time.monotonic() - began > options["check_back_after_s"] - 0.5
             wait_until(lambda: not admin.list_transactions("g").transactions, PATIENCE_S)
 
 
@@ -402,7 +402,7 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
         "keys": ["o-17", "x"],
         "body": "body",
         "batches": 1,
-        "checks": QUICK["half_checks"],
+        "checks": QUICK["max_check_backs"],
         "state": "undecided",
     }
     assert 0 < first["age_s"] < first["expires_s"]
@@ -422,7 +422,7 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
 
 
 def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
-    options = {**QUICK, "half_expiry_s": 8.0, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {**QUICK, "half_message_expiry_s": 8.0, "metrics": "127.0.0.1:0", "log_format": "json"}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=1)
@@ -438,7 +438,9 @@ def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
         assert value("transactions") == 1
         with TransactionalProducer(cluster.nameserver, group="g", check=unknown):
             wait_until(lambda: value("transactions_undecided") == 1, PATIENCE_S)
-        assert value("checks_total") >= QUICK["half_checks"]  # a block that a busy machine holds up is asked about too
+        assert (
+            value("checks_total") >= QUICK["max_check_backs"]
+        )  # a block that a busy machine holds up is asked about too
         assert value("oldest_seconds") > 0
         wait_until(lambda: value("transactions_ended_total", outcome="expired") == 1, PATIENCE_S)
         assert value("transactions_ended_total", outcome="committed") == 1

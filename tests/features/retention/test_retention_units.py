@@ -183,6 +183,6 @@ def test_without_its_excess_a_disk_is_below_the_mark(used: int, mark: float, bef
 
 
 def test_marks_come_in_their_order_unless_they_are_off() -> None:
-    BrokerOptions(disk_warn=1.0, disk_delete_early=0.85, disk_refuse=1.0)
-    with pytest.raises(InvalidArgument, match=r"--disk-delete-early 0.95 and --disk-refuse 0.9 have to come in this"):
+    BrokerOptions(disk_warn=1.0, disk_delete_early=0.85, disk_reject=1.0)
+    with pytest.raises(InvalidArgument, match=r"--disk-delete-early 0.95 and --disk-reject 0.9 have to come in this"):
         BrokerOptions(disk_delete_early=0.95)

@@ -74,7 +74,10 @@ class HalfService(PeriodicTask):
         self._turn = 0
         self._warn_at = 0.0
         pause_s = min(
-            _ROUND_S, options.half_check_after_s / 4, options.half_check_interval_s / 4, options.half_expiry_s / 2
+            _ROUND_S,
+            options.check_back_after_s / 4,
+            options.check_back_interval_s / 4,
+            options.half_message_expiry_s / 2,
         )
         super().__init__("half messages", self._look, pause_s, log)
 
@@ -149,7 +152,7 @@ class HalfService(PeriodicTask):
                     checks=asked.count,
                     is_undecided=self._is_undecided(asked),
                 )
-                about.expires_ms = max(0, int(self._options.half_expiry_s * 1000) - about.age_ms)
+                about.expires_ms = max(0, int(self._options.half_message_expiry_s * 1000) - about.age_ms)
                 if batches and batches[0].size <= min(_LISTED_BATCH_BYTES, left):
                     about.batch = _question(store, transaction, half).batch
                     left -= batches[0].size
@@ -174,11 +177,11 @@ class HalfService(PeriodicTask):
         self._warn(undecided)
 
     def _is_undecided(self, asked: _HalfChecks) -> bool:
-        return asked.count >= self._options.half_checks
+        return asked.count >= self._options.max_check_backs
 
     def _due(self, halves: Mapping[TransactionId, OpenHalf], now: float) -> dict[TransactionId, Attendant]:
         options = self._options
-        began_before_ms = now_ms() - options.half_check_after_s * 1000
+        began_before_ms = now_ms() - options.check_back_after_s * 1000
         found: dict[TransactionId, Attendant] = {}
         for transaction, half in halves.items():
             asked = self._asked[transaction]
@@ -186,7 +189,7 @@ class HalfService(PeriodicTask):
                 continue
             # After a fail-over, other members may reconnect before the producer, whose transaction may still run.
             if now < max(
-                asked.last_at + options.half_check_interval_s, asked.offline_since + options.half_check_after_s
+                asked.last_at + options.check_back_interval_s, asked.offline_since + options.check_back_after_s
             ):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
@@ -218,15 +221,15 @@ class HalfService(PeriodicTask):
         for (transaction, member), check in zip(due.items(), questions, strict=True):
             asked = self._asked[transaction]
             asked.last_at = now
-            asked.count += 1  # also if the batch is unreadable: after `half_checks`, an operator must decide
+            asked.count += 1  # also if the batch is unreadable: after `max_check_backs`, an operator must decide
             if check.batch:
                 check.checks = asked.count
                 member.add(attend_pb2.AttendEvent(check=check))
-                self._engine.counters.half_checks += 1
+                self._engine.counters.check_backs += 1
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, OpenHalf]) -> None:
-        before_ms = self._engine.deletion_ms() - self._options.half_expiry_s * 1000
+        before_ms = self._engine.deletion_ms() - self._options.half_message_expiry_s * 1000
         old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MOST]
         jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
@@ -234,7 +237,7 @@ class HalfService(PeriodicTask):
         if expired := [job.transaction for job in jobs if job.is_new]:
             log.warning(
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
-                self._options.half_expiry_s,
+                self._options.half_message_expiry_s,
                 len(expired),
                 ", ".join(map(described, expired[:_NAME_MOST])),
             )
@@ -246,7 +249,7 @@ class HalfService(PeriodicTask):
             log.warning(
                 "half messages: undecided after checks=%d, their files are kept: minimq transaction list count=%d "
                 "first=%s",
-                self._options.half_checks,
+                self._options.max_check_backs,
                 len(undecided),
                 ", ".join(map(described, undecided[:_NAME_MOST])),
             )

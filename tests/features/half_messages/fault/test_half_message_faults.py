@@ -32,9 +32,9 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 ROUNDS = rounds(2)
 PATIENCE_S = 60.0
 QUICK: dict[str, Any] = {
-    "half_check_after_s": 0.2,
-    "half_check_interval_s": 0.2,
-    "half_checks": 10_000,
+    "check_back_after_s": 0.2,
+    "check_back_interval_s": 0.2,
+    "max_check_backs": 10_000,
     "checkpoint_interval_s": 0.2,
 }
 #: For a master with a slave: without, a fail-over may take back what was acknowledged a moment ago.

@@ -26,7 +26,7 @@ COMPLAINT = "failed, will try again"
 @pytest.mark.parametrize(
     ("marks", "left", "reason"),
     [
-        ({"disk_warn": 0.5, "disk_refuse": 0.8}, 4 << 20, r"the disk of the broker is \d+\.\d% full.*--disk-refuse"),
+        ({"disk_warn": 0.5, "disk_reject": 0.8}, 4 << 20, r"the disk of the broker is \d+\.\d% full.*--disk-reject"),
         ({}, BATCHES * 100_000, "the disk of the broker is full"),
     ],
     ids=["nearly full", "full"],
