@@ -44,7 +44,7 @@ def with_the_operation(folder: Path) -> Path:
     view, found, method = declaration.partition(CLASS)
     assert found, "CONTRIBUTING.md shows no method of GroupOperations"
     shutil.copytree(Path(minimq.__file__).parent, folder / "minimq", ignore=shutil.ignore_patterns("__pycache__"))
-    module = folder / "minimq" / "operations" / "groups.py"
+    module = folder / "minimq" / "admin" / "groups.py"
     before, _, after = module.read_text().partition(CLASS)
     about, _, others = after.partition("\n\n")
     text = f"{before}{view}{CLASS}{about}\n\n{method}\n{others}"
