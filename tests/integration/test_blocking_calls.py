@@ -56,6 +56,8 @@ def test_the_event_loop_of_a_client_refuses_them(cluster: LocalCluster, topic: s
         producer.send(Message(topic, b"x"))
         calls: dict[str, Callable[[], object]] = {
             **{name: partial(call, producer, topic) for name, call in SENDS.items()},
+            "result": lambda: producer.send_async(Message(topic, b"x")).result(PATIENCE_S),
+            "exception": lambda: producer.send_async(Message(topic, b"x")).exception(PATIENCE_S),
             "list_topics": admin.list_topics,
             "poll": lambda: pull.poll(PATIENCE_S),
             "commit": pull.commit,
@@ -67,7 +69,7 @@ def test_the_event_loop_of_a_client_refuses_them(cluster: LocalCluster, topic: s
             shared.connection.call_soon(outcome_of, call, report)
             assert "the event loop thread of a client" in report.result(PATIENCE_S), name
         shared.connection.call_soon(producer.send_one_way, Message(topic, b"y"))  # does not wait
-        wait_until(lambda: producer.statistics().acknowledged == 2)
+        wait_until(lambda: producer.statistics().acknowledged == 4)
 
 
 @pytest.mark.parametrize("name", [*SENDS, "close"])

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from minimq.connection.home_process import check_may_wait, loop_threads
 from minimq.sending.pending_batch import UserCall
 from minimq_common.errors import MinimqError
 
@@ -98,4 +99,13 @@ class ReceiptFuture(Future[T], Generic[T]):
         """Wait for the receipt. Raises as `send`."""
         if self._result is not None and self.__dict__.get("_condition") is _COMPLETED:
             return self._result
+        self._check_may_wait()
         return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._check_may_wait()
+        return super().exception(timeout)
+
+    def _check_may_wait(self) -> None:
+        if threading.get_ident() in loop_threads and not self.done():
+            check_may_wait()
