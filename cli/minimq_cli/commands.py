@@ -224,10 +224,13 @@ def options_of(parameters: Iterable[Parameter]) -> list[click.Parameter]:
 
 
 def _argument(parameter: Parameter) -> click.Argument:
+    metavar = parameter.about.metavar
+    if metavar and not parameter.is_required:
+        metavar = f"[{metavar}]"
     return click.Argument(
         [parameter.name],
         required=parameter.is_required,
-        metavar=parameter.about.metavar or None,
+        metavar=metavar or None,
         shell_complete=_COMPLETE.get(parameter.about.complete),
     )
 

@@ -73,6 +73,11 @@ def test_the_help_of_all_commands_loads_none_and_says_what_each_does() -> None:
     assert [name for name in COMMANDS if f"\n  {name} " not in shown] == []
 
 
+def test_the_usage_has_brackets_around_an_optional_argument() -> None:
+    shown = CliRunner().invoke(main, ["dlq", "list", "--help"], prog_name="minimq").stdout
+    assert shown.startswith("Usage: minimq dlq list [OPTIONS] [GROUP]\n")
+
+
 LOST = "broker broker-a is not reached"
 
 
