@@ -92,7 +92,7 @@ def test_what_does_not_serve_is_told_with_its_log_and_removed() -> None:
     from minimq.testing import MinimqContainer  # needs an extra
 
     with pytest.raises(Unavailable, match=r"has ended; the end of its log:(.|\n)*'never' is not one of"):
-        MinimqContainer().with_env("MINIMQ_BROKER_FLUSH", "never").start()
+        MinimqContainer().with_env("MINIMQ_BROKER_ROLE", "never").start()
     nowhere = MinimqContainer(timeout_s=20).with_env("MINIMQ_BROKER_NAMESERVER", "127.0.0.1:9")
     with pytest.raises(DeadlineExceeded, match=r"no broker is registered; the end of its log:(.|\n)*nothing listens"):
         nowhere.start()
