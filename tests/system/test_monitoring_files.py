@@ -101,7 +101,7 @@ def test_an_alert_says_how_urgent_it_is_and_what_to_do(name: str) -> None:
     assert len(runbook) > 60
     for page in re.findall(r"\bdocs/[\w-]+\.md\b", runbook):
         assert (ROOT / page).is_file()
-    for group, name_ in re.findall(r"\bminimq (topic|group|cluster|dlq|transaction|secure|user|access) (\w+)", runbook):
+    for group, name_ in re.findall(r"\bminimq (topic|group|cluster|dlq|transaction|secure|user|access) ([\w-]+)", runbook):
         command = command_minimq.get_command(click.Context(command_minimq), group)
         assert isinstance(command, click.Group)
         assert name_ in command.commands
