@@ -78,8 +78,8 @@ ELSEWHERE: dict[str, Callable[[], object]] = {
     "unknown option invisible: did you mean invisible_s": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", **_wrong({"invisible": 3})
     ),
-    "unknown option max_try: did you mean max_deliveries": lambda: aio.WorkQueueConsumer(
-        "127.0.0.1:1", group="g", **_wrong({"max_try": 3})
+    "unknown option max_delivery: did you mean max_deliveries": lambda: aio.WorkQueueConsumer(
+        "127.0.0.1:1", group="g", **_wrong({"max_delivery": 3})
     ),
     "unknown option colour: WorkQueueConsumer has nameserver, group, invisible_s, ": lambda: WorkQueueConsumer(
         "127.0.0.1:1", group="g", **_wrong({"colour": 3})

@@ -185,7 +185,7 @@ def test_dead_letters_are_seen(admin: Admin, cluster: LocalCluster, topic: str, 
     )
     [command] = re.findall(r"^dead letters that are still open: (.*)$", said, re.MULTILINE)
     looked = subprocess.run(
-        command.replace("minimq ", f"{' '.join(COMMAND)} -n {cluster.nameserver} ", 1),
+        command.replace("minimq ", f"{' '.join(COMMAND)} -s {cluster.nameserver} ", 1),
         shell=True,
         env=environment(),
         capture_output=True,

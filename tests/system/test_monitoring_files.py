@@ -21,6 +21,8 @@ from support.monitoring_files import FOLDER, GRAFANA, ROOT, alerts, dashboards, 
 PROMETHEUS: Document = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
 COMPOSE = read_compose()
 SERVICES: dict[str, Document] = COMPOSE["services"]
+#: Groups of commands that runbooks name.
+GROUPS = "topic|group|cluster|dlq|transaction|secure|user|access"
 
 
 def promtool(*arguments: str, cwd: Path = FOLDER) -> str:
@@ -101,7 +103,7 @@ def test_an_alert_says_how_urgent_it_is_and_what_to_do(name: str) -> None:
     assert len(runbook) > 60
     for page in re.findall(r"\bdocs/[\w-]+\.md\b", runbook):
         assert (ROOT / page).is_file()
-    for group, name_ in re.findall(r"\bminimq (topic|group|cluster|dlq|transaction|secure|user|access) ([\w-]+)", runbook):
+    for group, name_ in re.findall(rf"\bminimq ({GROUPS}) ([\w-]+)", runbook):
         command = command_minimq.get_command(click.Context(command_minimq), group)
         assert isinstance(command, click.Group)
         assert name_ in command.commands

@@ -171,7 +171,7 @@ async def watch(broker: Broker, clocks: Clocks, chance: random.Random, names: It
         options = ConsumerOptions(invisible_s=INVISIBLE_S, consume_timeout_s=2 * JOB_S)
         link = partial(Link, broker, chance, name)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link: made())
+            patch.setattr(work_queue_source, "WorkQueueReader", lambda *_, made=link, **__: made())
             source = WorkQueueSource(None, "g", client_id=name, start="earliest", calls=calls, options=options)
         runner: ListenerRunner[WorkQueueDelivery] = ListenerRunner(source, calls.threads, options)
         source.host = runner
