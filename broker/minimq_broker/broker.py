@@ -224,7 +224,7 @@ class Broker:
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
     ) -> StandardServices:
         if self._access is not None and self._secrets is not None:
-            self._control = control = AccessControl(self._secrets.keys, self._access.shared, self._options.secrets)
+            self._control = control = AccessControl(self._secrets.keys, self._access.shared)
             self._start_task(control)
 
         def note(method: str, error: MinimqError) -> None:

@@ -47,9 +47,8 @@ def console(  # noqa: PLR0913 - the options of the command
 
     With --registry, the page of a message shows its decoded body, which needs `pip install 'minimq[schemas]'`.
 
-    On a secured cluster, give --credentials: each visitor then signs in with the name and key of a user, or with a
-    token. With --allow-changes, visitors may change what their rights allow; stderr gets a line for each change and
-    each sign-in.
+    On a secured cluster, give --credentials: each visitor then signs in with the name and key of a user. With
+    --allow-changes, visitors may change what their rights allow; stderr gets a line for each change and each sign-in.
 
     \b
     Examples:

@@ -18,7 +18,6 @@ _NOUNS = {
     "transaction": "features.half_messages.operations:TransactionOperations",
     "user": "admin.users:UserOperations",
     "access": "admin.users:UserOperations",
-    "access issuer": "admin.users:UserOperations",
     "delayed": "features.delayed.operations:DelayedOperations",
     "message": "admin.messages:MessageOperations",
     "dlq": "features.dead_letters.operations:LetterOperations",
@@ -30,7 +29,6 @@ _MORE = {
     "change is in force at all servers. With --secrets DIR they change access.toml in a folder of `minimq secure init` "
     "instead; servers that were started with that folder follow within a second if its version is larger than that of "
     "the cluster.",
-    "access issuer": "Manage the identity providers whose tokens are accepted.\n\nTokens are JWT, and replace keys.",
     "message": "These commands need no group, and leave no trace. `minimq peek ADDRESS` shows a message.",
     "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or deleted.",
 }
@@ -47,11 +45,8 @@ def __getattr__(noun: str) -> click.Command:
     if noun not in _NOUNS:
         raise AttributeError(noun)
     text = "\n\n".join(filter(None, (COMMANDS.get(noun, ("", ""))[1], _MORE.get(noun))))
-    group = Group(noun.rsplit(maxsplit=1)[-1], help=text)
+    group = Group(noun, help=text)
     add_operations(group, _owner(_NOUNS[noun]), noun)
-    for below in _NOUNS:
-        if below.startswith(f"{noun} "):
-            group.add_command(__getattr__(below), below.removeprefix(f"{noun} "))
     if noun in _BESIDES:
         module, _, name = _BESIDES[noun].partition(":")
         group.add_command(getattr(importlib.import_module(f"minimq_cli.{module}"), name))

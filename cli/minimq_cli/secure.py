@@ -21,7 +21,6 @@ from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import check_named
 from minimq_common.security.access_document import AccessDocument
-from minimq_common.security.issuer import issuer_of
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 from minimq_common.words import check_path
 
@@ -225,12 +224,9 @@ secure = Group(
 def _not_changed(directory: Path) -> str:
     """Return a sentence about credentials that are not in the directory, and so are not changed."""
     document, is_whole = _newest_document(directory)
-    users = [] if document is None else [name for name in document.users if not issuer_of(name)]
+    users = [] if document is None else document.users
     absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
     parts = [f"those of {', '.join(absent)}"] if absent else []
-    if document is not None and document.known_issuers:
-        issuers = ", ".join(sorted(document.known_issuers))
-        parts.append(f"those for tokens of {issuers} (`minimq access credentials` writes new ones)")
     if not is_whole:
         parts.append(
             "those of users that only the running cluster has, which does not answer here (`minimq user list`)"

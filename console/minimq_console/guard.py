@@ -18,7 +18,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from minimq_common.errors import InvalidArgument, MinimqError, NotAuthenticated
 from minimq_common.record_limit import ALWAYS_WRITTEN
-from minimq_common.security.tokens import MAX_TOKEN, has_form
 from minimq_console.answers import address_of, failure_of, form_of, html_answer, json_answer, path_of
 from minimq_console.console import Console
 from minimq_console.console_options import host_of, is_of_this_site
@@ -184,7 +183,7 @@ def _ask_to_sign_in(request: Request) -> Response:
         if "hx-request" in request.headers:  # htmx would put the form into a part of the page
             return Response("", headers={"HX-Redirect": place})
         return RedirectResponse(place, 303)
-    said = f"sign in at {SIGN_IN_PATH}, or send a key or a token: Authorization: Bearer ..."
+    said = f"sign in at {SIGN_IN_PATH}, or send a key: Authorization: Bearer ..."
     return _failed(NotAuthenticated(said))
 
 
@@ -198,10 +197,10 @@ def _failed(error: MinimqError) -> Response:
 
 # ---- Signing in and out -----------------------------------------------------------------------------
 
-#: Maximum characters of a name, and of a key or token: tokens are the longer ones.
-_MOST_NAME, _MOST_KEY = 255, MAX_TOKEN
-#: Prefixes of keys and tokens, and their minimum length.
-_SECRETS, _MIN_SECRET_LENGTH = ("mq_", "eyJ"), 40
+#: Maximum characters of a name, and of a key.
+_MOST_NAME, _MOST_KEY = 255, 200
+#: Prefix of keys, and their minimum length.
+_SECRET, _MIN_SECRET_LENGTH = "mq_", 40
 
 
 class SignInPages:
@@ -231,12 +230,12 @@ class SignInPages:
         form = await form_of(request)
         name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
         key = form.text("key", most=_MOST_KEY)
-        if len(name) >= _MIN_SECRET_LENGTH and name.lstrip().startswith(_SECRETS):  # no page or log may show it
+        if len(name) >= _MIN_SECRET_LENGTH and name.lstrip().startswith(_SECRET):  # no page or log may show it
             return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
-        browser, is_nameless = new_id(), not name and has_form(key)
+        browser = new_id()
         try:
-            user = await self._visitors.sign_in(browser, None if is_nameless else name, key, host)
+            user = await self._visitors.sign_in(browser, name, key, host)
         except MinimqError as error:
             _audit.warning("console: a visitor was not let in user=%r from=%s reason=%r", name, address, error.message)
             return self._form(request, to, name, error)

@@ -191,15 +191,15 @@ def _shown_default(parameter: Parameter) -> dict[str, Any]:
         return {}
     default = {value: text for text, value in about.choices.items()}.get(default, default)
     if parameter.is_many:
-        default = {} if parameter.kind is dict else list(default)
+        default = list(default)
     return {"default": default}
 
 
 def _type_of(parameter: Parameter) -> Any:
     about = parameter.about
     kind: Any
-    if parameter.kind in (bool, dict):
-        kind = bool if parameter.kind is bool else dict[str, str]
+    if parameter.kind is bool:
+        kind = bool
     elif parameter.parts and not parameter.is_many:
         kind = _struct_of(parameter.kind.__name__, parameter.parts)
         kind = kind if parameter.is_required else kind | bool
@@ -213,7 +213,7 @@ def _type_of(parameter: Parameter) -> Any:
         kind = kind if about.read is None else kind | str
     else:
         kind = str if about.read is None else str | int | float
-    if parameter.is_many and parameter.kind is not dict:
+    if parameter.is_many:
         kind = list[kind]
     return kind | None if parameter.default is None else kind
 
@@ -225,7 +225,7 @@ _BODIES = {each.name: _struct_of(_path(each), _parameters(each)) for each in OPE
 #: Descriptions of failures by status; all of these responses have the same schema.
 _FAILURES = {
     400: "A parameter is missing, unknown or wrong, or it may lose data and `yes` is not given.",
-    401: "No user has signed in, or the key or token is not accepted.",
+    401: "No user has signed in, or the key is not accepted.",
     403: "The user may not do this, or the console only reads.",
     404: "There is no such topic, group, queue or message.",
     409: "The topic exists, members of the group are connected, or the rules or the transaction changed meanwhile.",
@@ -282,7 +282,7 @@ def openapi(root: str = "") -> dict[str, object]:
                 "bearer": {
                     "type": "http",
                     "scheme": "bearer",
-                    "description": "The key of a user, or a token; nothing on a cluster without access control.",
+                    "description": "The key of a user; nothing on a cluster without access control.",
                 }
             },
         },

@@ -22,7 +22,7 @@ MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
 class SignIn:
     id: str = field(repr=False)
     user: str
-    #: Identifies a connection to the cluster with one key or token.
+    #: Identifies a connection to the cluster with one key.
     view: str
     began_s: float
     #: When its last request began or ended.

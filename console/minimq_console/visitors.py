@@ -18,8 +18,7 @@ from minimq_common.security.access_rule import Need
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials, CredentialsArgument
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
-from minimq_common.security.tokens import UserToken, parse_token
-from minimq_common.security.user_key import UserKey, parse_key
+from minimq_common.security.user_key import parse_key
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_console.produce import Sender
 from minimq_console.sampler import Sampler
@@ -86,7 +85,7 @@ class Visitor:
 
 
 class Visitors:
-    """Signs visitors in and out. Used on the event loop. Visitors with the same key or token share an observer."""
+    """Signs visitors in and out. Used on the event loop. Visitors with the same key share an observer."""
 
     def __init__(
         self,
@@ -97,7 +96,7 @@ class Visitors:
         self._everybody = everybody
         self._credentials = credentials
         self._open_observer = open_observer
-        #: A view is the SHA-256 of a key or token.
+        #: A view is the SHA-256 of a key.
         self._sign_ins: SignIns = SignIns()
         self._observers: dict[str, Observer] = {}
         self._attempts = Attempts()
@@ -134,7 +133,7 @@ class Visitors:
             sign_in.seen_s = time.monotonic()
 
     async def sign_in(self, sign_in_id: str, name: str | None, bearer: str, host: str) -> str:
-        """Sign in the user of a key or token, whose name must be `name` unless that is None; return the user name."""
+        """Sign in the user of a key, whose name must be `name` unless that is None; return the user name."""
         now_s, view = time.monotonic(), _digest(bearer)
         self._attempts.check(host, now_s)
         observer = await asyncio.to_thread(self._connect, bearer.strip())
@@ -185,12 +184,10 @@ class Visitors:
         assert self._credentials is not None
         assert self._open_observer is not None
         try:
-            bearer: UserKey | UserToken = (
-                parse_key(text) if text.startswith("mq_") else parse_token(text.encode(), "the token")
-            )
+            key = parse_key(text)
         except InvalidArgument:
             raise NotAuthenticated(_UNKNOWN) from None
-        trust = Trust(self._credentials.trust().roots, None, bearer)
+        trust = Trust(self._credentials.trust().roots, None, key)
         return self._open_observer(Credentials.from_text(written((), trust, about_user("a visitor"))))
 
     def _sweep(self) -> None:

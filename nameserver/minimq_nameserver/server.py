@@ -148,7 +148,7 @@ class NameServer:
 
     def _make_dispatcher(self, secrets: ServerSecrets | None) -> Dispatcher:
         if self._access is not None and secrets is not None:
-            self._control = AccessControl(secrets.keys, self._access.shared, self._options.secrets)
+            self._control = AccessControl(secrets.keys, self._access.shared)
             self._control.start()
         limits = CallLimits(user_streams=MAX_WATCHERS, first_request_s=_FIRST_REQUEST_S)
         return Dispatcher(limits, control=self._control)

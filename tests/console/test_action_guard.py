@@ -33,16 +33,6 @@ ADDRESSES = [
 ]
 
 
-ISSUER = {
-    "issuer": "https://id.example",
-    "audience": "minimq",
-    "jwks": "jwks.json",
-    "roles": ["admin"],
-    "role_claim": "groups",
-    "claimed_roles": {"ops": "admin"},
-}
-
-
 @dataclass(frozen=True)
 class Secured:
     """A console of a secured cluster, and one that only reads it."""
@@ -254,7 +244,6 @@ def test_a_program_without_the_right_changes_nothing(
     given: dict[str, object] = dict.fromkeys((each.name for each in operation.shown if each.is_required), "orders")
     known = {
         "handle": str(RecallHandle("orders", "broker-a", 1, 1)),
-        "issuer": ISSUER,
         "document": "version = 99",
         "to": "earliest",
         "permission": "none",
@@ -274,7 +263,7 @@ def test_a_program_without_the_right_changes_nothing(
         assert status == 403, said
 
 
-def test_a_program_of_an_administrator_changes_users_and_issuers(secured: Secured) -> None:
+def test_a_program_of_an_administrator_changes_users(secured: Secured) -> None:
     root, reader = secured.visitor("root"), secured.visitor("reader")
     assert ask_api(reader, "user/list")[0] == ask_api(reader, "access/describe")[0] == 403
     before = ask_api(root, "access/describe")[1]["result"]["version"]
@@ -286,15 +275,6 @@ def test_a_program_of_an_administrator_changes_users_and_issuers(secured: Secure
     assert "ca = " in ask_api(root, "user/add", name="eve", lifetime_s=60)[1]["result"]["credentials"]
     assert ask_api(root, "user/delete", name="eve")[0] == 400
     assert ask_api(root, "user/delete", name="eve", yes=True)[1]["result"]["name"] == "eve"
-
-    wrongs: list[dict[str, object]] = [{"jwks": None}, {"roles": "admin"}, {"roles": [["admin"]]}, {"more": 1}]
-    for issuer in ({}, *({**ISSUER, **each} for each in wrongs)):
-        status, said = ask_api(root, "access/issuer/add", name="k8s", issuer=issuer)
-        assert (status, said["error"]) == (400, "INVALID_ARGUMENT"), said
-    assert ask_api(root, "access/issuer/add", name="k8s", issuer=ISSUER)[0] == 200
-    [listed] = ask_api(root, "access/issuer/list")[1]["result"]
-    assert {**listed, **ISSUER} == listed
-    assert ask_api(root, "access/issuer/delete", name="k8s", yes=True)[0] == 200
 
 
 # ---- From where ---------------------------------------------------------------------------------

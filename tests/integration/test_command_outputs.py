@@ -179,12 +179,6 @@ user delete nobody --yes --secrets {secrets}
 can alice write topic orders --secrets {secrets}
 can alice manage topic orders --secrets {secrets} --output json
 can alice eat topic orders --secrets {secrets}
-access issuer list --secrets {secrets}
-access issuer add k8s --issuer https://k.example --audience minimq --jwks jwks.json --secrets {secrets}
-access issuer list --secrets {secrets}
-access issuer list --secrets {secrets} --output json
-access issuer delete k8s --yes --secrets {secrets}
-access issuer delete k8s --yes --secrets {secrets}
 user delete alice --yes --secrets {secrets}
 user list
 user list --secrets {missing}

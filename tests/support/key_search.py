@@ -10,7 +10,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 
 VARIABLE = "MINIMQ_TEST_KEYS"
@@ -24,7 +23,7 @@ _LETTERS = re.compile(rb"[A-Za-z0-9+/_-]{43,}")
 #: Longer ones are searched for each secret; in shorter ones each part is looked up.
 _MANY_LETTERS = 4_096
 #: Files that are there to hold secrets.
-_HOLD_SECRETS = frozenset({".minimq", ".key", ".pem", ".token"})
+_HOLD_SECRETS = frozenset({".minimq", ".key", ".pem"})
 
 
 def secrets_in(content: bytes) -> set[bytes]:
@@ -83,19 +82,14 @@ def process_texts(root: int | None = None) -> Iterator[bytes]:
 
 
 def note_keys(noted: set[bytes]) -> None:
-    """Add each user key and token that this process makes or reads from now on to a set."""
-    make, take = UserKey.__init__, UserToken.__init__
+    """Add each user key that this process makes or reads from now on to a set."""
+    make = UserKey.__init__
 
     def noting(self: UserKey, id: str, text: str) -> None:  # noqa: A002 - as the class has it
         make(self, id, text)
         noted.update(secrets_in(text.encode()))
 
-    def taking(self: UserToken, path: str, text: str) -> None:
-        take(self, path, text)
-        noted.update(part.encode()[:_SIZE] for part in text.split(".")[2:] if len(part) >= _SIZE)
-
     UserKey.__init__ = noting  # type: ignore[method-assign]
-    UserToken.__init__ = taking  # type: ignore[method-assign]
 
 
 def _files(folder: Path) -> Iterable[Path]:

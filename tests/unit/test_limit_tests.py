@@ -29,7 +29,6 @@ WATCHERS = "unit/nameserver/test_watchers.py::"
 NAMESERVER = "unit/nameserver/test_bounds.py::"
 CONTROLLER = "unit/nameserver/test_controller_bounds.py::"
 ROOM = "unit/broker/groups/test_group_room.py::"
-TOKENS = "unit/common/test_tokens.py::"
 
 #: Rows, by the beginning of their first cell, and the test that reaches each.
 REACHED = {
@@ -39,7 +38,6 @@ REACHED = {
         "broker, cluster": "unit/common/test_names.py::test_the_length_is_limited",
         "client id |": FIELDS,
         "address |": FIELDS,
-        "token |": TOKENS + "test_a_text_has_the_form_of_a_token_up_to_a_length",
         "filter of a topic": FIELDS,
         "`where` |": "features/sql_filters/test_filter_bounds.py::test_an_expression_has_a_largest_length",
         "different topics and filters": ROOM + "test_topics_and_filters_of_a_group_have_a_size",
@@ -86,8 +84,6 @@ REACHED = {
         "groups of one client id": ROOM + "test_a_client_is_in_so_many_groups",
         "queues that members of a group report": "unit/broker/groups/test_groups.py::"
         "test_what_members_hold_is_remembered_up_to_a_number",
-        "tokens that are verified": TOKENS + "test_so_many_tokens_are_checked_in_a_second",
-        "tokens that are known": TOKENS + "test_so_many_tokens_are_known_at_once",
         "streams of one kind": "unit/common/test_dispatcher.py::test_streams_of_one_kind_are_bounded",
         "searches under way": "features/search/test_finding_faults.py::"
         "test_more_searches_than_a_broker_takes_at_once_all_get_their_turn",
@@ -164,9 +160,9 @@ REACHED = {
 
 #: Rows without a test of their own so far. Only shorten this.
 NOT_REACHED = {
-    "Names and texts": ("user, role", "user of an issuer", "name in a rule"),
+    "Names and texts": ("user, role", "name in a rule"),
     "Messages": (),
-    "Lists in one request": ("keys of a user", "issuers", "values of a claim", "public keys"),
+    "Lists in one request": ("keys of a user",),
     "Per broker": (),
     "Per name server": (),
 }

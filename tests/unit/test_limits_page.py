@@ -18,7 +18,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch
-from minimq_common.security import access_control, access_document, access_rule, issuer, token_gate, tokens
+from minimq_common.security import access_document, access_rule
 from minimq_common.wire import channels, dispatcher, protocol_bounds, rpc, standard_services
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
@@ -54,18 +54,6 @@ def seconds(*options: str) -> str:
         ("Names and texts", "consumer group |", f"{names.MAX_GROUP} characters"),
         ("Names and texts", "broker, cluster", f"{names.MAX_BROKER} characters"),
         ("Names and texts", "client id |", f"{names.MAX_CLIENT_ID} characters"),
-        ("Names and texts", "user of an issuer", f"{issuer.MAX_TOKEN_USER} characters"),
-        ("Names and texts", "token |", f"{tokens.MAX_TOKEN:,} characters"),
-        ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_PEER} of one address"),
-        ("Per broker", "tokens that are verified", f"{token_gate.CHECKS_OF_ALL} of all"),
-        ("Per broker", "tokens that are known", f"{access_control._MOST_TOKENS:,};"),
-        ("Lists in one request", "issuers |", f"{issuer.MOST_ISSUERS}"),
-        ("Lists in one request", "values of a claim", f"{issuer.MOST_CLAIMED}"),
-        (
-            "Lists in one request",
-            "public keys of an issuer",
-            f"{tokens.MOST_KEYS}, in {tokens.MAX_SET_BYTES >> 10} KiB",
-        ),
         ("Names and texts", "name in a rule |", f"{access_rule._MOST_LETTERS} characters"),
         ("Names and texts", "address |", f"{names.MAX_ADDRESS} characters"),
         ("Names and texts", "filter of a topic", f"{protocol_bounds.MAX_FILTER:,} characters"),

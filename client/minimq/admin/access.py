@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param, method
+from minimq.admin.operation import Given, Operation, Operations, Param, method
 from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MinimqError
 from minimq_common.security.access_document import (
@@ -24,9 +24,7 @@ from minimq_common.security.access_document import (
 from minimq_common.security.access_policy import AccessDecision, Policy
 from minimq_common.security.access_rule import Need, Resource, Verb, need_of
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import ABOUT_TOKEN, about_user, written
-from minimq_common.security.issuer import issuer_of
-from minimq_common.security.tokens import UserToken
+from minimq_common.security.credentials_file import about_user, written
 from minimq_common.security.user_key import UserKey
 from minimq_proto.v1 import broker_pb2
 
@@ -74,9 +72,8 @@ def edited(document: AccessDocument, edit: AccessEdit) -> AccessDocument:
 
 
 def _has_administrator(document: AccessDocument) -> bool:
-    """Return whether a user may change users and rules without depending on an issuer's tokens."""
     policy = Policy(document)
-    return any(not issuer_of(name) and policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
+    return any(policy.decide(name, MANAGE_ACCESS).allowed for name in document.users)
 
 
 @dataclass(frozen=True)
@@ -300,38 +297,14 @@ class AccessOperations(Operations):
             key: of the user.
             nameservers: HOST:PORT of each; by default those of this `Admin`.
         """
-        return self._written(key, nameservers, about_user(name))
-
-    @Operation(
-        "access credentials",
-        reads=True,
-        example="access credentials --token-file /var/run/secrets/minimq/token > token.minimq",
-        view=_view_text,
-        has_folder=True,
-    )
-    def token_credentials(
-        self,
-        token_file: Annotated[str, Param(is_option=True, metavar="PATH")],
-        nameservers: Annotated[Sequence[str], HIDDEN] = (),
-    ) -> str:
-        """Write credentials that name a file with a token. They are the same for all users, and contain nothing secret.
-
-        Clients read the token again when the file changes.
-
-        Args:
-            token_file: path of the token on the machine that uses the credentials.
-            nameservers: see `credentials_of`.
-        """
-        return self._written(UserToken(token_file, ""), nameservers, ABOUT_TOKEN)
-
-    def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
         calls = self._masters.calls
         trust = calls.connection.security.trust()
         if trust is None:
             raise InvalidArgument(
                 "no credentials are given: --credentials FILE, or credentials=, names those of an administrator"
             )
-        return written(nameservers or calls.nameservers.addresses, Trust(trust.roots, None, bearer), about)
+        addresses = nameservers or calls.nameservers.addresses
+        return written(addresses, Trust(trust.roots, None, key), about_user(name))
 
     @Operation("access status", reads=True, view=_view_status)
     def access_status(self) -> list[AccessStatus]:

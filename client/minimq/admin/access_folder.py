@@ -15,9 +15,8 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file
 from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust
-from minimq_common.security.credentials_file import written
+from minimq_common.security.credentials_file import about_user, written
 from minimq_common.security.server_secrets import ACCESS, ROOTS
-from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
@@ -60,12 +59,9 @@ class AccessFolder(UserOperations):
     @method
     def credentials_of(self, name: str, key: UserKey, nameservers: Sequence[str] = ()) -> str:
         if self._authority is None:
-            return super().credentials_of(name, key, nameservers)
+            trust = Trust(read_text_file(self._folder / ROOTS), None, key)
+            return written(self._addresses(nameservers), trust, about_user(name))
         return self._authority.credentials(name, self._addresses(nameservers), key)
-
-    def _written(self, bearer: UserKey | UserToken, nameservers: Sequence[str], about: str) -> str:
-        trust = Trust(read_text_file(self._folder / ROOTS), None, bearer)
-        return written(self._addresses(nameservers), trust, about)
 
     def _addresses(self, nameservers: Sequence[str]) -> tuple[str, ...]:
         found = nameservers or self._nameservers or (self._authority and self._authority.nameservers())

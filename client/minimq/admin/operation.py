@@ -49,7 +49,6 @@ A = TypeVar("A")
 Given = SimpleNamespace
 _OPERATIONS, _COLLECT = "__operations__", "__collect__"
 #: The default of a required parameter.
-REQUIRED: Any = inspect.Parameter.empty
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
     "topic": check_topic,
     "group": check_group,
@@ -112,7 +111,7 @@ class Parameter:
     is_many: bool
     #: Positional in the command.
     is_argument: bool
-    #: `REQUIRED` if there is none.
+    #: `inspect.Parameter.empty` if there is none.
     default: Any
     help: str
     about: Param
@@ -430,9 +429,9 @@ def flag(name: str, text: str, option: str = "") -> Parameter:
     return Parameter(name, bool, False, False, False, text, Param(flag=option))
 
 
-def text_option(name: str, metavar: str, text: str, default: Any = "", option: str = "") -> Parameter:
-    """Return a text option for `Param.options`; it may be repeated if `default` is ()."""
-    return Parameter(name, str, default == (), False, default, text, Param(flag=option, metavar=metavar))
+def text_option(name: str, metavar: str, text: str, option: str = "") -> Parameter:
+    """Return a text option for `Param.options`, which may be repeated."""
+    return Parameter(name, str, True, False, (), text, Param(flag=option, metavar=metavar))
 
 
 def operations_of(owner: type) -> list[Operation]:

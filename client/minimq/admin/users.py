@@ -12,17 +12,15 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from minimq.admin import values
-from minimq.admin.access import AccessChange, AccessEdit, edited, said
-from minimq.admin.issuers import NO_ISSUER, IssuerOperations
+from minimq.admin.access import AccessChange, AccessEdit, AccessOperations, edited, said
 from minimq.admin.operation import Given, Param, method, text_option
 from minimq.admin.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
-from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User
+from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User, from_toml
 from minimq_common.security.access_policy import Policy, check_decides, denied_by
 from minimq_common.security.access_rule import parse_rule
-from minimq_common.security.issuer import is_token_user, issuer_of
 from minimq_common.security.user_key import UserKey
-from minimq_common.words import bytes_of, check_path
+from minimq_common.words import bytes_of, check_path, count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -53,8 +51,8 @@ def _rights(*, rights: Sequence[str], **patterns: Sequence[str]) -> tuple[str, .
 
 _ANY = "Any other right, 'VERB RESOURCE [PATTERN]', such as 'manage group billing*' or 'backup cluster'."
 _RIGHT_OPTIONS = (
-    *(text_option(name, "PATTERN", text, ()) for name, (_, text) in GRANTS.items()),
-    text_option("rights", "RIGHT", _ANY, (), "--right"),
+    *(text_option(name, "PATTERN", text) for name, (_, text) in GRANTS.items()),
+    text_option("rights", "RIGHT", _ANY, "--right"),
 )
 _RIGHTS = Param(options=_RIGHT_OPTIONS, made=_rights)
 _RULES = Param(options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given)))
@@ -106,11 +104,19 @@ def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan 
     )
 
 
+def _view_applied(_admin: Admin, _given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+    users = count_of(len(later.users), "user")
+    return View(
+        json={"version": later.version, "users": len(later.users)},
+        lines=[f"version {later.version} with {users} is in force"],
+    )
+
+
 # ---- Operations -------------------------------------------------------------------------------------
 
 
-class UserOperations(IssuerOperations):
-    """Changes users, rules and issuers; a part of `Admin`. Each change returns the whole document after it."""
+class UserOperations(AccessOperations):
+    """Changes users and rules; a part of `Admin`. Each change returns the whole document after it."""
 
     @AccessChange("user add", example="user add alice --write 'orders*' --to alice.minimq", view=_view_credentials)
     def add_user(
@@ -139,7 +145,6 @@ class UserOperations(IssuerOperations):
         added = _added(rules)
 
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
-            _check_has_keys(name)
             if name in document.users:
                 raise InvalidArgument(
                     f"user {name} exists already: `minimq user allow {name}` gives more rights, "
@@ -251,7 +256,6 @@ class UserOperations(IssuerOperations):
         """
 
         def edit(document: AccessDocument, key: tuple[str, StoredKey]) -> AccessDocument:
-            _check_has_keys(name)
             user = _user(document, name)
             if not delete_old and len(user.keys) >= _KEYS:
                 raise InvalidArgument(
@@ -273,7 +277,6 @@ class UserOperations(IssuerOperations):
         """Revoke all keys of a user except the latest. Raises as `change_access`."""
 
         def drop(user: User) -> User:
-            _check_has_keys(name)
             if len(user.keys) < _KEYS:
                 raise InvalidArgument(
                     f"user {name} has no former key: `minimq user rotate {name}` makes a new one first"
@@ -335,6 +338,27 @@ class UserOperations(IssuerOperations):
             if name not in document.users:
                 raise InvalidArgument(_UNKNOWN.format(name))
             return replace(document, users={other: user for other, user in document.users.items() if other != name})
+
+        return self.change_access(edit)
+
+    @AccessChange(
+        "access apply", example="access apply access.toml", view=_view_applied, asks="Replace all users and rules?"
+    )
+    def apply_access(self, document: Annotated[str, Param(metavar="FILE", is_file=True)]) -> AccessDocument:
+        """Replace the document by that in FILE. Its version must be larger.
+
+        Args:
+            document: the new one, in TOML.
+        """
+        later = from_toml(document.encode())
+
+        def edit(former: AccessDocument) -> AccessDocument:
+            if later.version <= former.version:
+                raise InvalidArgument(
+                    f"the document has version {later.version}, and the cluster has {former.version}: give it a larger "
+                    f"version, such as {former.version + 1}"
+                )
+            return later
 
         return self.change_access(edit)
 
@@ -416,16 +440,7 @@ def _user(document: AccessDocument, name: str) -> User:
     found = document.users.get(name)
     if found is not None:
         return found
-    if (issuer := issuer_of(name)) and is_token_user(name):
-        if issuer in document.known_issuers:
-            return User()  # users with tokens have no entry until they are given rights
-        raise InvalidArgument(NO_ISSUER.format(issuer))
     raise InvalidArgument(_UNKNOWN.format(name))
-
-
-def _check_has_keys(name: str) -> None:
-    if issuer := issuer_of(name):
-        raise InvalidArgument(f"user {name} has tokens of issuer {issuer} instead of keys, and need not be added")
 
 
 def _with(document: AccessDocument, name: str, user: User) -> AccessDocument:
@@ -451,9 +466,9 @@ def _former(to: Path, name: str, document: AccessDocument) -> Trust:
     from minimq_common.security.credentials import Credentials
     from minimq_common.security.credentials_file import CredentialsFile
 
-    former = CredentialsFile(Credentials(str(to))).stored
+    former = CredentialsFile(Credentials(str(to))).trust()
     user = document.users.get(name)
-    if user is None or not isinstance(former.bearer, UserKey) or former.bearer.id not in user.keys:
+    if user is None or former.bearer is None or former.bearer.id not in user.keys:
         raise InvalidArgument(
             f"cannot replace {to}: it does not hold a valid key of user {name}; give another name, or remove the file "
             "if nobody uses the key in it"
@@ -467,6 +482,6 @@ def _replacing(former: Trust, name: str, text: str) -> str:
     from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 
     later = CredentialsFile(Credentials.from_text(text))
-    if former.pair is None or later.stored.pair is not None:
+    if former.pair is None or later.trust().pair is not None:
         return text
-    return written(later.nameservers, replaced(later.stored, pair=former.pair), about_user(name))
+    return written(later.nameservers, replaced(later.trust(), pair=former.pair), about_user(name))

@@ -21,10 +21,8 @@ from minimq_common.names import check_address
 from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User, to_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.credentials import Credentials
-from minimq_common.security.credentials_file import ABOUT_TOKEN, CredentialsFile, about_user, written
-from minimq_common.security.issuer import is_token_user
+from minimq_common.security.credentials_file import CredentialsFile, about_user, written
 from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS
-from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, UserKey, new_key
 
 if TYPE_CHECKING:
@@ -116,16 +114,16 @@ class CertificateAuthority:
         path = self.directory / f"{user}.minimq"
         with self._alone():
             former = self._users().get(path)
-            bearer = None if former is None else former.stored.bearer
+            bearer = None if former is None else former.trust().bearer
             trust = Trust(self._trusted(), self._signer().sign_user(user), bearer)
             put_files({path: written(addresses, trust, about_user(user)).encode()})
         return path
 
-    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey | UserToken) -> str:
+    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey) -> str:
         """Return the text of a credentials file, with a certificate if the authority's key is here to sign it."""
         addresses = _checked(nameservers)
         # The access document rejects other names, with the reason.
-        is_signed = (_USER.fullmatch(user) or is_token_user(user)) and (self._authority / _OWN_KEY).exists()
+        is_signed = _USER.fullmatch(user) and (self._authority / _OWN_KEY).exists()
         with self._alone():
             pair = self._signer().sign_user(user) if is_signed else None
             return written(addresses, Trust(read_text_file(self.server / ROOTS), pair, key), about_user(user))
@@ -138,7 +136,7 @@ class CertificateAuthority:
 
     def has_key(self, user: str) -> bool:
         found = self._users().get(self.directory / f"{user}.minimq")
-        return found is not None and found.stored.bearer is not None
+        return found is not None and found.trust().bearer is not None
 
     def add_successor(self) -> list[Path]:
         """Make a second authority, which is trusted but signs nothing yet; return the files to distribute.
@@ -167,9 +165,8 @@ class CertificateAuthority:
             names = self.server_certificate().names
             files = self._server_files(signer.sign_server(names), roots)
             for path, user in self._users().items():
-                bearer = user.stored.bearer
-                pair = user.stored.pair if isinstance(bearer, UserToken) else signer.sign_user(path.stem)
-                files[path] = _rewritten(path, user, Trust(roots, pair, bearer))
+                trust = Trust(roots, signer.sign_user(path.stem), user.trust().bearer)
+                files[path] = _rewritten(path, user, trust)
             own = {self._former: former, self._authority / _OWN_KEY: later.key}
             handed = self._hand_on(files, {**own, self._authority / ROOTS: later.certificate})
             self._next_key.unlink()
@@ -211,7 +208,7 @@ class CertificateAuthority:
                 found[name] = _describe(path)
         found["servers"] = self.server_certificate()
         for path, user in self._users().items():
-            pair = user.stored.pair
+            pair = user.trust().pair
             if pair is not None:
                 found[f"user {path.stem}"] = _library().describe(pair.certificate)
         return found
@@ -254,7 +251,7 @@ class CertificateAuthority:
     def _trusting(self, roots: bytes) -> dict[Path, bytes]:
         files = {self.server / ROOTS: roots}
         for path, user in self._users().items():
-            files[path] = _rewritten(path, user, replace(user.stored, roots=roots))
+            files[path] = _rewritten(path, user, replace(user.trust(), roots=roots))
         return files
 
     def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
@@ -263,8 +260,7 @@ class CertificateAuthority:
 
 
 def _rewritten(path: Path, user: CredentialsFile, trust: Trust) -> bytes:
-    about = ABOUT_TOKEN if isinstance(trust.bearer, UserToken) else about_user(path.stem)
-    return written(user.nameservers, trust, about).encode()
+    return written(user.nameservers, trust, about_user(path.stem)).encode()
 
 
 def _describe(path: Path) -> CertificateReport:

@@ -7,7 +7,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -16,11 +15,8 @@ from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
 from minimq_common.security.access_rule import Need, Verb
-from minimq_common.security.caller import MOST_DECISIONS, Decide, KnownCaller, ServerCaller, UserShare
-from minimq_common.security.issuer import VerifiedToken, issuer_of
+from minimq_common.security.caller import Decide, KnownCaller, ServerCaller, UserShare
 from minimq_common.security.shared_access import SharedAccess
-from minimq_common.security.token_gate import TokenGate
-from minimq_common.security.tokens import RefusedToken, has_form
 from minimq_common.security.user_key import UserKey, hash_of, id_of
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.rpc import HEADER, SCHEME
@@ -37,14 +33,8 @@ _RETRY_S = 0.1
 #: Prefix of the alternative name by which a certificate names a user.
 USER_URI = "minimq://user/"
 _CERTIFICATE_NAMES = "x509_subject_alternative_name"
-#: Logs identify a token by this many digits of its hash.
-_SHOWN_DIGITS = 12
 #: Longer keys are rejected without hashing them.
 _MOST_LETTERS = 200
-#: Verified tokens in memory. Above that, the oldest one without a stream is forgotten, and verified again later.
-_MOST_TOKENS = 4_096
-#: Cached decisions per token. They are fewer than those of a key, since a user can have many tokens.
-_TOKEN_DECISIONS = 256
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
@@ -63,17 +53,15 @@ SERVER = "server"
 
 class _UserCaller(KnownCaller):
     principal: Principal
-    token: VerifiedToken | None
 
 
 class AccessControl:
-    """Authenticates callers by keys and tokens, and revokes them after changes. Lives on one event loop."""
+    """Authenticates callers by keys, and revokes them after changes. Lives on one event loop."""
 
     def __init__(
         self,
         server_keys: Callable[[], Sequence[UserKey]],
         shared: SharedAccess,
-        folder: Path | None = None,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._server_keys = server_keys
@@ -86,9 +74,7 @@ class AccessControl:
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, _UserCaller] = {}
-        self._tokens = 0  # number of tokens in `_users`
         self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # by user
-        self._gate = TokenGate(folder, now_ms)
         #: The caller of all unauthenticated calls while this server only reports.
         self._unknown = KnownCaller("", _decide_for_unknown, self._denied, sees_all=True)
         self._is_suspended = False
@@ -106,22 +92,20 @@ class AccessControl:
     async def stop(self) -> None:
         self.shared.ignore(self._changed)
         await self._task.stop()
-        self._gate.stop()
 
-    def identify(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> KnownCaller:
+    def identify(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
         """Return the caller of a call.
 
-        Raises `NotAuthenticated`; `SystemBusy` or `Unavailable` while users and rules here may be outdated, or a token
-        cannot be checked.
+        Raises `NotAuthenticated`; `SystemBusy` or `Unavailable` while users and rules here may be outdated.
         """
         try:
-            return self._known(metadata, peer)
+            return self._known(metadata)
         except NotAuthenticated:
             if not self._only_reports:
                 raise
             return self._unknown
 
-    def _known(self, metadata: Iterable[tuple[str, str | bytes]], peer: str) -> KnownCaller:
+    def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
         shown = [value for name, value in metadata if name == HEADER]
         if not shown:
             raise self._refusal("none", _NO_KEY)
@@ -129,8 +113,7 @@ class AccessControl:
         if len(shown) > 1 or not isinstance(text, str) or not text.startswith(SCHEME):
             raise self._refusal("malformed", _NO_USER)
         text = text[len(SCHEME) :]
-        may_be_token = self._gate.is_open and has_form(text)
-        if len(text) > _MOST_LETTERS and not may_be_token:
+        if len(text) > _MOST_LETTERS:
             raise self._refusal("malformed", _NO_USER)
         key_hash = hash_of(text)
         server = self._servers.get(key_hash)
@@ -144,7 +127,7 @@ class AccessControl:
         known = self._in_force(key_hash)
         if known is not None:
             return known
-        return self._user_with(key_hash, text, peer) if may_be_token else self._user(key_hash, text)
+        return self._user(key_hash, text)
 
     def _in_force(self, key_hash: str) -> _UserCaller | None:
         known = self._users.get(key_hash)
@@ -155,10 +138,10 @@ class AccessControl:
         names = context.auth_context().get(_CERTIFICATE_NAMES, ())
         users = [name for name in names if name.startswith(USER_URI.encode())]
         if users and not isinstance(caller, ServerCaller) and f"{USER_URI}{caller.user}".encode() not in users:
-            beside, remedy = f"key is beside it: `minimq secure issue DIR {caller.user}` makes one", ""
-            if issuer_of(caller.user):
-                beside, remedy = "token is beside it", ": use one that names no user"
-            text = f"the certificate in these credentials is not of user {caller.user}, whose {beside}{remedy}"
+            text = (
+                f"the certificate in these credentials is not of user {caller.user}, whose key is beside it: "
+                f"`minimq secure issue DIR {caller.user}` makes one"
+            )
             refusal = self._refusal("certificate", text)
             if not self._only_reports:
                 raise refusal
@@ -169,64 +152,18 @@ class AccessControl:
         if isinstance(found, Refusal):
             user = "" if policy is None else policy.user_of(key_hash)
             raise self._refusal(found.value, _why(found, user), key)
-        return self._users.get(key_hash) or self._add(key_hash, found, None)
+        return self._users.get(key_hash) or self._add(key_hash, found)
 
-    def _user_with(self, token_hash: str, text: str, peer: str) -> KnownCaller:
-        try:
-            return self._verified(token_hash, text, peer)
-        except (SystemBusy, Unavailable):
-            if not self._only_reports:
-                raise
-            return self._unknown
-
-    def _verified(self, token_hash: str, text: str, peer: str) -> KnownCaller:
-        token_id = f"sha256:{token_hash[:_SHOWN_DIGITS]}"
-        try:
-            token = self._gate.check(text, peer)
-        except RefusedToken as refused:
-            self.refusals.caller_refused(refused.reason, token_id)
-            raise NotAuthenticated(refused.text) from None
-        except (SystemBusy, Unavailable):
-            self.refusals.caller_refused("token-unchecked", token_id)
-            raise
-        found = Refusal.UNKNOWN if self._policy is None else self._policy.of_token(token, self._now_ms())
-        if isinstance(found, Refusal):
-            self.refusals.caller_refused(found.value, token_id)
-            raise NotAuthenticated(_why(found, token.user))
-        if self._tokens >= _MOST_TOKENS:
-            self._forget_one()
-        return self._add(token_hash, found, token)
-
-    def _forget_one(self) -> None:
-        for key_hash, known in self._users.items():
-            if known.token is not None and not known.is_streaming:
-                self._forget(key_hash)
-                return
-        text = f"{self._tokens} tokens are in use at this server, which is the limit: use fewer, or keys of users"
-        raise SystemBusy(text, limit="tokens")
-
-    def _forget(self, key_hash: str) -> KnownCaller:
-        caller = self._users.pop(key_hash)
-        self._tokens -= caller.token is not None
-        return caller
-
-    def _add(self, key_hash: str, found: Principal, token: VerifiedToken | None) -> KnownCaller:
+    def _add(self, key_hash: str, found: Principal) -> KnownCaller:
         policy, user = self._policy, found.user
         assert policy is not None
         share = self._shares.setdefault(user, UserShare(user))
         share.limit(self._limits_of(policy, user))
         caller = _UserCaller(
-            user,
-            self._decider(policy, found),
-            self._denied,
-            sees_all=self._sees_all(policy, found),
-            shown="key" if token is None else "token",
-            share=share,
-            most=MOST_DECISIONS if token is None else _TOKEN_DECISIONS,
+            user, self._decider(policy, user), self._denied, sees_all=self._sees_all(policy, user), share=share
         )
-        caller.principal, caller.token = found, token
+        caller.principal = found
         self._users[key_hash] = caller
-        self._tokens += token is not None
         return caller
 
     def _limits_of(self, policy: Policy, user: str) -> UserLimits:
@@ -252,36 +189,26 @@ class AccessControl:
         document: AccessDocument | None = self.shared.document
         former, policy = self._policy, None if document is None else Policy(document)
         self._policy = policy
-        self._gate.follow({} if document is None else document.known_issuers)
-        before = {key_hash: caller.principal for key_hash, caller in self._users.items()}
         self._let_go()
         if policy is not None:
             for share in self._shares.values():
                 share.limit(self._limits_of(policy, share.user))
-            for key_hash, caller in self._users.items():
-                found = caller.principal
-                rights = None if former is None else former.rights_of(caller.user, before[key_hash].roles)
-                if rights != policy.rights_of(caller.user, found.roles):
-                    caller.change_rules(self._decider(policy, found), sees_all=self._sees_all(policy, found))
+            for caller in self._users.values():
+                user = caller.user
+                rights = None if former is None else former.rights_of(user)
+                if rights != policy.rights_of(user):
+                    caller.change_rules(self._decider(policy, user), sees_all=self._sees_all(policy, user))
 
     def _let_go(self) -> None:
         now_ms = self._now_ms()
         for key_hash, caller in [*self._users.items()]:
-            found = self._identify_again(key_hash, caller, now_ms)
+            found = Refusal.UNKNOWN if self._policy is None else self._policy.of_key(key_hash, now_ms)
             if isinstance(found, Principal) and found.user == caller.user:
                 caller.principal = found
                 continue
-            self._forget(key_hash).revoke()
+            self._users.pop(key_hash).revoke()
             reason = found.value if isinstance(found, Refusal) else "the key is another user's"
-            what = "key" if caller.token is None else "token"
-            log.info("access: the %s of a caller is no longer in force user=%s reason=%r", what, caller.user, reason)
-
-    def _identify_again(self, key_hash: str, known: _UserCaller, now_ms: int) -> Principal | Refusal:
-        if self._policy is None:
-            return Refusal.UNKNOWN
-        if known.token is None:
-            return self._policy.of_key(key_hash, now_ms)
-        return self._policy.of_token(known.token, now_ms) if self._gate.stands(known.token) else Refusal.UNKNOWN
+            log.info("access: the key of a caller is no longer in force user=%s reason=%r", caller.user, reason)
 
     def _refresh_server_keys(self) -> None:
         keys = tuple(self._server_keys())
@@ -309,26 +236,23 @@ class AccessControl:
         for caller in self._users.values():
             caller.end(Unavailable(refusal))
 
-    def _sees_all(self, policy: Policy, principal: Principal) -> bool:
-        return self._only_reports or policy.sees_all(principal.user, principal.roles)
+    def _sees_all(self, policy: Policy, user: str) -> bool:
+        return self._only_reports or policy.sees_all(user)
 
-    def _decider(self, policy: Policy, principal: Principal) -> Decide:
-        user, roles = principal.user, principal.roles
-
+    def _decider(self, policy: Policy, user: str) -> Decide:
         def report(need: Need) -> AccessDecision:
-            decision = policy.decide(user, need, roles)
+            decision = policy.decide(user, need)
             is_reported = not decision.allowed and _is_only_reported(need)
             return AccessDecision(True, need, only_reported=True) if is_reported else decision
 
-        return report if self._only_reports else partial(policy.decide, user, roles=roles)
+        return report if self._only_reports else partial(policy.decide, user)
 
     def _look(self) -> None:
         self._warn()
         self._refresh_server_keys()
         self._check_age()
         now_ms = self._now_ms()
-        is_over = any(0 < known.principal.expires_ms <= now_ms for known in self._users.values())
-        if self._gate.has_other_keys() or is_over:
+        if any(0 < known.principal.expires_ms <= now_ms for known in self._users.values()):
             self._let_go()
 
     def _warn(self) -> None:
@@ -394,8 +318,6 @@ def _decide_for_unknown(need: Need) -> AccessDecision:
 
 
 def _why(refusal: Refusal, user: str) -> str:
-    if issuer_of(user) and refusal is not Refusal.DISABLED:
-        return f"the token of user {user} is not in force any more: its issuer has to make a new one"
     if refusal is Refusal.EXPIRED:
         remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
         return f"the key of user {user} has expired: {remedy}"

@@ -16,7 +16,6 @@ import msgspec
 from minimq_common.errors import InvalidArgument
 from minimq_common.moments import moment
 from minimq_common.security.access_rule import parse_rule
-from minimq_common.security.issuer import Issuer, check_issuers, is_token_user, issuer_of
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 from minimq_common.words import size_text
 
@@ -72,23 +71,16 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All users, roles and issuers, by name."""
+    """All users and roles, by name."""
 
     #: Grows with each change.
     version: int
-    #: A user of an issuer is listed only if it differs from the issuer's other users.
     users: dict[str, User] = {}
     roles: dict[str, tuple[str, ...]] = {}
-    issuers: dict[str, Issuer] | msgspec.UnsetType = msgspec.UNSET
 
     def encoded(self) -> bytes:
         """Encode as JSON; equal documents have equal bytes."""
         return msgspec.json.encode(self, order="sorted")
-
-    @property
-    def known_issuers(self) -> dict[str, Issuer]:
-        """The issuers by name; empty if the document has none."""
-        return {} if self.issuers is msgspec.UNSET else self.issuers
 
     @property
     def digest(self) -> str:
@@ -112,8 +104,6 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
              "# version: otherwise servers reject it.", f"version = {document.version}"]  # fmt: skip
     if document.roles:
         lines += ["", "[roles]", *(f"{_key(name)} = {_listed(rules)}" for name, rules in document.roles.items())]
-    for name, issuer in document.known_issuers.items():
-        lines += ["", f"[issuers.{_key(name)}]", *_issuer_lines(issuer)]
     for name, user in document.users.items():
         lines += ["", f"[users.{_key(name)}]"]
         lines += [
@@ -126,21 +116,8 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _issuer_lines(issuer: Issuer) -> Iterator[str]:
-    for field, given in msgspec.structs.asdict(issuer).items():
-        if isinstance(given, str) and given:
-            yield f"{field} = {_text(given)}"
-        elif isinstance(given, tuple) and given:
-            yield f"{field} = {_listed(given)}"
-    yield from (f"claimed_roles.{_text(value)} = {_text(role)}" for value, role in issuer.claimed_roles.items())
-
-
 def _key(name: str) -> str:
     return name if _PLAIN.fullmatch(name) else json.dumps(name)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
 
 
 def _listed(texts: tuple[str, ...]) -> str:
@@ -159,11 +136,7 @@ def _inline(key: StoredKey, now_ms: int) -> str:
 def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
     """Yield lines about all changes for the audit log, without hashes of keys."""
     before = former or AccessDocument(0)
-    for kind, old, new in (
-        ("user", before.users, later.users),
-        ("role", before.roles, later.roles),
-        ("issuer", before.known_issuers, later.known_issuers),
-    ):
+    for kind, old, new in (("user", before.users, later.users), ("role", before.roles, later.roles)):
         for name in sorted(old.keys() | new.keys()):
             if name not in new:
                 yield f"{kind} {name} removed"
@@ -173,9 +146,7 @@ def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[st
                 yield f"{kind} {name} changed: {_shown(old[name])} -> {_shown(new[name])}"
 
 
-def _shown(value: User | tuple[str, ...] | Issuer) -> str:
-    if isinstance(value, Issuer):
-        return ", ".join(f"{field} {given}" for field, given in msgspec.structs.asdict(value).items() if given)
+def _shown(value: User | tuple[str, ...]) -> str:
     if isinstance(value, tuple):
         return "; ".join(value) or "no rules"
     keys = ", ".join(
@@ -207,7 +178,6 @@ def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
         _check_name("role", role)
         for rule in rules:
             parse_rule(rule)
-    check_issuers(found.known_issuers, {*found.roles, *BUILT_IN})
     hashes: set[str] = set()
     for name, user in found.users.items():
         _check_user(name, user, found)
@@ -218,10 +188,7 @@ def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
 
 
 def _check_user(name: str, user: User, document: AccessDocument) -> None:
-    if issuer := issuer_of(name):
-        _check_token_user(name, issuer, user, document)
-    else:
-        _check_name("user", name)
+    _check_name("user", name)
     for rule in user.rules:
         parse_rule(rule)
     for role in user.roles:
@@ -238,15 +205,6 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
         if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:
             raise InvalidArgument(f"user {name} has an invalid key: `minimq user rotate {name}` makes a new one")
-
-
-def _check_token_user(name: str, issuer: str, user: User, document: AccessDocument) -> None:
-    if not is_token_user(name):
-        raise InvalidArgument(f"{name[:300]!r} is no name for a user of an issuer: no token can name it")
-    if issuer not in document.known_issuers:
-        raise InvalidArgument(f"user {name} is one of issuer {issuer}, which the document does not have")
-    if user.keys:
-        raise InvalidArgument(f"user {name} has a key, and is one of issuer {issuer}, whose users have tokens instead")
 
 
 def _check_name(kind: str, name: str) -> None:

@@ -12,13 +12,11 @@ from dataclasses import dataclass
 from enum import Enum
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import ONE_TIME_TRANSACTIONS
 from minimq_common.security.access_document import ADMIN, NO_LIMITS, AccessDocument, User, UserLimits
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
-from minimq_common.security.issuer import VerifiedToken, issuer_of
 
 #: Prefixes of the topics of a group; rights to these topics are rights to the group.
 _GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
@@ -35,9 +33,6 @@ _OPTIONS = {
 #: Prefix of the source of a rule from a role.
 _ROLE = "role "
 
-#: Users whose rules are cached in an index.
-_MOST_INDEXES = 8_192
-
 
 class Refusal(Enum):
     """The reason why a caller is rejected, independent of its rights."""
@@ -49,14 +44,12 @@ class Refusal(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A user, authenticated by a key or a token."""
+    """A user, authenticated by a key."""
 
     user: str
-    #: Id of the key; empty for a token.
-    key_id: str = ""
-    #: Milliseconds since 1970 at which the key or the token expires; 0 for never.
+    key_id: str
+    #: Milliseconds since 1970 at which the key expires; 0 for never.
     expires_ms: int = 0
-    roles: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +85,7 @@ class Policy:
         self.document = document
         self._roles = {name: tuple(map(parse_rule, rules)) for name, rules in document.roles.items()}
         self._own = {name: tuple(map(parse_rule, user.rules)) for name, user in document.users.items()}
-        self._indexes: dict[tuple[str, tuple[str, ...]], _RuleIndex] = {}
+        self._indexes: dict[str, _RuleIndex] = {}
         self._by_hash = {
             key.hash: Principal(name, key_id, key.expires_ms)
             for name, user in document.users.items()
@@ -115,26 +108,14 @@ class Policy:
         principal = self._by_hash.get(key_hash)
         return "" if principal is None else principal.user
 
-    def of_token(self, token: VerifiedToken, now_ms: int) -> Principal | Refusal:
-        """Return the user of a token, or why it is rejected. It may have been verified under a former policy."""
-        issuer = self.document.known_issuers.get(token.issuer_name)
-        if issuer is None or not issuer.reads_as(token.issuer):
-            return Refusal.UNKNOWN
-        if token.expires_ms <= now_ms:
-            return Refusal.EXPIRED
-        user = self.document.users.get(token.user)
-        if user is not None and user.disabled:
-            return Refusal.DISABLED
-        return Principal(token.user, "", token.expires_ms, issuer.granted(token.claimed))
-
-    def decide(self, user: str, need: Need, roles: tuple[str, ...] = ()) -> AccessDecision:
+    def decide(self, user: str, need: Need) -> AccessDecision:
         """Decide whether a user may do something. A rule that denies wins; without any rule it is denied.
 
         The topics for retries and dead letters of a group belong to the group: a user that may read the group may use
         them.
         """
         need = of_group(need)
-        found = self._find(user, roles)
+        found = self.document.users.get(user)
         if found is None or found.disabled:
             return AccessDecision(False, need)
         fitting = [each for each in self._index_of(user, found).about(need) if each[0].fits(need, user)]
@@ -161,7 +142,7 @@ class Policy:
 
     def refusal(self, user: str, now_ms: int) -> Refusal | None:
         """Return why all keys of a user are rejected; None if one is valid, or if the user has no keys."""
-        found = self._find(user)
+        found = self.document.users.get(user)
         if found is None:
             return Refusal.UNKNOWN
         if found.disabled:
@@ -172,7 +153,7 @@ class Policy:
 
     def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
         """Yield each rule that has no effect because another denies all of it, with that other rule and its source."""
-        found = self._find(user)
+        found = self.document.users.get(user)
         denying = [each for each in self._rules(user, found) if not each[0].allows] if found is not None else []
         for rule in rules:
             for denial, source in denying:
@@ -180,9 +161,9 @@ class Policy:
                     yield rule, denial, source
                     break
 
-    def rights_of(self, user: str, roles: tuple[str, ...] = ()) -> object:
+    def rights_of(self, user: str) -> object:
         """Return a value that only changes when a decision about the user may change."""
-        found = self._find(user, roles)
+        found = self.document.users.get(user)
         if found is None or found.disabled:
             return None
         return tuple(self._rules(user, found)), ADMIN in found.roles
@@ -191,27 +172,17 @@ class Policy:
         found = self.document.users.get(user)
         return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 
-    def sees_all(self, user: str, roles: tuple[str, ...] = ()) -> bool:
+    def sees_all(self, user: str) -> bool:
         """Return whether a user may describe everything, so that lists need no filtering."""
-        found = self._find(user, roles)
+        found = self.document.users.get(user)
         if found is None or found.disabled or ADMIN not in found.roles:
             return False
         return not any(rule.verb is Verb.DESCRIBE and not rule.allows for rule, _ in self._rules(user, found))
 
-    def _find(self, name: str, roles: tuple[str, ...] = ()) -> User | None:
-        found = self.document.users.get(name)
-        issuer = self.document.known_issuers.get(issuer_of(name))
-        if issuer is None:
-            return found
-        found = found or User()
-        return replace(found, roles=tuple(dict.fromkeys((*found.roles, *issuer.granted(), *roles))))
-
     def _index_of(self, name: str, user: User) -> _RuleIndex:
-        index = self._indexes.get((name, user.roles))
+        index = self._indexes.get(name)
         if index is None:
-            if len(self._indexes) >= _MOST_INDEXES:  # the number of users of an issuer is unlimited
-                self._indexes.clear()
-            index = self._indexes[name, user.roles] = _RuleIndex(self._rules(name, user), name)
+            index = self._indexes[name] = _RuleIndex(self._rules(name, user), name)
         return index
 
     def _rules(self, name: str, user: User) -> Iterator[tuple[Rule, str]]:
@@ -273,7 +244,6 @@ def refused(user: str, decision: AccessDecision) -> str:
     Naming the rule that denies is safe: its pattern is the name that the caller has asked for, or a prefix of it.
     """
     need = of_group(decision.need)
-    name = shlex.quote(user)  # the name of a user of an issuer may contain special characters of the shell
     what = "may not see or change users and rules" if need.verb is Verb.ACCESS else f"may not {need}"
     if not user:
         return f"a caller without a key {what}: give the credentials of an administrator"
@@ -282,8 +252,8 @@ def refused(user: str, decision: AccessDecision) -> str:
     if decision.rule is not None:
         return f"user {user} {what}, whatever else is allowed: {denied_by(user, decision.rule, decision.source)}"
     if need.verb is Verb.ACCESS:  # a user with this right can grant itself all others
-        return f"user {user} {what}: only administrators may, and `minimq user allow {name} {_rights(need)}` makes one"
-    grant = f"an administrator can grant it with `minimq user allow {name} "
+        return f"user {user} {what}: only administrators may, and `minimq user allow {user} {_rights(need)}` makes one"
+    grant = f"an administrator can grant it with `minimq user allow {user} "
     if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # every use of a topic starts with this
         write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
         return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
@@ -292,16 +262,15 @@ def refused(user: str, decision: AccessDecision) -> str:
 
 def denied_by(user: str, rule: Rule, source: str) -> str:
     """Return which rule denies something, and how to remove it."""
-    name = shlex.quote(user)
     if source.startswith(_ROLE):
         role = source.removeprefix(_ROLE)
         remedy = (
-            f"an administrator can take that role away with `minimq user allow {name} --role {role} --delete`, or "
+            f"an administrator can take that role away with `minimq user allow {user} --role {role} --delete`, or "
             "change it with `minimq access apply`"
         )
     else:
         right = _right(rule.verb, rule.resource, rule.pattern)
-        remedy = f"an administrator can remove that rule with `minimq user deny {name} {right} --delete`"
+        remedy = f"an administrator can remove that rule with `minimq user deny {user} {right} --delete`"
     return f"the rule '{rule}' of {source} denies it; {remedy}"
 
 

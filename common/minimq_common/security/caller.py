@@ -66,7 +66,7 @@ class ByteRate:
 
 
 class UserShare:
-    """Open streams and byte rates of one user, shared by all of its keys and tokens."""
+    """Open streams and byte rates of one user, shared by all of its keys."""
 
     def __init__(self, user: str) -> None:
         self.user = user
@@ -129,23 +129,13 @@ def user_tag(user: str) -> int:
 
 
 class KnownCaller(Caller):
-    """A caller with a key or a token; the same object for all calls with that. Lives on the server's event loop."""
+    """A caller with a key; the same object for all calls with that. Lives on the server's event loop."""
 
     def __init__(
-        self,
-        user: str,
-        decide: Decide,
-        denied: Denied,
-        *,
-        sees_all: bool = False,
-        shown: str = "key",
-        share: UserShare | None = None,
-        most: int = MOST_DECISIONS,
+        self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False, share: UserShare | None = None
     ) -> None:
         self.user = user
         self.tag = user_tag(user)
-        self._shown = shown
-        self._most = most
         self.sees_all = sees_all
         self._decide = decide
         self._denied = denied
@@ -165,14 +155,14 @@ class KnownCaller(Caller):
         for need in needs_of(request):
             self._require(need)
         if key is not None:
-            if len(self._passed) >= self._most:
+            if len(self._passed) >= MOST_DECISIONS:
                 self._passed.clear()
             self._passed.add(key)
 
     def allows(self, need: Need) -> bool:
         found = self._decisions.get(need)
         if found is None:
-            if len(self._decisions) >= self._most:
+            if len(self._decisions) >= MOST_DECISIONS:
                 self._decisions.clear()
                 self._passed.clear()
                 self._forgot = True
@@ -190,10 +180,6 @@ class KnownCaller(Caller):
 
     def sees(self, resource: Resource, name: str) -> bool:
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
-
-    @property
-    def is_streaming(self) -> bool:
-        return bool(self._streams)
 
     @contextmanager
     def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
@@ -247,7 +233,7 @@ class KnownCaller(Caller):
 
     @property
     def _key(self) -> str:
-        return f"the {self._shown} of user {self.user}"
+        return f"the key of user {self.user}"
 
     def _check_in_force(self) -> None:
         if self._is_revoked:

@@ -17,7 +17,6 @@ import grpc
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
-from minimq_common.security.tokens import UserToken
 from minimq_common.security.user_key import UserKey
 from minimq_common.security.watched import Watched
 
@@ -41,8 +40,8 @@ class Trust:
     roots: bytes
     #: Sent to the other side in the handshake.
     pair: Pair | None = None
-    #: The key or the token that is sent with each call.
-    bearer: UserKey | UserToken | None = None
+    #: The key that is sent with each call.
+    bearer: UserKey | None = None
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Return the TLS credentials for a gRPC channel, without the bearer."""

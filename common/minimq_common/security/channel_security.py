@@ -24,7 +24,7 @@ class ChannelSecurity(Protocol):
     """Provides the security of new channels. Thread-safe."""
 
     def trust(self, *, at_once: bool = False) -> Trust | None:
-        """Return the current TLS settings and key or token; None for a channel without TLS.
+        """Return the current TLS settings and key; None for a channel without TLS.
 
         Returns the same object until something changes. Checks the files once in a while; with `at_once`, now.
         """
@@ -55,5 +55,5 @@ def open_credentials(given: CredentialsArgument | None) -> CredentialsFile | Non
     from minimq_common.security.credentials_file import CredentialsFile  # as above
 
     opened = CredentialsFile(given)
-    opened.trust()  # fails now if the token file is missing
+    opened.trust()
     return opened

@@ -23,7 +23,7 @@ _ASSIGNMENT = re.compile(r"\ufeff?\s*[a-z_]+ *= *[\"'\[]")
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """The credentials of a user: the name servers, the trusted CA, and the key or token of the user.
+    """The credentials of a user: the name servers, the trusted CA, and the key of the user.
 
     For a credentials file, its path is enough: `Producer(credentials="alice.minimq")`. Use this class for credentials
     from elsewhere, such as a vault: `Producer(credentials=Credentials.from_text(text))`. Its `repr` does not show them.

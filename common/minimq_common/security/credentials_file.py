@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
@@ -14,7 +11,6 @@ from minimq_common.files.text_file import without_mark
 from minimq_common.names import check_address, check_named
 from minimq_common.security.certificates import Pair, Trust, check_pair, check_roots
 from minimq_common.security.credentials import Credentials
-from minimq_common.security.tokens import UserToken, parse_token
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
 from minimq_common.words import expanded
@@ -28,8 +24,6 @@ class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     certificate: str = ""
     private_key: str = ""
     key: str = ""
-    token: str = ""
-    token_file: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(nameservers={self.nameservers})"
@@ -40,67 +34,41 @@ class CredentialsFile:
 
     def __init__(self, credentials: Credentials) -> None:
         where = str(credentials)
-        self._folder = Path()
         if credentials.path:
             path = expanded(credentials.path).absolute()
-            self._folder = path.parent
             self._content = Watched([path], lambda found: _read(found[0], where))
         else:
             self._content = Watched([], lambda _: _read(without_mark(credentials.text.encode(), where), where))
-        self._lock = threading.Lock()
-        self._token: tuple[str, Watched[UserToken]] | None = None
-        self._with_token = self.stored
 
     @property
     def nameservers(self) -> tuple[str, ...]:
         """The addresses of the name servers; empty if the file has none."""
         return tuple(self._content.get()[0].nameservers)
 
-    @property
-    def stored(self) -> Trust:
-        """Same as `trust`, but without the text of a token that is in a file of its own."""
-        return self._content.get()[1]
-
     def trust(self, *, at_once: bool = False) -> Trust:
-        """Return the current TLS settings and key or token. Raises `InvalidArgument` if the token file is unusable."""
-        content, trust = self._content.get(at_once=at_once)
-        if not content.token_file:
-            return trust
-        with self._lock:
-            if self._token is None or self._token[0] != content.token_file:
-                path = self._folder / expanded(content.token_file)
-                self._token = content.token_file, Watched([path], lambda found: parse_token(found[0], str(path)))
-            trust = replace(trust, bearer=self._token[1].get(at_once=at_once))
-            if trust != self._with_token:
-                self._with_token = trust
-            return self._with_token
+        """Return the current TLS settings and key."""
+        return self._content.get(at_once=at_once)[1]
 
 
 def written(nameservers: Sequence[str], trust: Trust, about: str) -> str:
     import json  # imported here because clients do not need it
 
     lines = [f"# {about}"]
-    if trust.pair is not None or (trust.bearer is not None and trust.bearer.text):
+    if trust.pair is not None or trust.bearer is not None:
         lines.append("# Keep it secret: anyone who has it can act as this user.")
     if nameservers:
         lines.append(f"nameservers = {json.dumps(list(nameservers))}")
     parts = {"ca": trust.roots}
     if trust.pair is not None:
         parts |= {"certificate": trust.pair.certificate, "private_key": trust.pair.key}
-    if isinstance(trust.bearer, UserToken) and not trust.bearer.text:
-        lines.append(f"token_file = {json.dumps(trust.bearer.path, ensure_ascii=False)}")
-    elif trust.bearer is not None:
-        lines.append(f'{"token" if isinstance(trust.bearer, UserToken) else "key"} = "{trust.bearer.text}"')
+    if trust.bearer is not None:
+        lines.append(f'key = "{trust.bearer.text}"')
     lines += [f"{name} = '''\n{pem.decode('ascii').strip()}\n'''" for name, pem in parts.items()]
     return "\n".join(lines) + "\n"
 
 
 def about_user(name: str) -> str:
     return f"Credentials of {name} for a minimq cluster."
-
-
-#: The comment at the top of a file that refers to a token.
-ABOUT_TOKEN = "Credentials for a minimq cluster, of the user whose token is in the file that is named here."
 
 
 def _read(data: bytes, where: str) -> tuple[_File, Trust]:
@@ -116,14 +84,8 @@ def _read(data: bytes, where: str) -> tuple[_File, Trust]:
         check_named(f"nameservers in {where}", check_address, address)
     if bool(found.certificate) != bool(found.private_key):
         raise InvalidArgument(f"{where} has one of certificate and private_key: both or none are needed")
-    bearers = [name for name in ("key", "token", "token_file") if getattr(found, name)]
-    if len(bearers) > 1:
-        raise InvalidArgument(f"{where} has a {' and a '.join(bearers)}: give one of them")
     pair = Pair(found.certificate.encode(), found.private_key.encode()) if found.certificate else None
-    token = UserToken(found.token_file, "") if found.token_file else None
-    if found.token:
-        token = UserToken("", parse_token(found.token.encode(), f"token in {where}").text)
-    trust = Trust(found.ca.encode(), pair, token or _bearer(found.key, where))
+    trust = Trust(found.ca.encode(), pair, _bearer(found.key, where))
     check_roots(trust.roots, f"ca in {where}")
     if pair is not None:
         check_pair(pair, where)

@@ -37,7 +37,7 @@ class UserKey:
 
 
 def hash_of(text: str) -> str:
-    """Return the hash of a key or a token, which servers store."""
+    """Return the hash of a key, which servers store."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

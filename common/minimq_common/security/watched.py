@@ -34,22 +34,17 @@ class Watched(Generic[T]):
         *,
         fresh_s: float | None = None,
         most_bytes: int = MOST_BYTES,
-        initial: T | None = None,
     ) -> None:
-        """Load the files. Raises `InvalidArgument` if they cannot be used, unless there is an `initial` value."""
+        """Load the files. Raises `InvalidArgument` if they cannot be used."""
         self._paths = tuple(paths)
         self._make = make
         self._fresh_s = fresh_s
         self._most_bytes = most_bytes
         self._lock = threading.Lock()  # held during a check; only `at_once` waits for it
         self._complaint = ""
-        if initial is None:
-            self._looked_at = time.monotonic()
-            self._marks: object = self._fingerprint()
-            self._value = make(self._read())
-        else:
-            self._value, self._marks = initial, None
-            self._look()
+        self._looked_at = time.monotonic()
+        self._marks = self._fingerprint()
+        self._value = make(self._read())
 
     def get(self, *, at_once: bool = False) -> T:
         """Return the value of the files, or the last valid one. With `at_once`, check them now and wait for that."""
@@ -77,8 +72,7 @@ class Watched(Generic[T]):
         except InvalidArgument as error:
             if error.message != self._complaint:
                 self._complaint = error.message
-                stands = "there are no former ones" if self._marks is None else "the former ones stay in use"
-                log.error("security: new files cannot be used, %s reason=%s", stands, error.message)
+                log.error("security: new files cannot be used, the former ones stay in use reason=%s", error.message)
             return  # keeps the old marks, so the next check tries again: some files may not be replaced yet
         self._marks, self._complaint = marks, ""
         log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))

@@ -122,7 +122,7 @@ class MetricsServer:
         refused = [(each.refusals.unauthenticated, each.refusals.denied) for each in controls]
         yield counters(
             f"{self._prefix}_unauthenticated_total",
-            "Calls without a key or token that is in force, by what was wrong with it.",
+            "Calls without a key that is in force, by what was wrong with it.",
             ("reason",),
             [((reason,), count) for by_reason, _ in refused for reason, count in by_reason.copy().items()],
         )

@@ -203,7 +203,7 @@ class Dispatcher(grpc.GenericRpcHandler):
     def _admit(self, method: _Method, context: Any) -> KnownCaller | None:
         if self._control is None:
             return None
-        caller = self._control.identify(context.invocation_metadata() or (), context.peer())
+        caller = self._control.identify(context.invocation_metadata() or ())
         self._control.check_certificate(caller, context)
         caller.enter(method.access)
         serve_as(caller)

@@ -20,7 +20,6 @@ from minimq_proto.v1 import errors_pb2
 if TYPE_CHECKING:
     from minimq_common.security.certificates import Trust
     from minimq_common.security.server_secrets import ServerSecrets
-    from minimq_common.security.tokens import UserToken
     from minimq_common.security.user_key import UserKey
 
 #: Explains "connection refused".
@@ -381,7 +380,7 @@ def _whole(text: str) -> int:
     return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
 
 
-#: The metadata key of a user's key or token, and the prefix of its value.
+#: The metadata key of a user's key, and the prefix of its value.
 HEADER, SCHEME = "authorization", "Bearer "
 _CALLS = {"unary_unary", "unary_stream", "stream_unary", "stream_stream"}
 
@@ -405,7 +404,7 @@ class KeyedChannel:
     Costs only at the start of a call: an interceptor would handle each message, an auth plugin start a thread per call.
     """
 
-    def __init__(self, channel: Any, key: UserKey | UserToken) -> None:
+    def __init__(self, channel: Any, key: UserKey) -> None:
         self._channel = channel
         self._metadata = ((HEADER, f"{SCHEME}{key.text}"),)
 

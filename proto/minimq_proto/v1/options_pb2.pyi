@@ -112,7 +112,7 @@ demand, for which it means "write".
 if_named: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.FieldOptions, builtins.bool]
 """An empty name needs no right."""
 access: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.str]
-"""Who may call: "anybody", "users" with a key or a token, "servers" of the cluster, or users with a right to the
+"""Who may call: "anybody", "users" with a key, "servers" of the cluster, or users with a right to the
 cluster, such as "manage cluster". Required for every method.
 """
 or_server: google.protobuf.internal.extension_dict._ExtensionFieldDescriptor[google.protobuf.descriptor_pb2.MethodOptions, builtins.bool]

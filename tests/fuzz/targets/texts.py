@@ -25,7 +25,6 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from minimq_common.moments import start_ms, timestamp_ms
 from minimq_common.security import access_document
-from minimq_common.security.tokens import RefusedToken, claim_of, has_form, parse_keys
 from minimq_common.serving.options import option, read_config
 from minimq_common.words import bytes_of, seconds_of
 from pyspark_minimq import option_values, write_options
@@ -96,28 +95,10 @@ _TOML: Final = (
 )
 
 
-_TOKENS: Final = (
-    "eyJhbGciOiJFUzI1NiIsImtpZCI6ImEifQ.eyJpc3MiOiJhIiwic3ViIjoiYiJ9.AAAA",
-    "eyJhbGciOiJub25lIn0.e30.",
-    "eyJjcml0IjpbXX0.W10.-_",
-)
-_KEY_SETS: Final = (
-    '{"keys": [{"kty": "EC", "crv": "P-256", "kid": "a", "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", '
-    '"y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0", "use": "sig", "alg": "ES256"}]}',
-    '{"keys": [{"kty": "OKP", "crv": "Ed25519", "kid": "b", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"}]}',
-    '{"keys": [{"kty": "RSA", "kid": "c", "n": "AQAB", "e": "AQAB", "d": "AQAB"}, {}, 7]}',
-)
 _ACCESS: Final = (
-    '{"version": 1, "issuers": {"k8s": {"issuer": "a", "audience": "b", "jwks": "https://h:1/k", "ca": "c", "roles": '
-    '["admin"], "role_claim": "g", "claimed_roles": {"x": "admin"}}}, "users": {"k8s:a:b": {"rules": '
-    '["allow read topic t*"]}}, "roles": {"r": []}}',
+    '{"version": 1, "users": {"bob": {"rules": ["allow read topic t*"], "roles": ["r"]}}, "roles": {"r": []}}',
     '{"version": 2, "users": {"alice": {"keys": {"aaaaaaaa": {"hash": "' + "0" * 64 + '", "expires_ms": 7}}}}}',
 )
-
-
-def _read_token(text: str) -> None:
-    if has_form(text):
-        claim_of(text)
 
 
 def _read_access(text: str) -> None:
@@ -308,14 +289,6 @@ TARGETS = (
             lambda text: names.check_topic(names.retry_topic(text)),
         ),
         (),
-    ),
-    Target("text.token", _texts(*_TOKENS), _read_token, (RefusedToken,)),
-    Target(
-        "text.token-keys",
-        _texts(*_KEY_SETS),
-        lambda text: parse_keys(text.encode(errors="surrogatepass")),
-        _INVALID,
-        0.5,
     ),
     Target("text.access", _texts(*_ACCESS), _read_access, _INVALID, 0.5),
     Target("text.lines", _make_lines, _read_lines, _INVALID),

@@ -94,7 +94,7 @@ def test_all_keys_of_a_user_share_its_limits_until_the_user_is_gone() -> None:
         shared.offer(AccessDocument(1, {"alice": User(keys, limits=UserLimits(LEAST_RATE))}), "test")
         control = AccessControl(tuple, shared)
         control.start()
-        callers = [control.identify([("authorization", f"Bearer {each.text}")], "") for each in (one, other)]
+        callers = [control.identify([("authorization", f"Bearer {each.text}")]) for each in (one, other)]
         rates = {each.received for each in callers}
         [rate] = rates
         assert rate is not None

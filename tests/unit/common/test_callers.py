@@ -42,7 +42,7 @@ class World(NamedTuple):
     control: AccessControl
 
     def identify(self, metadata: Any) -> KnownCaller:
-        return self.control.identify(metadata, "")
+        return self.control.identify(metadata)
 
     def allow(self, version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> None:
         self.shared.offer(document(version, *rules, expires_ms=expires_ms, disabled=disabled), "test")

@@ -240,14 +240,14 @@ def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path)
     file, link = tmp_path / "alice.minimq", tmp_path / "link"
     run("user", "add", "alice", "--to", file, "--secrets", folder)
     first = CredentialsFile(Credentials(str(file)))
-    former = first.stored.bearer  # which is another one once it has looked again
+    former = first.trust().bearer  # which is another one once it has looked again
     link.symlink_to(file)
     file.chmod(0o640)
     run("user", "rotate", "alice", "--to", link, "--secrets", folder)
     second = CredentialsFile(Credentials(str(file)))
     assert link.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
-    assert former != second.stored.bearer == first.trust(at_once=True).bearer
+    assert former != second.trust().bearer == first.trust(at_once=True).bearer
     assert second.nameservers == first.nameservers
     before = file.read_bytes()
     # The third key is refused, so the file stays.
@@ -279,12 +279,12 @@ def test_a_client_certificate_stays_in_a_file_that_is_replaced(folder: Path, tmp
     former = CredentialsFile(Credentials(str(tmp_path / "key")))
     pair = Signer.new().sign_user("alice")
     file = tmp_path / "alice.minimq"
-    file.write_text(written(former.nameservers, replace(former.stored, pair=pair), "Mine."))
+    file.write_text(written(former.nameservers, replace(former.trust(), pair=pair), "Mine."))
     run("user", "rotate", "alice", "--to", file, "--secrets", folder)
-    later = CredentialsFile(Credentials(str(file))).stored
+    later = CredentialsFile(Credentials(str(file))).trust()
     assert later.pair is not None
     assert later.pair.certificate.strip() == pair.certificate.strip()
-    assert later.bearer != former.stored.bearer
+    assert later.bearer != former.trust().bearer
 
 
 def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
@@ -370,13 +370,10 @@ def test_what_takes_something_away_asks_on_a_terminal(
     file.write_text(run("access", "describe", "--secrets", folder).stdout.replace("version = 1", "version = 99"))
     for command in (["user", "add"], ["user", "rotate"]):
         run(*command, "alice", "--secrets", folder)
-    issuer = ("--issuer", "https://k8s.example", "--audience", "minimq", "--jwks", "k8s.json")
-    run("access", "issuer", "add", "k8s", *issuer, "--secrets", folder)
     before = stored.read_bytes()
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     for command in (
         ["access", "apply", str(file)],
-        ["access", "issuer", "delete", "k8s"],
         ["user", "delete-old-keys", "alice"],
         ["user", "delete", "alice"],
         ["user", "rotate", "alice", "--delete-old"],

@@ -208,7 +208,7 @@ def test_the_view_of_a_change_makes_no_call() -> None:
 def test_what_may_lose_or_expose_something_asks() -> None:
     asking = {each.name for each in operations_of(Admin) if each.asks}
     assert asking >= {
-        *("access apply", "access issuer delete", "cluster promote", "delayed recall", "dlq delete"),
+        *("access apply", "cluster promote", "delayed recall", "dlq delete"),
         *("group delete", "group reset-offset", "topic delete", "topic update"),
         *("transaction commit", "transaction rollback", "user delete-old-keys", "user delete", "user rotate"),
     }
