@@ -48,7 +48,6 @@ A = TypeVar("A")
 #: The arguments of a call as attributes, defaults included.
 Given = SimpleNamespace
 _OPERATIONS, _COLLECT = "__operations__", "__collect__"
-#: The default of a required parameter.
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
     "topic": check_topic,
     "group": check_group,
