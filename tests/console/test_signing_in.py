@@ -135,7 +135,7 @@ def test_a_key_in_the_field_of_the_name_is_neither_shown_nor_logged(
     secured: Secured, caplog: pytest.LogCaptureFixture
 ) -> None:
     key = secured.keys["alice"]
-    for typed in (key, key[:-1], "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhIn0.c2lnbmF0dXJl"):
+    for typed in (key, key[:-1]):
         refused = secured.visitor().sign_in(typed, "")
         assert refused.status == 400
         assert "a key was typed as the name" in refused.text.lower()
