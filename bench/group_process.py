@@ -23,7 +23,7 @@ import msgspec
 from minimq import Admin, Message, MessageQueue, MinimqError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.connection import BrokerCalls
 from minimq.consuming.fetcher import Fetcher
-from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq.rebalance import AllocationStrategy, allocation_strategy, uses_owners
 from minimq_proto.v1 import broker_pb2
 
@@ -163,7 +163,7 @@ class LatestPoll:
         self.epoch = 0
         plain = Fetcher.at_hand
 
-        def at_hand(fetcher: Fetcher, but: Collection[MessageQueue] = ()) -> HandOver | None:
+        def at_hand(fetcher: Fetcher, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
             now = time.monotonic()
             handed = plain(fetcher, but)
             if handed is not None and (reader := fetcher.reader(handed.queue)) is not None:

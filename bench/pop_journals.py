@@ -58,7 +58,7 @@ class Line(msgspec.Struct, array_like=True, frozen=True):
     offset: int
     epoch: int
     number: int
-    lane: int = 0
+    group_hash: int = 0
 
 
 class Worker:
@@ -93,18 +93,18 @@ class Worker:
             self._note(Did.TOOK, asked, message, message.delivery_count)
         stopped = set[int]()  # message groups with a failed message: later ones have to wait for it
         for message in messages:
-            if message.lane in stopped:
+            if message.group_hash in stopped:
                 continue
             try:
                 is_done = self._deal_with(message)
             except HandleExpired:
                 self._note(Did.LOST, time.monotonic(), message)
                 is_done = False
-            if message.lane and not is_done:
-                stopped.add(message.lane)
+            if message.group_hash and not is_done:
+                stopped.add(message.group_hash)
 
     def _note(self, did: Did, asked: float, message: WorkQueueMessage, number: int = 0) -> None:
-        line = Line(did, asked, time.monotonic(), message.queue_offset, message.epoch, number, message.lane)
+        line = Line(did, asked, time.monotonic(), message.queue_offset, message.epoch, number, message.group_hash)
         os.write(self._file, msgspec.json.encode(line) + b"\n")
 
     def _deal_with(self, message: WorkQueueMessage) -> bool:
@@ -247,18 +247,18 @@ def judge(
     return verdict
 
 
-def _by_lane(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> Iterable[list[int]]:
+def _by_group_hash(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> Iterable[list[int]]:
     """Return the sorted offsets of each message group of a FIFO topic."""
     found: defaultdict[int, list[int]] = defaultdict(list)
     for offset in sorted(hands):
-        for lane in {hand.took.lane for hand in hands[offset].values()} - {0}:
-            found[lane].append(offset)
+        for group_hash in {hand.took.group_hash for hand in hands[offset].values()} - {0}:
+            found[group_hash].append(offset)
     return found.values()
 
 
 def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
     """End deliveries behind a message that the same worker released: they are released with it."""
-    for offsets in _by_lane(hands):
+    for offsets in _by_group_hash(hands):
         given_up: dict[tuple[int, str], float] = {}
         for offset in offsets:
             for key, hand in hands[offset].items():
@@ -270,7 +270,7 @@ def _end_with_older(hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
 
 def _judge_order(verdict: PopVerdict, hands: Mapping[int, dict[tuple[int, str], _Hand]]) -> None:
     """Find deliveries that overtook an older message of their message group."""
-    for offsets in _by_lane(hands):
+    for offsets in _by_group_hash(hands):
         done_at = 0.0  # when all older messages were acknowledged
         for at, offset in enumerate(offsets):
             for key, hand in hands[offset].items():
@@ -301,8 +301,14 @@ def _judge_message(verdict: PopVerdict, offset: int, hands: list[_Hand], moments
                 verdict.two_hands += 1
                 verdict.find("two hands", offset, former.worker, former.took, hand.worker, "at", took.at)
         unseen = any(since <= moment <= took.at for moment in moments)
-        is_counted = took.number >= expected or bool(took.lane)  # in a group, those behind a failed one are not counted
-        if not is_counted or (took.number > expected and not unseen) or (taken[took.number] > 1 and not took.lane):
+        is_counted = took.number >= expected or bool(
+            took.group_hash
+        )  # in a group, those behind a failed one are not counted
+        if (
+            not is_counted
+            or (took.number > expected and not unseen)
+            or (taken[took.number] > 1 and not took.group_hash)
+        ):
             verdict.count += 1
             verdict.find("count", offset, hand.worker, took.number, "for", expected)
         expected, since = took.number + 1, took.asked

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common.errors import Unavailable
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import ChannelSecurity
 from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.wire.channels import NAMESERVER_OPTIONS, Channels, explained
@@ -51,7 +51,7 @@ class AccessLinks:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, address: str) -> None:
-        peer, outage = f"name server {address}", OutageLog(log)
+        peer, outage = f"name server {address}", RetryLog(log)
         channels: Channels[NameServerAsyncStub] = Channels(
             lambda channel: cast("NameServerAsyncStub", nameserver_pb2_grpc.NameServerStub(channel)),
             NAMESERVER_OPTIONS,

@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 _DRAIN_S = 5.0
 
 #: Streams of clients, which end cleanly when the broker stops.
-_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Attend", "Reply")
+_STREAMS = ("Append", "AppendAtomic", "Pull", "Pop", "Session", "Events", "Reply")
 
 #: Maximum time of a stop except for the disk, even if replicas and name servers hang. By default containers are killed
 #: after 10 seconds.

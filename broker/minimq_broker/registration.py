@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import grpc.aio
 
 from minimq_common.errors import BrokerConflict, DeadlineExceeded, MinimqError, Unavailable
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.serving.periodic import until_first_ends
 from minimq_common.wire.bound_check import check_answer
@@ -149,7 +149,7 @@ class _Link:
         self._security = security
         self._leaving = asyncio.Event()
         self._wake = asyncio.Event()  # there is something to send, or the link is leaving
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
 
     def send(self) -> None:
         self._wake.set()

@@ -15,15 +15,15 @@ from minimq_broker.calls.pull import PullService
 from minimq_broker.calls.status import Identity, Replication, StatusService
 from minimq_broker.calls.topics import TopicService
 from minimq_broker.features.delayed.delaying import DelayService
-from minimq_broker.features.requests.attending import AttendService, ReplyService
+from minimq_broker.features.requests.event_service import EventService, ReplyService
 from minimq_broker.features.search.finding import FindService, TraceService
-from minimq_broker.features.staged.halves import HalfService
+from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.transaction_service import TransactionService
-from minimq_broker.features.work_queues.popping import PopService
+from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.group_deletion import GroupDeletion
 from minimq_broker.groups.group_service import GroupService
 from minimq_broker.groups.idle_groups import GroupExpiry
-from minimq_broker.groups.offsets import GroupBeginnings, OffsetService
+from minimq_broker.groups.offsets import InitialOffsets, OffsetService
 from minimq_broker.groups.session import SessionService
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire.dispatcher import Serve
@@ -49,7 +49,7 @@ class BrokerService:
         self._begin_sessions()
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
-        self.halves = HalfService(engine, options, lambda: self._attending.attendants, transactions.wake)
+        self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
         self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
@@ -75,9 +75,11 @@ class BrokerService:
         options = self._options
         expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
-        self._starts = GroupBeginnings(self._engine)
-        self._popping = PopService(self._engine, self._starts, options.session_grace_s, self._session.notify_may_retry)
-        self._attending = AttendService(self._engine)
+        self._starts = InitialOffsets(self._engine)
+        self._popping = WorkQueueService(
+            self._engine, self._starts, options.session_grace_s, self._session.notify_may_retry
+        )
+        self._attending = EventService(self._engine)
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)
         self.group_deletion = GroupDeletion(self._engine, self._session, expiry, options.session_timeout_s)
@@ -90,7 +92,7 @@ class BrokerService:
             "Pull": self._pull.serve,
             "Pop": self._popping.serve,
             "Session": _as_caller(self._session.serve),
-            "Attend": self._attending.serve,
+            "Events": self._attending.serve,
             "Reply": self._replying.serve,
             "Find": _answer(self._find.find),
             "TraceMessage": _answer(self._trace.trace),

@@ -109,7 +109,7 @@ def check_allowed(
     offline. `wait` replaces `time.sleep`.
     """
     from minimq.admin.admin import Admin
-    from minimq.connection.at_master import with_retries
+    from minimq.connection.master_calls import with_retries
 
     with Admin(nameserver) as admin:
 

@@ -17,7 +17,7 @@ from minimq_cli.base import Group
 from minimq_cli.commands import LIMIT, Output, declared, show
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.model import Message
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.consuming.pull_consumer import PullConsumer

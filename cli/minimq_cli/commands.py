@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 from click.core import ParameterSource
 
-from minimq.admin.operation import Given, Operation, Param, Parameter, operations_of, read
+from minimq.admin.operation import Arguments, Operation, Param, Parameter, operations_of, read
 from minimq.admin.views import Plan, Rows, View, json_text
 from minimq_cli.base import Option, confirm, show_json, show_table, tell
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
@@ -308,7 +308,7 @@ def show(view: View, output: str, *, notes_first: bool = False) -> None:
 
 
 @contextmanager
-def _progress(operation: Operation, given: Given) -> Iterator[None]:
+def _progress(operation: Operation, given: Arguments) -> Iterator[None]:
     for each in operation.parameters:
         if each.about.progress:
             with progress_line() if each.about.progress == "line" else progress_bar() as progress:

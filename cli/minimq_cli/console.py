@@ -13,7 +13,7 @@ from minimq.admin.operation import Param
 from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import declared
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.serving.logs import SummingHandler, formatter
+from minimq_common.serving.logs import RateLimitedHandler, formatter
 from minimq_common.serving.open_files import open_more_files
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def console(  # noqa: PLR0913 - the options of the command
 @contextmanager
 def log_lines() -> Iterator[None]:
     """Log to stderr within the block: warnings, and the sign-ins and changes of a console."""
-    root, audit, handler = logging.getLogger(), logging.getLogger("minimq.audit"), SummingHandler()
+    root, audit, handler = logging.getLogger(), logging.getLogger("minimq.audit"), RateLimitedHandler()
     handler.setFormatter(formatter("text"))
     level = audit.level
     audit.setLevel(logging.INFO)

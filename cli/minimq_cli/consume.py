@@ -23,8 +23,8 @@ from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import GroupNotFound, InvalidArgument, MinimqError, TopicNotFound, TopicUnavailable
 from minimq_common.model import Permission
-from minimq_common.moments import Time
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
+from minimq_common.timestamps import Time
 
 if TYPE_CHECKING:
     import threading

@@ -15,7 +15,7 @@ from minimq.admin import values
 from minimq.admin.messages import body_fields
 from minimq.admin.texts import instant_of, missing, printable, shown_body
 from minimq.admin.views import row_of
-from minimq.features.dead_letters.dead_letter import Chosen
+from minimq.features.dead_letters.dead_letter import DeadLetterFilter
 from minimq.features.dead_letters.operations import CHOICE, check_known, damage_notes
 from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import LIMIT, declared, output_param
@@ -97,7 +97,7 @@ def describe(
     *,
     limit: Annotated[int | None, replace(LIMIT, help="End after N dead letters.")] = None,
     output: Annotated[str, _OUTPUT] = "table",
-    **chosen: Unpack[Chosen],
+    **chosen: Unpack[DeadLetterFilter],
 ) -> None:
     """Show the open dead letters of a GROUP, and leave no trace.
 

@@ -18,7 +18,7 @@ from minimq_cli.base import stop_on_signal
 from minimq_cli.commands import declared
 from minimq_cli.console import DEFAULT_PORT, log_lines, serving_console
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
-from minimq_common.words import check_path
+from minimq_common.text_units import check_path
 
 if TYPE_CHECKING:
     from minimq.local.local_cluster import LocalCluster

@@ -20,7 +20,7 @@ _NOUNS = {
     "access": "admin.users:UserOperations",
     "delayed": "features.delayed.operations:DelayedOperations",
     "message": "admin.messages:MessageOperations",
-    "dlq": "features.dead_letters.operations:LetterOperations",
+    "dlq": "features.dead_letters.operations:DeadLetterOperations",
     "cluster": "admin.brokers:BrokerOperations",
 }
 #: Further help of a group of commands.

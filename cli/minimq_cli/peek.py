@@ -23,7 +23,7 @@ from minimq_cli.commands import LIMIT, declared, output_param
 from minimq_cli.message_output import FORMATS, LineOf, MessageOutput, OutputHalted, Tags, Where, with_expressions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, Unavailable
 from minimq_common.model import MessageQueue, Permission
-from minimq_common.moments import Time
+from minimq_common.timestamps import Time
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin

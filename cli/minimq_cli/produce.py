@@ -26,7 +26,7 @@ from minimq_cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fi
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.sending.producer import Producer

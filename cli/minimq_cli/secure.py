@@ -22,7 +22,7 @@ from minimq_common.errors import InvalidArgument, MinimqError
 from minimq_common.names import check_named
 from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
-from minimq_common.words import check_path
+from minimq_common.text_units import check_path
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
 

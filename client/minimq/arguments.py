@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue, Permission, QueueData
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 T = TypeVar("T")
 

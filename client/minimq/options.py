@@ -45,11 +45,11 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     return dataclasses.replace(options, **changes)
 
 
-class NoOthers(TypedDict):
-    """No further arguments: type checkers reject them, and so does `refuse_others` at run time."""
+class NoOptions(TypedDict):
+    """No further arguments: type checkers reject them, and so does `reject_options` at run time."""
 
 
-def refuse_others(unknown: Mapping[str, object], made: type) -> None:
+def reject_options(unknown: Mapping[str, object], made: type) -> None:
     """Raise `InvalidArgument` for arguments that a class does not have; the text suggests the nearest, or lists all."""
     if unknown:
         parameters = inspect.signature(made).parameters.values()

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import count_of, kind_of
+from minimq_common.text_units import count_of, kind_of
 
 NO_PROPERTIES: Mapping[str, str] = MappingProxyType({})
 

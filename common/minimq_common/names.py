@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 T = TypeVar("T")
 V = TypeVar("V")

@@ -10,8 +10,8 @@ import google_crc32c
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import MAX_BROKER
+from minimq_common.text_units import kind_of
 from minimq_common.wire.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
-from minimq_common.words import kind_of
 
 #: Names from W3C Trace Context.
 TRACEPARENT = "traceparent"
@@ -101,6 +101,6 @@ def check_message_group(name: str) -> str:
     return name
 
 
-def lane_of(name: str) -> int:
+def group_hash_of(name: str) -> int:
     """Return the 32-bit hash by which brokers distinguish message groups; never 0."""
     return int(google_crc32c.value(name.encode())) or 1

@@ -21,7 +21,7 @@ from minimq_console.action_runs import NOT_DESCRIBED, ActionRun, ActionRuns, Mis
 from minimq_console.actions import ACTIONS, Action, ActionLog, check_rights
 from minimq_console.console import Console
 from minimq_console.guard import new_id
-from minimq_console.page import Data, Faces, Page, Visit
+from minimq_console.page import Data, Page, PageContext, PageHandler
 from minimq_console.parameters import Parameters, address
 from minimq_console.visitors import Visitor
 
@@ -62,14 +62,14 @@ class ActionPages:
             is_shared=False,
         )
         return [
-            Route(run.path, Faces(run, self._console).answer, methods=["GET"]),
+            Route(run.path, PageHandler(run, self._console).answer, methods=["GET"]),
             *(
                 Route(action.form.path, functools.partial(self._answer, action), methods=["GET", "POST"])
                 for action in ACTIONS.values()
             ),
         ]
 
-    def _gather_run(self, visit: Visit) -> Data:
+    def _gather_run(self, visit: PageContext) -> Data:
         visitor = visit.visitor
         run = self._runs.find(visit.parameters.name("run"), visitor.browser, visitor.user, time.monotonic())
         if run is None or run.state == "waiting":
@@ -131,7 +131,7 @@ class ActionPages:
     ) -> tuple[Data, ActionRun | None, MinimqError | None]:
         form, visitor = action.form, request.state.visitor
         check_rights(self._console, visitor, action.needs(parameters))
-        visit = Visit(visitor, parameters, self._console)
+        visit = PageContext(visitor, parameters, self._console)
         fields, run, problem, shown = action.fields(visit), None, None, None
         title, path = form.title.format_map(parameters.names), address(form.path, parameters.names)
         if wants_plan or not fields:

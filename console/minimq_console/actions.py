@@ -9,16 +9,16 @@ from typing import Any
 from starlette.requests import Request
 
 from minimq import Admin
-from minimq.admin.operation import Form, Given, Operation, Parameter, operations_of, read
+from minimq.admin.operation import Arguments, Form, Operation, Parameter, operations_of, read
 from minimq.admin.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Need
-from minimq_common.words import quoted
+from minimq_common.text_units import quoted
 from minimq_console.answers import address_of
 from minimq_console.console import Console
-from minimq_console.page import Data, Offer, Visit
+from minimq_console.page import ActionLink, Data, PageContext
 from minimq_console.parameters import Parameters, address, with_query
 from minimq_console.produce import Sender
 from minimq_console.visitors import Visitor
@@ -41,12 +41,12 @@ class Action:
         self._operation = operation
         self._parameters = {each.name: each for each in operation.shown}
 
-    def on(self, query: Mapping[str, str] | None = None, label: str = "", **names: str) -> Offer:
+    def on(self, query: Mapping[str, str] | None = None, label: str = "", **names: str) -> ActionLink:
         """Return the link to its form for one object, or to its plan if `query` fills the form in."""
         filled_in = query or {}
         place = address(self.form.path, names) + (with_query({**filled_in, "step": "check"}) if filled_in else "")
         needs = self.needs(Parameters([*filled_in.items()], names))
-        return Offer(self.form.action, label or self.form.label, place, needs)
+        return ActionLink(self.form.action, label or self.form.label, place, needs)
 
     def needs(self, given: Parameters) -> frozenset[Need]:
         """Return the rights that it needs, as far as the form input determines them."""
@@ -54,7 +54,7 @@ class Action:
         texts = {name: self._text(given, name).strip() or None for name in self.form.fields}
         return needs_of(self._operation, self._operation.given(**{**missing, **texts, **given.names}))
 
-    def fields(self, visit: Visit) -> list[Data]:
+    def fields(self, visit: PageContext) -> list[Data]:
         """Return the fields, with the form input or their initial values."""
         names = self._operation.given(**self._values({}, visit.parameters))
         defaults, choices = self._asked(visit, self.form.defaults, names), self._asked(visit, self.form.choices, names)
@@ -64,7 +64,7 @@ class Action:
             if defaults.get(name, "") is not None
         ]
 
-    def plan(self, visit: Visit) -> tuple[Given, Plan]:
+    def plan(self, visit: PageContext) -> tuple[Arguments, Plan]:
         """Return the arguments from the form input, and the plan."""
         given = self.given(visit.parameters)
         given.patience_s = _PLAN_TIME_SHARE * visit.left_s
@@ -72,7 +72,7 @@ class Action:
         assert found is not None  # every change has a plan
         return given, found
 
-    def run(self, changer: Admin, given: Given, plan: Plan, progress: Callable[[str], None]) -> tuple[str, str]:
+    def run(self, changer: Admin, given: Arguments, plan: Plan, progress: Callable[[str], None]) -> tuple[str, str]:
         """Run a plan; return sentences about the result, and the URL path of the page that shows the effect."""
         for each in self._operation.parameters:
             if each.about.progress == "line":
@@ -85,7 +85,9 @@ class Action:
         names = {name: value for name, value in vars(given).items() if isinstance(value, str)}
         return ". ".join((*said, *view.notes)), view.to or address(self.form.to or self.form.page, names)
 
-    def _asked(self, visit: Visit, ask: Callable[[Admin, Given], Mapping[str, Any]] | None, names: Given) -> Any:
+    def _asked(
+        self, visit: PageContext, ask: Callable[[Admin, Arguments], Mapping[str, Any]] | None, names: Arguments
+    ) -> Any:
         return visit.ask(self.form.label, lambda: ask(visit.admin, names)).required() if ask else {}
 
     def _values(self, source: Mapping[str, Any], given: Parameters) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class Action:
     def _text(self, given: Parameters, name: str) -> str:
         return given.given(self._parameters[name].key) or ""
 
-    def given(self, parameters: Parameters) -> Given:
+    def given(self, parameters: Parameters) -> Arguments:
         """Return the arguments from the form input. Raises `InvalidArgument`."""
         source: dict[str, Any] = {}
         for name, parameter in self._parameters.items():
@@ -172,7 +174,7 @@ def _default_of(parameter: Parameter) -> str:
     return "" if has_none else str(parameter.default)
 
 
-def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
+def toggles(action: Action, now: Permission, **names: str) -> list[ActionLink]:
     """Return two links to an action on a permission: to pause or resume sending, and reading."""
     found = []
     for permission, what in ((Permission.WRITE, "sending"), (Permission.READ, "reading")):
@@ -181,7 +183,7 @@ def toggles(action: Action, now: Permission, **names: str) -> list[Offer]:
     return found
 
 
-def needs_of(operation: Operation, given: Given) -> frozenset[Need]:
+def needs_of(operation: Operation, given: Arguments) -> frozenset[Need]:
     return frozenset(operation.needs(given)) if operation.needs is not None else frozenset()
 
 

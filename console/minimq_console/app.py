@@ -28,8 +28,8 @@ from minimq_console.console import Console
 from minimq_console.console_options import ConsoleOptions
 from minimq_console.guard import Guard, SignInPages
 from minimq_console.json_api import JsonApi
-from minimq_console.page import Faces
-from minimq_console.pages import cluster, groups, held, messages, topics
+from minimq_console.page import PageHandler
+from minimq_console.pages import cluster, deferred, groups, messages, topics
 from minimq_console.server import ConsoleServer, ProxiedApp
 from minimq_console.visitors import Observer, Visitors
 
@@ -37,7 +37,7 @@ from minimq_console.visitors import Observer, Visitors
 _COMPRESSED = 1_000
 _CLUSTER, *_ROUTES = cluster.PAGES
 #: All pages, in the order of the navigation.
-PAGES = (_CLUSTER, *topics.PAGES, *groups.PAGES, *held.PAGES, *_ROUTES, *messages.PAGES)
+PAGES = (_CLUSTER, *topics.PAGES, *groups.PAGES, *deferred.PAGES, *_ROUTES, *messages.PAGES)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
 
     app = Starlette(
         routes=[
-            *(Route(page.path, Faces(page, console).answer, methods=["GET"]) for page in PAGES),
+            *(Route(page.path, PageHandler(page, console).answer, methods=["GET"]) for page in PAGES),
             *ActionPages(console).routes(),
             *JsonApi(console).routes(),
             Route(messages.BODY_PATH, functools.partial(messages.download, console), methods=["GET"]),

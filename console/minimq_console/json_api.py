@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from minimq import Admin, __version__
-from minimq.admin.operation import Given, Operation, Parameter, flag, operations_of, read
+from minimq.admin.operation import Arguments, Operation, Parameter, flag, operations_of, read
 from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
 from minimq_console.action_runs import MOST_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
@@ -94,7 +94,7 @@ class JsonApi:
                 leaving.cancel()
 
     def _answer_now(
-        self, operation: Operation, visitor: Visitor, given: Given, log: ActionLog, *, dry_run: bool, yes: bool
+        self, operation: Operation, visitor: Visitor, given: Arguments, log: ActionLog, *, dry_run: bool, yes: bool
     ) -> object:
         if not operation.reads:
             check_rights(self._console, visitor, needs_of(operation, given))

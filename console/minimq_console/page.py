@@ -53,7 +53,7 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ActionLink:
     """A link to an action on one object, and the rights that it needs."""
 
     action: str
@@ -62,10 +62,10 @@ class Offer:
     needs: frozenset[Need]
 
 
-class Asked(Generic[Value]):
+class PendingCall(Generic[Value]):
     """A call that is under way on another thread."""
 
-    def __init__(self, visit: Visit, what: str, future: Future[Value]) -> None:
+    def __init__(self, visit: PageContext, what: str, future: Future[Value]) -> None:
         self._visit, self._what, self._future = visit, what, future
 
     def required(self) -> Value:
@@ -89,7 +89,7 @@ class Asked(Generic[Value]):
 
 
 @dataclass(eq=False, slots=True)
-class Visit:
+class PageContext:
     """One request of a page. Its calls to the cluster run in parallel, within `PATIENCE_S`. Used by one thread."""
 
     visitor: Visitor
@@ -114,9 +114,9 @@ class Visit:
         """The seconds that are left."""
         return max(self._give_up - time.monotonic(), 0.0)
 
-    def ask(self, what: str, call: Callable[[], Value]) -> Asked[Value]:
+    def ask(self, what: str, call: Callable[[], Value]) -> PendingCall[Value]:
         """Begin a call to the cluster, on another thread."""
-        return Asked(self, what, self.console.calling.submit(call))
+        return PendingCall(self, what, self.console.calling.submit(call))
 
     def shown(self, operation: str, result: object, **given: object) -> Any:
         declared = _OPERATIONS[operation]
@@ -135,11 +135,11 @@ class Visit:
         asked = frozenset(needs) if self.console.allow_changes else frozenset()
         return self.ask("your rights", lambda: self.visitor.rights(asked)).or_else(frozenset()) if asked else asked
 
-    def offers(self, *offers: Offer) -> list[dict[str, str]]:
+    def offers(self, *offers: ActionLink) -> list[dict[str, str]]:
         """Return links to those actions that the visitor may use, in their order. Asks the cluster."""
         return self.offers_of_rows([offers])[0]
 
-    def offers_of_rows(self, rows: Sequence[Sequence[Offer]]) -> list[list[dict[str, str]]]:
+    def offers_of_rows(self, rows: Sequence[Sequence[ActionLink]]) -> list[list[dict[str, str]]]:
         """Do as `offers` for several rows, with one request to the cluster."""
         if not self.console.allow_changes:
             return [[] for _ in rows]
@@ -159,8 +159,8 @@ class Page:
     path: str
     #: Name of its file in `templates`; events replace its block "live".
     template: str
-    #: Returns the data. It runs on a thread of its own, and calls the cluster with `Visit.ask` only.
-    gather: Callable[[Visit], Data]
+    #: Returns the data. It runs on a thread of its own, and calls the cluster with `PageContext.ask` only.
+    gather: Callable[[PageContext], Data]
     title: str
     #: Label in the navigation; None for pages that are not in it.
     label: str | None = None
@@ -169,7 +169,7 @@ class Page:
     #: Returns whether the data is final, so that no events replace it.
     stays: Callable[[Data], bool] = lambda _: False
     #: Yields new rows at least every second, for pages to which rows are added; else None.
-    follow: Callable[[Visit], AsyncIterator[Data]] | None = None
+    follow: Callable[[PageContext], AsyncIterator[Data]] | None = None
     rows_template: str = ""
     has_form: bool = False
     #: It is the same for all visitors with one observer.
@@ -179,7 +179,7 @@ class Page:
 # ---- The three formats ------------------------------------------------------------------------------
 
 
-class Faces:
+class PageHandler:
     """Answers requests for one page. Used on the event loop."""
 
     def __init__(self, page: Page, console: Console) -> None:
@@ -211,7 +211,7 @@ class Faces:
         console, loop = self._console, asyncio.get_running_loop()
 
         def gather_now() -> Data:
-            visit = Visit(visitor, parameters, console)
+            visit = PageContext(visitor, parameters, console)
             data = self._page.gather(visit)
             return {"actions": [], **data, "missing": list(dict.fromkeys(visit.missing))}
 
@@ -231,7 +231,7 @@ class Faces:
     async def _events(self, request: Request, visitor: Visitor, parameters: Parameters) -> Response:
         context = answers.context_of(request)
         if self._page.follow is not None:
-            parts = self._new_rows(self._page.follow, Visit(visitor, parameters, self._console), context)
+            parts = self._new_rows(self._page.follow, PageContext(visitor, parameters, self._console), context)
         else:
             with suppress(MinimqError):  # the stream reports it, as it may be temporary
                 if self._page.stays(await self._gather(visitor, parameters)):
@@ -273,7 +273,7 @@ class Faces:
             await self._console.pause(pause_s)
 
     async def _new_rows(
-        self, follow: Callable[[Visit], AsyncIterator[Data]], visit: Visit, context: Mapping[str, object]
+        self, follow: Callable[[PageContext], AsyncIterator[Data]], visit: PageContext, context: Mapping[str, object]
     ) -> AsyncIterator[str]:
         async for found in follow(visit):
             html = self._console.rendering.template(self._page.rows_template, {**context, "page": found})

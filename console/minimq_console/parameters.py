@@ -9,7 +9,7 @@ from typing import TypeVar
 from urllib.parse import quote, urlencode
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import quoted
+from minimq_common.text_units import quoted
 
 Row = TypeVar("Row")
 Default = TypeVar("Default", bound=int | None)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.admin.descriptions import TopicDescription
-from minimq.admin.operation import Form, Given, Operation, Param, right
+from minimq.admin.operation import Arguments, Form, Operation, Param, right
 from minimq.admin.texts import duration_of, listing
 from minimq.admin.values import properties_of
 from minimq.admin.views import Plan, View
@@ -17,7 +17,7 @@ from minimq.features.delayed.due_times import MAX_DELAY_S
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
 from minimq_common.properties import check_message_group
-from minimq_common.words import count_of, seconds_of
+from minimq_common.text_units import count_of, seconds_of
 from minimq_console.bodies import preview
 from minimq_console.parameters import address
 
@@ -39,7 +39,7 @@ def _delay(what: str, text: str) -> float:
     return found
 
 
-def _described(admin: Admin, given: Given) -> TopicDescription:
+def _described(admin: Admin, given: Arguments) -> TopicDescription:
     if given.topic.startswith("%"):
         raise InvalidArgument(
             f"messages are not sent to {given.topic} by hand: topics that begin with % are minimq's own"
@@ -47,11 +47,11 @@ def _described(admin: Admin, given: Given) -> TopicDescription:
     return admin.describe_topic(given.topic)
 
 
-def _hide_group(admin: Admin, given: Given) -> Mapping[str, str | None]:
+def _hide_group(admin: Admin, given: Arguments) -> Mapping[str, str | None]:
     return {} if any(each.fifo for each in _described(admin, given).settings) else {"message_group": None}
 
 
-def _message_of(admin: Admin, given: Given) -> tuple[Message, TopicDescription]:
+def _message_of(admin: Admin, given: Arguments) -> tuple[Message, TopicDescription]:
     described = _described(admin, given)
     body = _bytes_of(given.body) if given.form == "hex" else given.body.encode()
     message = Message(
@@ -85,7 +85,7 @@ def _properties_of(lines: str) -> Mapping[str, str]:
     return properties_of("Properties: line", named)
 
 
-def _plan(admin: Admin, given: Given) -> Plan:
+def _plan(admin: Admin, given: Arguments) -> Plan:
     message, described = _message_of(admin, given)
     brokers = listing([each.broker_name for each in described.settings])
     key = f", key {message.keys[0]!r}" if message.keys else ""
@@ -103,7 +103,7 @@ def _plan(admin: Admin, given: Given) -> Plan:
     return Plan(sentences=said)
 
 
-def _view(_admin: Admin, _given: Given, receipt: SendReceipt, _plan: Plan | None) -> View:
+def _view(_admin: Admin, _given: Arguments, receipt: SendReceipt, _plan: Plan | None) -> View:
     queue, number = receipt.queue, receipt.message_id
     if receipt.queue_offset < 0:
         said = f"Message {number} waits on {queue.broker_name} until it is due."
@@ -174,7 +174,7 @@ class Sender(Admin):
             message_group: a FIFO topic takes one.
             delay_s: a time such as 30s or 2h; at once if it is empty.
         """
-        given = Given(**{name: value for name, value in locals().items() if name != "self"})
+        given = Arguments(**{name: value for name, value in locals().items() if name != "self"})
         message, _ = _message_of(self, given)
         with Producer(self._sends_to, send_timeout_s=_SEND_S) as producer:
             return producer.send(message)

@@ -11,7 +11,7 @@ import click
 from minimq_common.errors import StoreError
 from minimq_common.serving import daemon
 from minimq_common.serving.options import ServerGroup, from_command_line
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer

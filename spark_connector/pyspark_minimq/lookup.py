@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import TypeVar
 
 from minimq import MessageQueue, MinimqError, errors
-from minimq.connection.at_master import with_retries
+from minimq.connection.master_calls import with_retries
 from minimq.connection.offline_brokers import describe_offline
 from minimq.consuming.queue_finder import QueueFinder
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.options import Position
 from pyspark_minimq.planning import (
-    Carrier,
     LookupResult,
     Offsets,
     QueueName,
@@ -22,6 +21,7 @@ from pyspark_minimq.planning import (
     Subscription,
     TimesByQueue,
     TopicId,
+    TopicOnBroker,
 )
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class Lookup:
         """Return the topics to read. Raises `Unavailable` if there is a pattern and no name server answers."""
         return self._subscription.names(self._finder.topics() if self._subscription.pattern is not None else ())
 
-    def look(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> LookupResult:
+    def look(self, topics: Iterable[str], known: Iterable[TopicOnBroker] = ()) -> LookupResult:
         """Ask brokers for the queues of topics. Brokers that do not answer are listed in the result."""
         found = self._finder.find(topics, known)
         for (topic, broker), error in found.failures.items():
@@ -65,14 +65,14 @@ class Lookup:
                 )
                 for queue, about in found.queues.items()
             },
-            absent=frozenset(Carrier(*carrier) for carrier in found.absent),
+            absent=frozenset(TopicOnBroker(*place) for place in found.absent),
             silent={
-                Carrier(*carrier): f"{carrier[1]}: does not answer ({error.message})"
-                for carrier, error in found.failures.items()
+                TopicOnBroker(*place): f"{place[1]}: does not answer ({error.message})"
+                for place, error in found.failures.items()
             },
             offline={
-                Carrier(*carrier): describe_offline([offline], "not read")[0]
-                for carrier, offline in found.offline.items()
+                TopicOnBroker(*place): describe_offline([offline], "not read")[0]
+                for place, offline in found.offline.items()
             },
         )
 
@@ -96,19 +96,19 @@ class Lookup:
         sight = self.look(topics)
         self.check(sight, partial=without_silent or (without_offline and not sight.silent))
         for topic in sorted(set(topics) - {queue.topic for queue in sight.bounds}):
-            for carrier, text in sight.unseen.items():
-                if carrier.topic == topic:
+            for place, text in sight.unseen.items():
+                if place.topic == topic:
                     raise errors.Unavailable(f"topic {topic} is on no other broker: {text}; start it again")
             if not (without_offline and self._subscription.queues):
                 raise errors.TopicNotFound.nowhere(topic)
-        missing = {queue for queue in self._subscription.queues if queue.carrier in sight.unseen}
+        missing = {queue for queue in self._subscription.queues if queue.place in sight.unseen}
         self._subscription.check(sight.bounds.keys() | missing, fail_on_data_loss=not without_offline)
         return self._subscription.chosen(sight.bounds)
 
     def check(self, sight: LookupResult, *, partial: bool) -> None:
         """Raise `Unavailable` if brokers with queues to read are silent or offline; with `partial`, only warn."""
         unseen = self._subscription.unseen(sight.unseen)
-        what = "; ".join(f"topic {carrier.topic}: {text}" for carrier, text in unseen.items())
+        what = "; ".join(f"topic {place.topic}: {text}" for place, text in unseen.items())
         if unseen and not partial:
             raise errors.Unavailable(f"{what}; start it again, or read the others with failOnDataLoss=false")
         if unseen:

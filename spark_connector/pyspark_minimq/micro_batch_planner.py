@@ -16,7 +16,7 @@ from pyspark_minimq.connections import queue_finder, range_reader
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import StreamOptions
-from pyspark_minimq.planning import Carrier, LookupResult, QueueName
+from pyspark_minimq.planning import LookupResult, QueueName, TopicOnBroker
 from pyspark_minimq.stream_planning import (
     AvailableOffsets,
     BatchLimits,
@@ -63,7 +63,7 @@ class MicroBatchPlanner:
         self._sizes: dict[QueueName, tuple[float, float]] = {}  # bytes per message, and the time of the estimate
         self._next_lookup_at = 0.0
         self._is_checked = False
-        self._offline: Mapping[Carrier, str] = {}  # brokers that were reported as offline by the last lookup
+        self._offline: Mapping[TopicOnBroker, str] = {}  # brokers that were reported as offline by the last lookup
         self._answered_at: float | None = None
         self._planned_at = time.monotonic()
         self.report: dict[str, Any] | None = None
@@ -104,7 +104,7 @@ class MicroBatchPlanner:
 
         The first micro-batch is planned even if it is empty, to record the start of the query in the checkpoint.
         """
-        sight = self._current_lookup({queue.carrier for queue in done.end if self._subscription.includes(queue)})
+        sight = self._current_lookup({queue.place for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
         outlook = messages_after(done, sight, self._subscription)
         self._report_losses(outlook)
@@ -127,11 +127,11 @@ class MicroBatchPlanner:
 
     # ---- Lookup ---------------------------------------------------------------------------------
 
-    def _current_lookup(self, read: Set[Carrier]) -> LookupResult:
+    def _current_lookup(self, read: Set[TopicOnBroker]) -> LookupResult:
         if self._frozen is not None:
             untold = read - self._frozen.told  # unknown at the time of the freeze
             if untold:
-                topics = {carrier.topic for carrier in untold}
+                topics = {place.topic for place in untold}
                 more = self._lookup.with_retries(lambda: self._lookup.look(topics, untold))
                 self._frozen = self._frozen.merged_with(more)
             self._frozen = self._without_silent_brokers(self._frozen)
@@ -147,23 +147,23 @@ class MicroBatchPlanner:
         return sight
 
     def _without_silent_brokers(self, frozen: LookupResult) -> LookupResult:
-        carriers = {queue.carrier for queue in frozen.bounds}
+        carriers = {queue.place for queue in frozen.bounds}
         give_up_at = time.monotonic() + self._timeout_s
         while True:
             sight, failure = self._try_look(carriers)
-            silent = {carrier: text for carrier, text in sight.unseen.items() if carrier in carriers}
+            silent = {place: text for place, text in sight.unseen.items() if place in carriers}
             if not silent or time.monotonic() >= give_up_at:
                 break
             time.sleep(IDLE_S)
         if carriers and silent.keys() == carriers:
             failure = failure or errors.Unavailable(f"no broker answers: {next(iter(silent.values()))}")
             raise after_waiting(failure, self._timeout_s, "readTimeout")
-        bounds = {queue: at for queue, at in frozen.bounds.items() if queue.carrier not in silent}
+        bounds = {queue: at for queue, at in frozen.bounds.items() if queue.place not in silent}
         left = LookupResult(bounds, frozen.absent, {**frozen.silent, **silent}, frozen.offline)
         self._report_offline(left)
         return left
 
-    def _try_look(self, read: Set[Carrier]) -> tuple[LookupResult, MinimqError | None]:
+    def _try_look(self, read: Set[TopicOnBroker]) -> tuple[LookupResult, MinimqError | None]:
         try:
             sight = self._look(read)
         except MinimqError as error:
@@ -172,16 +172,16 @@ class MicroBatchPlanner:
             return LookupResult({}, silent=dict.fromkeys(read, error.message)), error
         if sight.bounds or sight.absent or not sight.silent:
             return sight, None
-        carrier, reason = next(iter(sight.silent.items()))
-        return sight, errors.Unavailable(f"topic {carrier.topic}: no broker answers: {reason}")
+        place, reason = next(iter(sight.silent.items()))
+        return sight, errors.Unavailable(f"topic {place.topic}: no broker answers: {reason}")
 
-    def _look(self, read: Set[Carrier]) -> LookupResult:
+    def _look(self, read: Set[TopicOnBroker]) -> LookupResult:
         try:
             self._names = self._lookup.names()
         except errors.TransportError:
             if not self._names:
                 raise
-        return self._lookup.look(sorted({*self._names, *(carrier.topic for carrier in read)}), read)
+        return self._lookup.look(sorted({*self._names, *(place.topic for place in read)}), read)
 
     def _check(self, sight: LookupResult, done: StreamOffset | None) -> None:
         """Raise an error for a mistyped name when the query starts. A queue that was read before and is gone is a loss.
@@ -194,7 +194,7 @@ class MicroBatchPlanner:
             return  # the checkpoint does not contain losses of earlier runs any more
         read = done.end if done is not None else {}
         unseen = sight.unseen
-        known = {queue.topic for queue in (*sight.bounds, *read)} | {carrier.topic for carrier in unseen}
+        known = {queue.topic for queue in (*sight.bounds, *read)} | {place.topic for place in unseen}
         if strict or not self._subscription.queues:
             for topic in sorted(set(self._subscription.names()) - known):
                 raise errors.TopicNotFound.nowhere(topic)
@@ -222,9 +222,9 @@ class MicroBatchPlanner:
 
     def _report_offline(self, sight: LookupResult) -> None:
         offline = self._subscription.unseen(sight.unseen)
-        for carrier, text in offline.items():
-            if carrier not in self._offline:  # the text changes with time
-                log.warning("reading what is there: topic %s: %s", carrier.topic, text)
+        for place, text in offline.items():
+            if place not in self._offline:  # the text changes with time
+                log.warning("reading what is there: topic %s: %s", place.topic, text)
         self._offline = offline
 
     def _report_losses(self, outlook: AvailableOffsets) -> None:
@@ -253,5 +253,5 @@ class MicroBatchPlanner:
 
 
 def _pause_s(sight: LookupResult) -> float:
-    questions = Counter(carrier.broker_name for carrier in sight.told)
+    questions = Counter(place.broker_name for place in sight.told)
     return min(IDLE_S * max(questions.values(), default=1), MAX_IDLE_S)

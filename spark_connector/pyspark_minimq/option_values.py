@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from minimq import MinimqError
 from minimq.consuming.message_filter import TagFilter
-from minimq_common.moments import timestamp_ms
+from minimq_common.timestamps import timestamp_ms
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import EARLIEST, LATEST, Offsets, QueueName, TimesByQueue
 

@@ -22,7 +22,7 @@ EARLIEST = -2
 LATEST = -1
 
 
-class Carrier(NamedTuple):
+class TopicOnBroker(NamedTuple):
     topic: str
     broker_name: str
 
@@ -33,8 +33,8 @@ class QueueName(NamedTuple):
     queue_id: int
 
     @property
-    def carrier(self) -> Carrier:
-        return Carrier(self.topic, self.broker_name)
+    def place(self) -> TopicOnBroker:
+        return TopicOnBroker(self.topic, self.broker_name)
 
     def __str__(self) -> str:
         return f"{self.topic}/{self.broker_name}/{self.queue_id}"
@@ -63,19 +63,19 @@ class StoredOffsets(NamedTuple):
 class LookupResult:
     bounds: Mapping[QueueName, StoredOffsets]
     #: Brokers that answered that they do not have the topic any more.
-    absent: frozenset[Carrier] = frozenset()
+    absent: frozenset[TopicOnBroker] = frozenset()
     #: Registered brokers that did not answer, with the reason.
-    silent: Mapping[Carrier, str] = field(default_factory=dict)
+    silent: Mapping[TopicOnBroker, str] = field(default_factory=dict)
     #: Brokers that have gone, with a sentence about that.
-    offline: Mapping[Carrier, str] = field(default_factory=dict)
+    offline: Mapping[TopicOnBroker, str] = field(default_factory=dict)
 
     @property
-    def unseen(self) -> dict[Carrier, str]:
+    def unseen(self) -> dict[TopicOnBroker, str]:
         return {**self.silent, **self.offline}
 
     @property
-    def told(self) -> set[Carrier]:
-        return {queue.carrier for queue in self.bounds} | self.absent | self.silent.keys()
+    def told(self) -> set[TopicOnBroker]:
+        return {queue.place for queue in self.bounds} | self.absent | self.silent.keys()
 
     def merged_with(self, other: LookupResult) -> LookupResult:
         """Merge with another result; for a queue in both, this result wins."""
@@ -115,10 +115,10 @@ class Subscription:
             return {queue: at for queue, at in bounds.items() if queue in self.queues}
         return {queue: at for queue, at in bounds.items() if at.is_shown}
 
-    def unseen(self, missing: Mapping[Carrier, str]) -> dict[Carrier, str]:
+    def unseen(self, missing: Mapping[TopicOnBroker, str]) -> dict[TopicOnBroker, str]:
         """Return those of the missing brokers that may carry queues to read, sorted."""
-        chosen = {queue.carrier for queue in self.queues}
-        return {carrier: text for carrier, text in sorted(missing.items()) if not chosen or carrier in chosen}
+        chosen = {queue.place for queue in self.queues}
+        return {place: text for place, text in sorted(missing.items()) if not chosen or place in chosen}
 
     def _matches(self, topic: str) -> bool:
         assert self.pattern is not None

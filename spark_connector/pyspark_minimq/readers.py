@@ -27,7 +27,7 @@ from pyspark_minimq.planning import QueueName, plan_ranges
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
 from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
-from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
+from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pyspark_minimq.micro_batch_planner import MicroBatchPlanner
 
 
-class MinimqBatchReader(SentToWorkers, DataSourceReader):
+class MinimqBatchReader(WorkerPickle, DataSourceReader):
     """Plans in one process and reads in others. It is copied between them, so it contains only values."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
@@ -72,7 +72,7 @@ class MinimqBatchReader(SentToWorkers, DataSourceReader):
         return reading.read(self._options, self._schema, partition, leaves_out=not self._options.fail_on_data_loss)
 
 
-class MinimqStreamReader(SentToWorkers, DataSourceStreamReader, SupportsTriggerAvailableNow):
+class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans in one process, which lives as long as the query, and reads in others."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from minimq import MessageQueue, errors
-from minimq.connection.at_master import with_retries
+from minimq.connection.master_calls import with_retries
 from minimq.consuming.queue_finder import QueueFinder
 from minimq.consuming.range_reader import RangeReader
 from minimq.consuming.received import ReceivedBatch
@@ -128,9 +128,9 @@ def _warn(part: OffsetRange, what: str, reason: str) -> None:
 
 def _is_deleted(part: OffsetRange, options: ReadOptions) -> bool:
     with closing(queue_finder(options.connection, options.timeout_s)) as finder:
-        found = finder.find((), [part.queue.carrier])
+        found = finder.find((), [part.queue.place])
     about = found.queues.get(MessageQueue(*part.queue))
-    return part.queue.carrier not in found.failures and (about is None or about.topic_id != _topic_id(part))
+    return part.queue.place not in found.failures and (about is None or about.topic_id != _topic_id(part))
 
 
 def _stored_batches(

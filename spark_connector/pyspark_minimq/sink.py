@@ -16,7 +16,7 @@ from minimq.features.transactions.transactions import RecordsSender
 from pyspark_minimq.connections import transaction_committer
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.tracebacks import in_one_line, without_traceback
-from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
+from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 from pyspark_minimq.write_options import WriteOptions, name_of_one_write, name_of_query
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def check_topic(options: WriteOptions) -> None:
             # A server is offline; the tasks wait for it with a longer timeout.
 
 
-class Advice(NamedTuple):
+class CommitHints(NamedTuple):
     """Advice to the user if a transaction cannot be committed."""
 
     #: A later transaction of the same name is decided already.
@@ -65,18 +65,18 @@ class Advice(NamedTuple):
 #: An empty broker under the same name answers that it has nothing staged, so the transaction can end.
 _GONE_REMEDY: Final = "to replace a broker that is gone for good, start an empty one with its name"
 
-_STREAM: Final = Advice(
+_STREAM: Final = CommitHints(
     "the checkpoint of this query is an older copy, or two queries use it; continue from the newest one, or begin "
     "with another folder",
     f"then restart the query, which continues from its checkpoint; {_GONE_REMEDY}",
     "nothing of it is published; restart the query, which repeats this micro-batch",
 )
-_NAMED: Final = Advice(
+_NAMED: Final = CommitHints(
     "nothing is written; txnVersion has to grow from one write with this txnAppId to the next",
     "then restart the job with the same txnAppId and txnVersion, which completes this write; " + _GONE_REMEDY,
     "nothing of it is published; restart the job with the same txnAppId and txnVersion",
 )
-_UNNAMED: Final = Advice(
+_UNNAMED: Final = CommitHints(
     "nothing is written",
     "a part of this write may be visible, and it cannot be continued; a write with txnAppId and txnVersion can be "
     "restarted",
@@ -104,10 +104,10 @@ class TaskCommit(WriterCommitMessage):
     first_refusal: str = ""
 
 
-class MinimqWriter(SentToWorkers):
+class MinimqWriter(WorkerPickle):
     """The common part of the writers, which differ in their transactions."""
 
-    advice: Advice
+    advice: CommitHints
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
-    Carrier,
     LookupResult,
     OffsetRange,
     Offsets,
@@ -16,6 +15,7 @@ from pyspark_minimq.planning import (
     StoredOffsets,
     Subscription,
     TopicId,
+    TopicOnBroker,
     resolve,
 )
 
@@ -37,7 +37,7 @@ class StreamOffset:
     end: _ByQueue
     #: By queue: the first offset of the micro-batch; None at the start of a stream, before any micro-batch.
     start: _ByQueue | None = None
-    topic_ids: Mapping[Carrier, TopicId] = field(default_factory=dict)
+    topic_ids: Mapping[TopicOnBroker, TopicId] = field(default_factory=dict)
     #: Number of messages after the micro-batch when it was planned; None if unknown.
     behind: int | None = None
 
@@ -52,14 +52,14 @@ class StreamOffset:
         try:
             end = _from_tree(value["end"])
             topic_ids = {
-                Carrier(topic, broker): TopicId(*map(_whole, topic_id))
+                TopicOnBroker(topic, broker): TopicId(*map(_whole, topic_id))
                 for topic, brokers in value["topic_ids"].items()
                 for broker, topic_id in brokers.items()
             }
             return cls(
                 end=end,
                 start=_from_tree(value["from"]) if "from" in value else None,
-                topic_ids={queue.carrier: topic_ids[queue.carrier] for queue in end},
+                topic_ids={queue.place: topic_ids[queue.place] for queue in end},
                 behind=_whole(value["behind"]) if "behind" in value else None,
             )
         except (AttributeError, LookupError, TypeError, ValueError) as error:
@@ -81,7 +81,7 @@ class StreamOffset:
         """Return the non-empty ranges of the micro-batch, sorted."""
         start = self.start or self.end
         ranges = (
-            OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[queue.carrier])
+            OffsetRange(queue, start.get(queue, end), end, topic_id=self.topic_ids[queue.place])
             for queue, end in sorted(self.end.items())
         )
         return [part for part in ranges if part.start < part.end]
@@ -101,7 +101,7 @@ class BatchLimits:
 class AvailableOffsets:
     starts: _ByQueue
     ends: _ByQueue
-    topic_ids: Mapping[Carrier, TopicId]
+    topic_ids: Mapping[TopicOnBroker, TopicId]
     #: One sentence for each loss: messages that are not stored any more and will never be read.
     losses: tuple[str, ...] = ()
 
@@ -132,28 +132,28 @@ def messages_after(done: StreamOffset, sight: LookupResult, subscription: Subscr
     starts: dict[QueueName, int] = {}
     ends: dict[QueueName, int] = {}
     losses: list[str] = []
-    answered = {queue.carrier for queue in sight.bounds} | sight.absent
+    answered = {queue.place for queue in sight.bounds} | sight.absent
     for queue, at in done.end.items():
-        carrier = queue.carrier
+        place = queue.place
         bounds = sight.bounds.get(queue)
         if not subscription.includes(queue):
             losses.append(
                 f"queue {queue}, read up to offset {at}, is in the checkpoint and not in the options any more"
             )
         elif bounds is not None:
-            starts[queue], ends[queue], loss = _go_on(queue, at, bounds, done.topic_ids.get(carrier, bounds.topic_id))
+            starts[queue], ends[queue], loss = _go_on(queue, at, bounds, done.topic_ids.get(place, bounds.topic_id))
             losses += loss
-        elif carrier in answered:
+        elif place in answered:
             losses.append(f"queue {queue}, read up to offset {at}, was deleted")
         else:
             starts[queue] = ends[queue] = at
     for queue, bounds in subscription.chosen(sight.bounds).items():
         if queue not in done.end:
             starts[queue], ends[queue] = bounds.first, bounds.end
-    carriers = {queue.carrier for queue in starts}
+    carriers = {queue.place for queue in starts}
     certain = {queue: bounds for queue, bounds in sight.bounds.items() if not bounds.from_slave}
     known = {**_ids(sight.bounds), **done.topic_ids, **_ids(certain)}
-    ids = {carrier: at for carrier, at in known.items() if carrier in carriers}
+    ids = {place: at for place, at in known.items() if place in carriers}
     return AvailableOffsets(dict(sorted(starts.items())), dict(sorted(ends.items())), ids, tuple(losses))
 
 
@@ -250,8 +250,8 @@ def _whole(value: object) -> int:
     return value
 
 
-def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[Carrier, TopicId]:
-    return {queue.carrier: at.topic_id for queue, at in bounds.items()}
+def _ids(bounds: Mapping[QueueName, StoredOffsets]) -> dict[TopicOnBroker, TopicId]:
+    return {queue.place: at.topic_id for queue, at in bounds.items()}
 
 
 def describe_losses(losses: Iterable[str]) -> str:

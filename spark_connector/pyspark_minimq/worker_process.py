@@ -19,7 +19,7 @@ _calls: dict[int, int] = {}
 _connections: dict[int, list[int]] = {}
 
 
-class SentToWorkers:
+class WorkerPickle:
     """Base class, without fields, of objects that Spark copies to the worker of each task."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         outbox = RowWriter(partial(sender.send, transaction=transaction), options.producer)
         destinations = Destinations(options.topic, sender.queues, sender.key_queue)
         refusals = (
-            None if options.dead_letter_topic is None and not options.drops_refused else Refusals(options, outbox)
+            None if options.dead_letter_topic is None and not options.drops_refused else RejectedRows(options, outbox)
         )
         freeze_gc()
         try:
@@ -58,7 +58,7 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
     )
 
 
-class Refusals:
+class RejectedRows:
     """Counts the rows of a task that are no valid messages, and sends them to the dead-letter topic if there is one."""
 
     def __init__(self, options: WriteOptions, outbox: RowWriter) -> None:

@@ -362,7 +362,7 @@ def test_a_message_is_sent_once(
     [to] = re.findall(r'id="go-on" href="([^"]+)"', visitor.get(place).text)
     stored = visitor.json(to)
     assert (stored["message"]["keys"], stored["message"]["tag"]) == (["o-17"], "paid")
-    assert stored["properties"] == {"region": "eu", "lane": "2"}
+    assert stored["properties"] == {"region": "eu", "group_hash": "2"}
     assert visitor.get(f"{to}/body").text == "first\n<b>secret</b>"
     [line] = audit()
     assert "secret" not in line

@@ -24,7 +24,7 @@ ROUNDS = rounds(2)
 PRODUCER = 0xBEEF
 BATCHES = 1500
 
-Place = tuple[int, int]
+BatchLocation = tuple[int, int]
 Answers = dict[int, broker_pb2.AppendResult]
 
 
@@ -39,11 +39,11 @@ def send(address: str, numbers: list[tuple[int, int]]) -> Answers:
     return {numbers[index][1]: result for index, result in answered.items() if not result.HasField("failure")}
 
 
-def place(result: broker_pb2.AppendResult) -> Place:
+def place(result: broker_pb2.AppendResult) -> BatchLocation:
     return result.queue_id, result.base_offset
 
 
-def stored(cluster: LocalCluster) -> dict[Place, int]:
+def stored(cluster: LocalCluster) -> dict[BatchLocation, int]:
     return {
         (message.queue.queue_id, message.queue_offset): int(message.body)
         for message in read_all(cluster.nameserver, "t")
@@ -73,7 +73,7 @@ def test_what_is_sent_again_after_kills_is_stored_once(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
     options = {"checkpoint_interval_s": 0.05, "segment_bytes": 1 << 18}
-    acknowledged: dict[int, Place] = {}
+    acknowledged: dict[int, BatchLocation] = {}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:

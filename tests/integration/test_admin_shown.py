@@ -9,7 +9,7 @@ from contextlib import closing
 import pytest
 
 from minimq.admin.admin import Admin
-from minimq.admin.masters import Versioned
+from minimq.admin.master_client import Versioned
 from minimq.local.local_cluster import LocalCluster
 from minimq_common.errors import Closed, DeadlineExceeded, SystemBusy
 from minimq_common.model import Permission

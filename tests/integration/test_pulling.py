@@ -14,7 +14,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.connection.connection import Connection
 from minimq.consuming.pulls import open_pulls
-from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq.local.server_process import ServerProcess
 from minimq_common.errors import Closed, InvalidArgument, MinimqError, OffsetOutOfRange, Unavailable
 from minimq_proto.v1 import broker_pb2
@@ -259,13 +259,13 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer: PullConsumer, producer: Producer, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded_by: set[int] = set()
-    plain = HandOver.opening
+    plain = ReadyBatches.opening
 
-    def note(handed: HandOver, choose: Any, **options: bool) -> Iterator[None]:
+    def note(handed: ReadyBatches, choose: Any, **options: bool) -> Iterator[None]:
         decoded_by.add(threading.get_ident())
         return plain(handed, choose, **options)
 
-    monkeypatch.setattr(HandOver, "opening", note)
+    monkeypatch.setattr(ReadyBatches, "opening", note)
     for number in range(3):
         producer.send_many([Message(topic, b"%d" % number)] * 5)
     consumer.subscribe(topic)

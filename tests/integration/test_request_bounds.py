@@ -80,7 +80,7 @@ def _refusal(call: Any, name: str, breach: Breach) -> MinimqError | None:
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _refused_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Snapshot" | "Attend" | "Reply":
+            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Snapshot" | "Events" | "Reply":
                 answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
                 assert not answers, answers
             case _:

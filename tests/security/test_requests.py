@@ -12,7 +12,7 @@ from minimq import Admin, Credentials, LocalCluster, Message, Producer, PullCons
 from minimq.errors import AccessDenied, DeadlineExceeded, NotAuthenticated
 from minimq_common.security.certificates import Trust
 from minimq_common.wire import rpc
-from minimq_proto.v1 import attend_pb2, broker_pb2_grpc
+from minimq_proto.v1 import broker_pb2_grpc, events_pb2
 from support.replying import answer_to, service
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -70,9 +70,9 @@ def test_a_stranger_neither_attends_nor_replies(secure: LocalCluster) -> None:
     known = trust_of(secure.credentials)
     with closing(rpc.open_channel(secure.brokers[0].address, Trust(known.roots, known.pair, None))) as channel:
         stub = broker_pb2_grpc.BrokerStub(channel)
-        hello = attend_pb2.AttendRequest(client_id="c", inbox_key=bytes(32))
-        reply = attend_pb2.ReplyRequest(inboxes=[attend_pb2.InboxReplies(inbox=bytes(16), count=1)])
-        for stream in (stub.Attend(iter([hello]), timeout=PATIENCE_S), stub.Reply(iter([reply]), timeout=PATIENCE_S)):
+        hello = events_pb2.EventsRequest(client_id="c", inbox_key=bytes(32))
+        reply = events_pb2.ReplyRequest(inboxes=[events_pb2.InboxReplies(inbox=bytes(16), count=1)])
+        for stream in (stub.Events(iter([hello]), timeout=PATIENCE_S), stub.Reply(iter([reply]), timeout=PATIENCE_S)):
             with pytest.raises(grpc.RpcError) as raised:
                 list(stream)
             assert isinstance(rpc.from_rpc_error(raised.value, "broker"), NotAuthenticated)

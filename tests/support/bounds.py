@@ -10,13 +10,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 from minimq_common.wire.protocol_bounds import MAX_FRAME_BYTES, MAX_NUMBER
 from minimq_proto.v1 import (
-    attend_pb2,
     broker_pb2,
     controller_pb2,
     delay_pb2,
     errors_pb2,
+    events_pb2,
     find_pb2,
-    halves_pb2,
+    half_messages_pb2,
     nameserver_pb2,
     options_pb2,
     replication_pb2,
@@ -25,12 +25,12 @@ from minimq_proto.v1 import (
 FILES: tuple[FileDescriptor, ...] = tuple(
     module.DESCRIPTOR
     for module in (
-        attend_pb2,
+        events_pb2,
         broker_pb2,
         controller_pb2,
         delay_pb2,
         errors_pb2,
-        halves_pb2,
+        half_messages_pb2,
         find_pb2,
         nameserver_pb2,
         replication_pb2,
@@ -73,7 +73,7 @@ def requests() -> list[Descriptor]:
 
     for method in methods():
         walk(method.input_type)
-    walk(attend_pb2.ReplyBatch.DESCRIPTOR)  # in bytes of a request
+    walk(events_pb2.ReplyBatch.DESCRIPTOR)  # in bytes of a request
     return list(found.values())
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from minimq_broker.features.work_queues import pop_blocks
-from minimq_broker.features.work_queues.pop_drafts import PopStep
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     NEVER,
@@ -20,6 +19,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Settle,
     Take,
 )
+from minimq_broker.features.work_queues.uncommitted_pops import PopStep
 from minimq_common.errors import InvalidArgument
 
 
@@ -56,27 +56,27 @@ class PopLimits(NamedTuple):
 class PopModel:
     """A queue as one group pops it: `next` was never handed out, and what is before `start` is none of its.
 
-    `lanes` are those of its messages by offset, if its topic is FIFO.
+    `group_hashes` are those of its messages by offset, if its topic is FIFO.
     """
 
     messages: dict[int, Told] = field(default_factory=dict)
     done: set[int] = field(default_factory=set)
     next: int = 0
     start: int = 0
-    lanes: Sequence[int] = ()
+    group_hashes: Sequence[int] = ()
 
     def copy(self) -> PopModel:
-        return PopModel(self.messages.copy(), self.done.copy(), self.next, self.start, self.lanes)
+        return PopModel(self.messages.copy(), self.done.copy(), self.next, self.start, self.group_hashes)
 
     def begun_at(self, offset: int) -> PopModel:
         """Return the queue with nothing handed out from an offset on."""
-        return PopModel(next=offset, start=offset, lanes=self.lanes)
+        return PopModel(next=offset, start=offset, group_hashes=self.group_hashes)
 
-    def _lane(self, at: int) -> int:
-        return self.lanes[at] if self.lanes else 0
+    def _group_hash(self, at: int) -> int:
+        return self.group_hashes[at] if self.group_hashes else 0
 
-    def _lanes_of(self, run: Run) -> set[int]:
-        return set(self.lanes[run.first : run.end]) if self.lanes else {0}
+    def _group_hashes_of(self, run: Run) -> set[int]:
+        return set(self.group_hashes[run.first : run.end]) if self.group_hashes else {0}
 
     @property
     def held(self) -> int:
@@ -93,9 +93,9 @@ class PopModel:
         """When each lane may be handed out: its oldest message has waited, and nobody has any of it."""
         found: dict[int, int] = {}
         for at in sorted(self.messages):
-            lane, told = self._lane(at) or -1 - at, self.messages[at]
-            if lane not in found or (told.state is RunState.OUT and told.until_ms > found[lane]):
-                found[lane] = told.until_ms
+            group_hash, told = self._group_hash(at) or -1 - at, self.messages[at]
+            if group_hash not in found or (told.state is RunState.OUT and told.until_ms > found[group_hash]):
+                found[group_hash] = told.until_ms
         return found
 
     def is_full(self, limits: PopLimits) -> bool:
@@ -114,7 +114,7 @@ class PopModel:
             before, at = run, run.end
             if run.state is not RunState.DONE:
                 found.update(dict.fromkeys(range(run.first, run.end), Told.of(run)))
-                assert {run.lane} == self._lanes_of(run)
+                assert {run.group_hash} == self._group_hashes_of(run)
         assert at == queue.next == self.next
         assert found == self.messages
         assert queue.done == min(self.messages, default=self.next)
@@ -151,7 +151,7 @@ class PopModel:
             assert not step.runs
             return
         full = not step.runs and (wanted.redeliver_only or self.is_full(limits))
-        if self.lanes:
+        if self.group_hashes:
             self._take_in_order(step, wanted, now_ms, epoch, fact, full)
             return
         end, due = step.stored[1], [at for at, told in self.messages.items() if told.until_ms <= now_ms]
@@ -190,9 +190,9 @@ class PopModel:
         self, step: PopStep, wanted: Take, now_ms: int, epoch: int, fact: PopMoved | None, full: bool
     ) -> None:
         """Do the same where there are lanes: of each the oldest messages go out, while nobody has others of it."""
-        due_ms, ahead = self._due_ms, wanted.lanes or ()
+        due_ms, ahead = self._due_ms, wanted.group_hashes or ()
         behind = min(step.stored[1], max((stretch.end for stretch in ahead), default=0))
-        new = not wanted.redeliver_only and {*self.lanes[self.next : behind]} - due_ms.keys()
+        new = not wanted.redeliver_only and {*self.group_hashes[self.next : behind]} - due_ms.keys()
         is_there = new or min(due_ms.values(), default=NEVER) <= now_ms
         self._check_tries(step)
         assert sum(run.count for run in step.runs) <= wanted.most
@@ -203,10 +203,14 @@ class PopModel:
             told = Told(RunState.OUT, run.delivery_count, wanted.until_ms, epoch, wanted.client, run.lost)
             assert told == Told.of(run)
             if run.first >= self.next:
-                passed = self._pass_lanes(step.key, taken, fact) or passed
-            assert {run.lane} == self._lanes_of(run)
-            assert due_ms.get(run.lane, 0) <= now_ms, "two hands have messages of one lane, or it waits"
-            older = [at for at in self.messages if at < run.first and self.lanes[at] == run.lane and at not in taken]
+                passed = self._pass_group_hashes(step.key, taken, fact) or passed
+            assert {run.group_hash} == self._group_hashes_of(run)
+            assert due_ms.get(run.group_hash, 0) <= now_ms, "two hands have messages of one lane, or it waits"
+            older = [
+                at
+                for at in self.messages
+                if at < run.first and self.group_hashes[at] == run.group_hash and at not in taken
+            ]
             assert not older, "an older message of the lane is left"
             for at in range(run.first, run.end):
                 before = self.messages.get(at)
@@ -217,20 +221,20 @@ class PopModel:
                     self.next += 1
                 self.messages[at] = taken[at] = told
         # It may be a later step of the request that passed over the last of them, as this one has the lane.
-        passed = self._pass_lanes(step.key, (), fact) or passed
+        passed = self._pass_group_hashes(step.key, (), fact) or passed
         assert step.runs or full or passed or not is_there, "messages are there, and nobody gets them"
-        lanes = {self.lanes[at] for at in taken}
-        for at, told in self.messages.items() if lanes else ():
-            if told.epoch and at not in taken and self.lanes[at] in lanes:
+        group_hashes = {self.group_hashes[at] for at in taken}
+        for at, told in self.messages.items() if group_hashes else ():
+            if told.epoch and at not in taken and self.group_hashes[at] in group_hashes:
                 self.messages[at] = Told(RunState.FREE, told.delivery_count, told.until_ms, 0, "", told.losses(wanted))
 
-    def _pass_lanes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:
+    def _pass_group_hashes(self, key: PopKey, taken: Collection[int], fact: PopMoved | None) -> bool:
         """Learn from the fact which messages were passed over, and wait for older ones of their lanes."""
         is_any = False
         for queue in fact.queues if fact is not None else ():
             for run in queue.runs if queue.queue_id == key.queue_id else ():
                 if run.first == self.next and run.state is RunState.FREE and not run.delivery_count:
-                    assert [at for at in self.messages if self._lane(at) == run.lane and at not in taken]
+                    assert [at for at in self.messages if self._group_hash(at) == run.group_hash and at not in taken]
                     for at in range(run.first, run.end):
                         self.messages[at] = Told.of(run)
                     self.next, is_any = run.end, True
@@ -258,7 +262,7 @@ class PopModel:
         expired = {at for first, end in step.expired for at in range(first, end) if at >= self.start}
         for first, end in settle.spans:
             told = {at for at in expired if first <= at < end}
-            if self.lanes and not is_known and told == {*range(max(first, self.start), end)}:
+            if self.group_hashes and not is_known and told == {*range(max(first, self.start), end)}:
                 continue  # only a later step of this request has passed over its last messages
             wrong = {*range(first, end)} if end > self.next else self._answer(first, end, settle)
             # What is before the start is of before a reset: nobody knows what became of it.
@@ -267,11 +271,11 @@ class PopModel:
 
     def _give_up_following(self, spans: Sequence[tuple[int, int]], settle: Settle) -> None:
         """Void what is behind messages of a lane that are given up, in the same hand."""
-        if not self.lanes or settle.outcome not in (PopOutcome.FREE, PopOutcome.RETURN):
+        if not self.group_hashes or settle.outcome not in (PopOutcome.FREE, PopOutcome.RETURN):
             return
         given = [at for first, end in spans for at in range(first, end) if self._is_given_up(at, settle)]
         for at, told in self.messages.items():
-            is_behind = any(other < at and self._lane(other) == self._lane(at) for other in given)
+            is_behind = any(other < at and self._group_hash(other) == self._group_hash(at) for other in given)
             if is_behind and at not in given and told.state is RunState.OUT and told.epoch == settle.epoch:
                 self.messages[at] = Told(RunState.FREE, told.delivery_count - 1, 0, 0, "", told.lost)
 

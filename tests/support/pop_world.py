@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 import msgspec
 
-from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
+    GroupRange,
     Leave,
     PopKey,
     PopMoved,
     PopOutcome,
     Run,
     Settle,
-    Stretch,
     Take,
     handle_epoch,
 )
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep, UncommittedPops
 from minimq_broker.log.clock import PopClock
 from minimq_broker.state.facts import (
     CommittedOffset,
@@ -52,7 +52,7 @@ KEYS = tuple(PopKey(group, TOPIC, queue_id) for group in GROUPS for queue_id in 
 _ENTRY = 100
 _HOUR_MS = 3_600_000
 #: The lanes of so many messages are known that nobody has sent yet.
-_LANES_AHEAD = 100
+_GROUP_HASHES_AHEAD = 100
 _end_of = attrgetter("end")
 
 
@@ -107,11 +107,11 @@ class PopWorld:
         self._firsts = {0: 0, 1: 0}
         self._ends = {0: 0, 1: 0}
         self._fifo = fifo
-        self._stretches: dict[int, list[Stretch]] = {0: [], 1: []}
-        self._lanes: dict[int, list[int]] = {0: [], 1: []}
+        self._stretches: dict[int, list[GroupRange]] = {0: [], 1: []}
+        self._group_hashes: dict[int, list[int]] = {0: [], 1: []}
         for queue_id in (0, 1):
-            self._add_lanes(queue_id)
-        self._models = {key: PopModel(lanes=self._lanes[key.queue_id]) for key in KEYS}
+            self._add_group_hashes(queue_id)
+        self._models = {key: PopModel(group_hashes=self._group_hashes[key.queue_id]) for key in KEYS}
         #: Of each queue what was checked last: what has not changed since need not be checked again.
         self._checked: dict[PopKey, tuple[object, ...]] = {}
         self._handles: list[tuple[PopKey, Run]] = []
@@ -119,15 +119,15 @@ class PopWorld:
         self._begin()
         self._record(TopicSet(Topic("orders", TOPIC, 2, 1)))
 
-    def _add_lanes(self, queue_id: int) -> None:
+    def _add_group_hashes(self, queue_id: int) -> None:
         """Decide on the lanes of messages to come: those of one batch are of one lane."""
-        lanes, stretches = self._lanes[queue_id], self._stretches[queue_id]
-        while self._fifo and len(lanes) < self._ends[queue_id] + _LANES_AHEAD:
-            count, lane = self._chance.choice((1, 1, 2, 3, 10)), self._chance.randint(1, 4)
-            stretches.append(Stretch(len(lanes), len(lanes) + count, lane))
-            lanes += [lane] * count
+        group_hashes, stretches = self._group_hashes[queue_id], self._stretches[queue_id]
+        while self._fifo and len(group_hashes) < self._ends[queue_id] + _GROUP_HASHES_AHEAD:
+            count, group_hash = self._chance.choice((1, 1, 2, 3, 10)), self._chance.randint(1, 4)
+            stretches.append(GroupRange(len(group_hashes), len(group_hashes) + count, group_hash))
+            group_hashes += [group_hash] * count
 
-    def _some_lanes(self, key: PopKey) -> list[Stretch] | None:
+    def _some_group_hashes(self, key: PopKey) -> list[GroupRange] | None:
         """Return the lanes of some of the messages that nobody had."""
         if not self._fifo:
             return None
@@ -193,7 +193,7 @@ class PopWorld:
         queue_id, count = self._chance.randrange(2), self._chance.randint(1, 40)
         self.trace.append(("send", queue_id, count))
         self._ends[queue_id] += count
-        self._add_lanes(queue_id)
+        self._add_group_hashes(queue_id)
         self._stored_ms = max(self._stored_ms, self._times.day_ms)
 
     def wait(self) -> None:
@@ -306,9 +306,9 @@ class PopWorld:
             assert (model.messages, model.next) == ({}, max(self._ends[key.queue_id], model.start))
 
     def _last_take(self, key: PopKey, client: str) -> PopStep:
-        most, lanes = self._chance.choice((1, 50, 50, 50)), self._some_lanes(key)
+        most, group_hashes = self._chance.choice((1, 50, 50, 50)), self._some_group_hashes(key)
         stored = self._firsts[key.queue_id], self._ends[key.queue_id]
-        return PopStep(1, key, Take(client, most, self.now_ms + 1_000, lanes=lanes), stored)
+        return PopStep(1, key, Take(client, most, self.now_ms + 1_000, group_hashes=group_hashes), stored)
 
     # ---- group commits -----------------------------------------------------------------------------
 
@@ -327,7 +327,7 @@ class PopWorld:
 
     def _write_all(self, jobs: list[tuple[str, list[PopStep]]], *, fails: bool) -> list[int]:
         tried = list[PopQueue]()
-        before, drafts, epochs = self._models, PopDrafts(self._state, tried), list[int]()
+        before, drafts, epochs = self._models, UncommittedPops(self._state, tried), list[int]()
         recorded, handles = list[tuple[bytes, dict[PopKey, PopModel]]](), list[tuple[PopKey, Run]]()
         self._models = before.copy()
         for group, steps in jobs:
@@ -375,10 +375,10 @@ class PopWorld:
         if chance.random() < 0.1 and first < end:
             unwanted = first, chance.randint(first, end)
         until_ms, most = self.now_ms + chance.randint(1, 100), chance.choice((1, 3, 8, 50))
-        redeliver_only, lanes = chance.random() < 0.05, self._some_lanes(key)
-        ahead = lanes is None and chance.random() < 0.2  # the order is that of who asks
+        redeliver_only, group_hashes = chance.random() < 0.05, self._some_group_hashes(key)
+        ahead = group_hashes is None and chance.random() < 0.2  # the order is that of who asks
         present = frozenset(client for client in CLIENTS if chance.random() < 0.5)
-        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, redeliver_only, ahead, lanes, present)
+        return Take(chance.choice(CLIENTS), most, until_ms, unwanted, redeliver_only, ahead, group_hashes, present)
 
     def _settle(self, run: Run) -> Settle:
         chance = self._chance

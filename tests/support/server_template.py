@@ -20,7 +20,7 @@ import time
 import minimq.admin.admin
 import minimq.consuming.pull_consumer
 import minimq.consuming.range_reader
-import minimq.features.dead_letters.letter_settler
+import minimq.features.dead_letters.dead_letter_resender
 import minimq.features.listeners.push_consumer
 import minimq.sending.producer  # noqa: F401
 import minimq_broker.__main__

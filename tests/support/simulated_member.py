@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from minimq.consuming.assignment import RebalanceSchedule, SharedTopics, shared_topics
 from minimq.consuming.broker_sessions import Heartbeats
-from minimq.consuming.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Revoke, Saved, Step, Trust
+from minimq.consuming.member_state import (
+    Grant,
+    LeaseDeadline,
+    LeaseLost,
+    MemberState,
+    ReleaseLease,
+    RequestLease,
+    Revoke,
+    StartReading,
+    StateSaved,
+    Step,
+)
 from minimq.rebalance import allocate_group
 from minimq_broker.groups.groups import Members
 from minimq_common.errors import Fenced
@@ -56,7 +67,7 @@ class SimulatedMember(Process):
         self.lines = {broker: Line() for broker in world.brokers if broker in carriers}
         self._paused: set[MessageQueue] = set()
         self._leaves: set[MessageQueue] = set()
-        self._trusts: dict[MessageQueue, Trust] = {}
+        self._trusts: dict[MessageQueue, LeaseDeadline] = {}
         self._begun: dict[MessageQueue, int] = {}
         self._lists: dict[str, Members] = {}
         self._routed = {broker for broker in self.lines if world.brokers[broker].alive}
@@ -230,19 +241,19 @@ class SimulatedMember(Process):
     def _do(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
-                case Begin(queue, grant):
+                case StartReading(queue, grant):
                     self._begin(queue, grant)
                 case Revoke(queue):
                     self._leaves.add(queue)
                     self._finish_later(queue)
-                case Lose(queue):
+                case LeaseLost(queue):
                     self.world.note(f"{self.name} loses {queue.broker_name}/{queue.queue_id}")
                     self._forget(queue)
-                case Ask(queue, epoch, given_back):
+                case RequestLease(queue, epoch, given_back):
                     self._send_of(queue, "acquire", epoch, given_back)
-                case GiveBack(queue, epoch):
+                case ReleaseLease(queue, epoch):
                     self._send_of(queue, "release", epoch)
-                case Saved(queue, epoch):
+                case StateSaved(queue, epoch):
                     self._send_of(queue, "saved", epoch)
 
     def _send_of(self, queue: MessageQueue, word: str, *numbers: int) -> None:

@@ -12,9 +12,9 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
 from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
-from minimq_broker.features.staged.half_drafts import EndJob
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
-from minimq_broker.features.work_queues.pop_drafts import PopJob
+from minimq_broker.features.staged.uncommitted_half_messages import EndJob
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import (

@@ -24,7 +24,7 @@ IDLE = (
 )
 PINGS = "integration/nameserver/test_quiet_connections.py::test_a_connection_whose_other_end_answers_no_ping_is_closed"
 FILES = "fault/test_full_disk.py::test_connections_leave_open_files_for_the_store"
-POPPING = "features/work_queues/test_popping_bounds.py::"
+POPPING = "features/work_queues/test_work_queue_bounds.py::"
 WATCHERS = "unit/nameserver/test_watchers.py::"
 NAMESERVER = "unit/nameserver/test_bounds.py::"
 CONTROLLER = "unit/nameserver/test_controller_bounds.py::"
@@ -100,7 +100,7 @@ REACHED = {
         "test_a_call_whose_request_does_not_come_is_ended",
         "committed offsets": "unit/broker/groups/test_newcomers.py::"
         "test_offsets_that_are_there_may_change_when_no_more_may_come",
-        "replies that one requester": "features/requests/test_attend_streams.py::"
+        "replies that one requester": "features/requests/test_event_streams.py::"
         "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
         "pulls of one stream": "unit/broker/calls/test_services.py::"
         "test_no_more_pulls_are_received_until_a_refusal_is_written",

@@ -9,9 +9,9 @@ from google.protobuf.descriptor import ServiceDescriptor
 from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.backup import copying
 from minimq_broker.calls import pull
-from minimq_broker.features.requests import attending
+from minimq_broker.features.requests import event_service
 from minimq_broker.features.search import finding
-from minimq_broker.features.work_queues import pop_clients, pop_runs, popping
+from minimq_broker.features.work_queues import pop_runs, work_queue_clients, work_queue_service
 from minimq_broker.groups import groups, offsets
 from minimq_broker.groups import lease_service as leases
 from minimq_broker.options import BrokerOptions
@@ -107,16 +107,20 @@ def seconds(*options: str) -> str:
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
         ("Per broker", "committed offsets", f"{offsets.MAX_OFFSETS:,}"),
         ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
-        ("Per broker", "replies that one requester", mib(attending.MAX_UNREAD_BYTES)),
-        ("Per broker", "replies that one requester", mib(attending.MAX_UNREAD_IN_ALL)),
+        ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_BYTES)),
+        ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_IN_ALL)),
         ("Per broker", "searches under way", str(finding.MAX_FINDS)),
         ("Per broker", "pulls of one stream", f"{pull.MAX_PULLS:,}"),
-        ("Per broker", "takes and settles of one stream", f"{popping.MAX_PENDING_STEPS:,}"),
-        ("Per broker", "consumers of one such stream", f"{pop_clients.MAX_CLIENTS:,}; {pop_clients.MAX_TOPICS:,}"),
-        ("Per broker", "ranges of messages that are settled", f"{popping.MAX_PENDING_SPANS:,}"),
+        ("Per broker", "takes and settles of one stream", f"{work_queue_service.MAX_PENDING_STEPS:,}"),
+        (
+            "Per broker",
+            "consumers of one such stream",
+            f"{work_queue_clients.MAX_CLIENTS:,}; {work_queue_clients.MAX_TOPICS:,}",
+        ),
+        ("Per broker", "ranges of messages that are settled", f"{work_queue_service.MAX_PENDING_SPANS:,}"),
         ("Per broker", "messages of one work queue", f"{pop_runs.MAX_HELD:,}"),
         ("Per broker", "states of unsettled messages", f"{pop_runs.MAX_BITMAPS:,} of one"),
-        ("Per broker", "states of unsettled messages", f"{popping.MAX_BITMAPS_IN_ALL:,} of all"),
+        ("Per broker", "states of unsettled messages", f"{work_queue_service.MAX_BITMAPS_IN_ALL:,} of all"),
         ("Per broker", "time until the first request", f"{dispatcher.FIRST_REQUEST_S:g} s"),
         ("Per broker", "time until the request of a call", f"{dispatcher.REQUEST_S:g} s"),
         ("Per broker", "concurrent calls", f"{SERVER['grpc.max_concurrent_streams']}"),

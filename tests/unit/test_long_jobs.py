@@ -26,9 +26,9 @@ from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.work_queue_source import WorkQueueDelivery, WorkQueueSource
 from minimq.features.work_queues.settler import Settlement
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
-from minimq_broker.features.work_queues.pop_clients import settle_step
-from minimq_broker.features.work_queues.pop_drafts import PopDrafts, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import PopKey, Take, handle_epoch
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep, UncommittedPops
+from minimq_broker.features.work_queues.work_queue_clients import settle_step
 from minimq_broker.log import clock as pop_clock
 from minimq_broker.log.clock import PopClock
 from minimq_broker.state.facts import Topic, TopicSet, decode_fact, encode_fact
@@ -98,7 +98,7 @@ class Broker:
     def _decide(self, step: PopStep) -> int:
         self._position += 100
         job = PopJob(KEY.group, [step], self._clock.now_ms())
-        for fact in PopDrafts(self.state, []).decide(job, handle_epoch(1, self._position)):
+        for fact in UncommittedPops(self.state, []).decide(job, handle_epoch(1, self._position)):
             self.state.apply(decode_fact(encode_fact(fact)), self._position, 0)
         if self.state.committed.get(KEY) == 1:
             self.is_done.set()

@@ -24,14 +24,14 @@ from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.log.rows import Row, last_offset_in, row_of
 from minimq_broker.log.segment import PageCheck, Segment, is_segment, rows_of
-from minimq_broker.state.producers import Place, ProducerTable
+from minimq_broker.state.producers import BatchLocation, ProducerTable
 from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MinimqError, StoreError
 from minimq_common.files.lmdb_pages import PageDamage, check_file
 from minimq_common.names import DEAD_LETTER_PREFIX
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 #: Kind of rows that is not compared: a broker forgets the oldest producers, and releases may keep different numbers.
 _FORGOTTEN = "producer"
@@ -243,7 +243,7 @@ class _LogWalk:
         about = batch.read_header(data)
         if not about.producer_id:
             return
-        place = Place(*header.queue, header.base_offset, header.stored_ms)
+        place = BatchLocation(*header.queue, header.base_offset, header.stored_ms)
         key = about.producer_id, place.topic_id, header.user
         former = self._producers.find(key, about.sequence)
         self._producers.add(key, about.sequence, about.settled_before, place, self.position)

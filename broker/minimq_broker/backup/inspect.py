@@ -32,7 +32,7 @@ from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.errors import StoreError
 from minimq_common.model import Permission
-from minimq_common.moments import moment
+from minimq_common.timestamps import moment
 
 
 def inspect_directory(path: Path, *, entries: bool) -> Iterator[str]:

@@ -15,7 +15,7 @@ from minimq_broker.log.lmdb_file import DamagedFile, DamagedPages, check_pages_o
 from minimq_broker.log.segment import LOG_TABLE, Segment, mark_in, rows_of
 from minimq_common.errors import CorruptEntry
 from minimq_common.files.lmdb_pages import PageDamage, rows_in, rows_said_in, sync_directory
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 log = logging.getLogger(__name__)
 

@@ -192,7 +192,9 @@ def checked_header(limits: Limits, data: bytes) -> batch.Header:
     batch.verify(data)
     header = batch.read_header(data)
     if header.version == batch.COMPACTED_VERSION:
-        raise InvalidArgument("a batch of a producer cannot be compacted: send one of format 2, or 3 with a lane")
+        raise InvalidArgument(
+            "a batch of a producer cannot be compacted: send one of format 2, or 3 with a message group"
+        )
     if header.largest_body > limits.max_body_bytes:
         raise MessageTooLarge(
             f"a message body has {header.largest_body} bytes, the limit of this broker is {limits.max_body_bytes}"

@@ -13,12 +13,12 @@ from minimq_broker.calls.append import MAX_WAITING, SEND_STATUS, checked_header
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import AnswerStream
 from minimq_broker.commit.jobs import AppendJob, AtomicJob
-from minimq_broker.features.staged.halves import HalfService
+from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome
-from minimq_broker.features.work_queues.pop_clients import settle_step, spans_of
-from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, Reopen
-from minimq_broker.features.work_queues.popping import PopService
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
+from minimq_broker.features.work_queues.work_queue_clients import settle_step, spans_of
+from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import OffsetService
 from minimq_common.errors import GroupConflict, InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.names import check_group, dead_letter_topic
@@ -26,7 +26,7 @@ from minimq_common.security.caller import current_caller
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES, MAX_TAKEN
-from minimq_proto.v1 import broker_pb2, halves_pb2
+from minimq_proto.v1 import broker_pb2, half_messages_pb2
 
 #: Outcomes that occur when dead letters are sent again.
 _OF_LETTERS = (broker_pb2.POP_OUTCOME_CLAIM, broker_pb2.POP_OUTCOME_REOPEN)
@@ -36,7 +36,11 @@ class AtomicAppendService:
     """The `AppendAtomic` call of the broker."""
 
     def __init__(
-        self, engine: Engine, offsets: OffsetService, halves: HalfService, popping: Callable[[], PopService]
+        self,
+        engine: Engine,
+        offsets: OffsetService,
+        halves: HalfMessageService,
+        popping: Callable[[], WorkQueueService],
     ) -> None:
         self._engine = engine
         self._offsets = offsets
@@ -89,7 +93,7 @@ class AtomicAppendService:
             if isinstance(outcome, MinimqError):
                 self._refuse(request_id, outcome, answers)
             else:
-                stands = halves_pb2.HalfOutcome.ValueType(outcome)
+                stands = half_messages_pb2.HalfOutcome.ValueType(outcome)
                 answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, outcome=stands))
 
         self._halves.end(append.end, done)

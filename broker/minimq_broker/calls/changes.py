@@ -18,7 +18,7 @@ from minimq_broker.state.facts import (
 )
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.model import permission_name
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 #: Offsets that are listed; a topic may have a thousand queues.
 _NAMED = 8

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq_broker.state.state import QueueKey, State
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 _NAMED_GROUPS = 5
 _NAMED_RANGES = 10

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from minimq_broker.calls.limits import LimitRefusals, Limits
+from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_broker.calls.store_handle import StoreHandle, uncancellable
 from minimq_broker.calls.streams import Streams
@@ -16,7 +16,7 @@ from minimq_broker.calls.writes import WriteRefusal, Writes
 from minimq_broker.commit.jobs import AppendJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.poppers import Blocking, Poppers
+from minimq_broker.features.work_queues.work_queue_members import Blocking, WorkQueueMembers
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
@@ -61,11 +61,11 @@ class Engine:
         self.clock_ahead_s: Callable[[], float] = lambda: 0.0
         self.limits = limits
         self.counters = Counters()
-        self.refusals = LimitRefusals()
+        self.refusals = LimitErrors()
         self.unsent = UnsentBudget(limits.max_unsent_bytes)
         self.incomplete = IncompleteRequests(limits.max_pending_bytes)
         self.streams = Streams()
-        self.arrivals = Arrivals(self._queue_end)
+        self.arrivals = LongPolls(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
         self.spans: BatchSpans | None = None
@@ -189,7 +189,7 @@ class RoleTables:
         self._versions_before = 0
         self.groups: GroupTable
         self.leases: LeaseTable
-        self.poppers: Poppers
+        self.work_queue_members: WorkQueueMembers
         #: The user of each member, by (group, client id).
         self.users: dict[tuple[str, str], str]
         #: Replaced as a whole: other threads read it.
@@ -231,13 +231,13 @@ class RoleTables:
         state = self._state()
         until = self._loop.time() + self._recovery_s
         self.groups = GroupTable(first_epoch(self._term), until, state.agreements.copy())
-        self.poppers = Poppers()
+        self.work_queue_members = WorkQueueMembers()
         self.users = {}
         self.blocked = {}
         self.leases = LeaseTable(self._term, until, frozenset(state.started.copy()))
 
 
-class Arrivals:
+class LongPolls:
     """The long polls of one broker. Belongs to the event loop; any thread may read their number."""
 
     def __init__(self, queue_end: Callable[[QueueKey], QueueEnd]) -> None:

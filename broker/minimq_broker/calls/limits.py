@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_common.errors import SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 #: Bytes that a request may have besides the largest batch.
 MAX_REQUEST_OVERHEAD = 1 << 20
@@ -63,13 +63,13 @@ LIMITS = (
 _QUIET_S = 60.0
 
 
-class LimitRefusals:
+class LimitErrors:
     """Counts refusals by limit. Logs the first refusal of a limit, then one line per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._latest: dict[str, float] = {}
-        self._outages: defaultdict[str, OutageLog] = defaultdict(lambda: OutageLog(log, clock))
+        self._outages: defaultdict[str, RetryLog] = defaultdict(lambda: RetryLog(log, clock))
         self.counts: Counter[str] = Counter()
 
     def note(self, error: BaseException | None) -> None:

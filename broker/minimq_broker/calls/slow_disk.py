@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.commit.sync_watch import SLOW_S
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ class SlowDisk(PeriodicTask):
         """`still_syncing` is called with the seconds of a slow sync while it is running."""
         super().__init__("slow-disk", self._check, _CHECK_INTERVAL_S, log)
         self._handle, self._still_syncing = handle, still_syncing
-        self._slow = OutageLog(log)
+        self._slow = RetryLog(log)
 
     def _check(self) -> None:
         syncs = self._handle.any_store.figures.syncs

@@ -19,7 +19,7 @@ from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
 from minimq_common.serving.periodic import slices
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
 #: Retry delay for callers that wait until queues are drained.

@@ -9,10 +9,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
-from minimq_broker.features.delayed.delay_drafts import DelayDrafts, DelayLimits
 from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
-from minimq_broker.features.staged.half_drafts import MAX_PUBLISHED, MAX_PUBLISHED_BYTES, HalfDrafts
+from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, UncommittedDelays
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     Staged,
@@ -22,8 +21,13 @@ from minimq_broker.features.staged.staging import (
     TransactionId,
     check_room,
 )
-from minimq_broker.features.work_queues.pop_drafts import PopDrafts
+from minimq_broker.features.staged.uncommitted_half_messages import (
+    MAX_PUBLISHED,
+    MAX_PUBLISHED_BYTES,
+    UncommittedHalfMessages,
+)
 from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.uncommitted_pops import UncommittedPops
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import (
     HEADER_BYTES,
@@ -36,7 +40,7 @@ from minimq_broker.log.entry import (
 )
 from minimq_broker.log.rows import Row, row_of
 from minimq_broker.state.facts import AtomicBegun, Fact, OffsetsCommitted, PublicationSkipped, Topic
-from minimq_broker.state.producers import PendingBatches, Place
+from minimq_broker.state.producers import BatchLocation, PendingBatches
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_common.batch.header import Header, read_header
 from minimq_common.errors import (
@@ -110,16 +114,16 @@ class CommitGroup:
     # Made on demand: most groups need none of these.
 
     @cached_property
-    def pops(self) -> PopDrafts:
-        return PopDrafts(self.state, self.tried, self.ends)
+    def pops(self) -> UncommittedPops:
+        return UncommittedPops(self.state, self.tried, self.ends)
 
     @cached_property
-    def halves(self) -> HalfDrafts:
-        return HalfDrafts(self.state.transactions, self._staged)
+    def halves(self) -> UncommittedHalfMessages:
+        return UncommittedHalfMessages(self.state.transactions, self._staged)
 
     @cached_property
-    def delays(self) -> DelayDrafts:
-        return DelayDrafts(self, self._delay_limits or DelayLimits())
+    def delays(self) -> UncommittedDelays:
+        return UncommittedDelays(self, self._delay_limits or DelayLimits())
 
     @cached_property
     def _staged_count(self) -> StagedCount:
@@ -152,7 +156,7 @@ class CommitGroup:
             place = self._append_batch(self._queue_of(job, topic), job)
         _answer(job, place, AppendStatus.OK)
 
-    def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> Place | None:
+    def _delayed(self, job: AppendJob, delay: Delay, topic: Topic) -> BatchLocation | None:
         due_ms = self.delays.due_ms(delay)
         if due_ms is None:
             return None
@@ -207,7 +211,7 @@ class CommitGroup:
                     f"transaction is of messages from {begin} on: nothing of it is stored"
                 )
 
-    def _append_batch(self, queue: QueueKey, job: AppendJob) -> Place:
+    def _append_batch(self, queue: QueueKey, job: AppendJob) -> BatchLocation:
         header = job.header
         place = self.put(queue, job.data, header, user=job.user)
         numbers = header.producer_id, header.sequence, (settled_before := header.settled_before)
@@ -227,7 +231,7 @@ class CommitGroup:
                 f"topic {job.topic!r} has no queue {job.queue_id} to write to on this broker: "
                 f"its queues are 0 to {topic.write_queues - 1}"
             )
-        if bool(topic.is_fifo) is not bool(job.header.lane):
+        if bool(topic.is_fifo) is not bool(job.header.group_hash):
             raise InvalidArgument(_wrong_kind(topic))
         return QueueKey(topic.topic_id, job.queue_id)
 
@@ -286,7 +290,7 @@ class CommitGroup:
                 continue
             self.release(topic, batch.queue_id, data, DueKey(0, batch.position))
 
-    def release(self, topic: Topic, queue_id: int, data: memoryview, key: DueKey) -> Place:
+    def release(self, topic: Topic, queue_id: int, data: memoryview, key: DueKey) -> BatchLocation:
         """Write a staged batch, or a delayed one that is due, to its queue."""
         # Write queues may have been removed since; the permission was checked when the batch was accepted.
         queue = QueueKey(topic.topic_id, queue_id % topic.write_queues)
@@ -342,7 +346,7 @@ class CommitGroup:
 
     def put(
         self, queue: QueueKey, data: bytes | memoryview, header: Header, key: DueKey | None = None, *, user: int = 0
-    ) -> Place:
+    ) -> BatchLocation:
         """Add a batch at the end of its queue, with its key if it was held. The caller adds the effect."""
         end = self.ends.get(queue) or self.state.ends.get(queue, _EMPTY)
         stored_ms = max(self.now_ms, end.stored_ms)  # store times never go back, even if the clock was set back
@@ -357,7 +361,7 @@ class CommitGroup:
         self.rows.append((queue, Row(offset + count - 1, position, size, count, stored_ms, *born, hashes)))
         self.messages += count
         self.ends[queue] = QueueEnd(offset + count, stored_ms)
-        return Place(*queue, offset, stored_ms)
+        return BatchLocation(*queue, offset, stored_ms)
 
     def append(self, entry: bytes, effect: Effect) -> None:
         """Add an entry that is not a batch in a queue, and its effect."""
@@ -387,7 +391,7 @@ class CommitGroup:
             )
 
 
-def _answer(job: AppendJob, place: Place, status: AppendStatus) -> None:
+def _answer(job: AppendJob, place: BatchLocation, status: AppendStatus) -> None:
     job.status, job.stored_queue_id = status, place.queue_id
     job.base_offset, job.stored_ms = place.base_offset, place.stored_ms
     if place.due_ms:

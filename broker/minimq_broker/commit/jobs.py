@@ -20,7 +20,7 @@ from minimq_common.errors import MinimqError
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
-    from minimq_broker.features.work_queues.pop_drafts import PopJob
+    from minimq_broker.features.work_queues.uncommitted_pops import PopJob
 
 
 def _ignore(_: object) -> None:

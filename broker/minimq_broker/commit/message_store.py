@@ -13,9 +13,9 @@ import lmdb
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
-from minimq_broker.features.delayed.delay_drafts import DelayLimits, delay_refusal
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
+from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, delay_refusal
 from minimq_broker.features.retention.retention import FOR_EVER, RetentionRules
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of

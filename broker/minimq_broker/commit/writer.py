@@ -22,7 +22,7 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
-from minimq_broker.features.delayed.delay_drafts import DelayLimits
+from minimq_broker.features.delayed.uncommitted_delays import DelayLimits
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog

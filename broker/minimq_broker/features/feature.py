@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from minimq_broker.state.facts import Topic
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.queue_ends import BatchApplied, QueueEnd, QueueKey
 from minimq_common.batch.header import Header
 from minimq_common.errors import MinimqError
@@ -50,7 +50,7 @@ class BatchHeld(NamedTuple):
     tag: int
     note: bytes
     #: The queue of the batch, once it is released. Until then `base_offset` is the log position.
-    place: Place
+    place: BatchLocation
     messages: int
     #: Producer id and numbers of the batch header; 0 if the feature detects duplicates itself.
     producer_id: int = 0
@@ -213,17 +213,17 @@ class Group(Protocol):
     def add(self, fact: Any) -> None:
         """Add a fact."""
 
-    def held(self, job: Any, tag: int, queue: QueueKey, until_ms: int, note: bytes) -> Place:
+    def held(self, job: Any, tag: int, queue: QueueKey, until_ms: int, note: bytes) -> BatchLocation:
         """Add a batch that the feature with this tag holds."""
 
-    def release(self, tag: int, key: HeldKey, entry: bytes) -> tuple[BatchHeld, Place]:
+    def release(self, tag: int, key: HeldKey, entry: bytes) -> tuple[BatchHeld, BatchLocation]:
         """Add the batch in an entry to its queue, whose topic must exist. Raises `CorruptEntry` and adds nothing."""
 
 
 class Scratch:
     """The decisions of a feature within one commit, which its table does not have yet. Writer's thread."""
 
-    def hold(self, job: Append, topic: Topic) -> Place | None:
+    def hold(self, job: Append, topic: Topic) -> BatchLocation | None:
         """Hold a new batch with `Group.held` and return its place; None to append it to its queue after all.
 
         Only for batches with the feature's hold; duplicates were found before. Raises to reject the batch.
@@ -239,7 +239,7 @@ class Role(Protocol):
 
     #: The `BrokerOptions`.
     options: Any
-    #: The `GroupBeginnings`.
+    #: The `InitialOffsets`.
     starts: Any
 
 

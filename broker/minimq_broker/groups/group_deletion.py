@@ -103,7 +103,7 @@ class GroupDeletion:
                 log.warning(text, len(deleted), _some(deleted), idle_s)
 
     async def _look_at_group(self, group: str, state: State, now: int, announced: list[str]) -> bool:
-        if self._engine.groups.agreement(group) is not None or self._engine.tables.poppers.of_group(group):
+        if self._engine.groups.agreement(group) is not None or self._engine.tables.work_queue_members.of_group(group):
             return False  # it has members
         if group not in state.agreements:
             return await self._look_at(group, now, announced)

@@ -10,7 +10,7 @@ from functools import partial
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopKey, RunState
-from minimq_broker.features.work_queues.poppers import Blocking
+from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
@@ -54,10 +54,10 @@ class GroupService:
         """Return the members of a group and its progress in each queue; an unknown group has neither."""
         group = check_group(request.group)
         agreement = self._engine.groups.agreement(group)
-        poppers = self._engine.tables.poppers
+        work_queue_members = self._engine.tables.work_queue_members
         sees = partial(current_caller().sees, Resource.TOPIC)
         described = broker_pb2.DescribeGroupResponse(
-            client_ids=[*self._engine.groups.members(group).client_ids, *poppers.of_group(group)],
+            client_ids=[*self._engine.groups.members(group).client_ids, *work_queue_members.of_group(group)],
             allocation=agreement.allocation if agreement else "",
             handover_timeout_ms=agreement.handover_timeout_ms if agreement else 0,
             dead_letters=self._dead_letters(group),
@@ -69,7 +69,7 @@ class GroupService:
         filters = dict(agreement.filters) if agreement else {}
         async for part in slices(described.client_ids, _DESCRIBED_AT_ONCE):
             for client_id in part:
-                taken = poppers.topics(group, client_id)
+                taken = work_queue_members.topics(group, client_id)
                 topics = [name for name in taken or self._engine.groups.topics(group, client_id) if sees(name)]
                 described.topics.append(broker_pb2.MemberTopics(client_id=client_id, topics=topics))
         for topic in topics_of(self._engine.state, group, agreement.topics if agreement else ()):
@@ -90,12 +90,12 @@ class GroupService:
         topic = self._engine.state.topics.get(dead_letter_topic(group))
         return [] if topic is None else [QueueKey(topic.topic_id, number) for number in range(topic.queues)]
 
-    def _settled_letters(self, group: str) -> Iterator[broker_pb2.SettledLetters]:
+    def _settled_letters(self, group: str) -> Iterator[broker_pb2.ResolvedDeadLetters]:
         for queue in self._dead_queues(group):
             popped = self._engine.state.popped.get((dead_letter_topic(group), *queue))
             if popped is not None:
                 flat = [number for first, end in popped.settled_spans() for number in (first, end - first)]
-                yield broker_pb2.SettledLetters(queue_id=queue.queue_id, spans=flat)
+                yield broker_pb2.ResolvedDeadLetters(queue_id=queue.queue_id, spans=flat)
 
     def _queue(self, group: str, topic: str, queue: QueueKey) -> broker_pb2.GroupQueue:
         status = self._engine.leases.status(LeaseKey(group, queue), asyncio.get_running_loop().time())
@@ -210,7 +210,7 @@ def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> b
 
 def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str) -> None:
     """Raise `GroupConflict` if a group has connected members, or queues that are held for former ones."""
-    members = [*engine.groups.members(group).client_ids, *engine.tables.poppers.of_group(group)]
+    members = [*engine.groups.members(group).client_ids, *engine.tables.work_queue_members.of_group(group)]
     if members:
         raise GroupConflict(
             f"group {group!r} has members that are connected: {_some(members)}: stop them first, or force the {action}"
@@ -227,7 +227,7 @@ def check_idle(engine: Engine, group: str, keys: Iterable[LeaseKey], action: str
 
 def expires_ms(engine: Engine, expiry: GroupExpiry, group: str) -> int | None:
     """Return when an unused group will be deleted, in ms since 1970; None if never, such as with pending retries."""
-    has_members = engine.groups.agreement(group) is not None or bool(engine.tables.poppers.of_group(group))
+    has_members = engine.groups.agreement(group) is not None or bool(engine.tables.work_queue_members.of_group(group))
     found = expiry.expires_ms(engine.state, group, has_members=has_members)
     return None if found is None or _waits_for_retry(engine, group) else found
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.deliveries import OwnedQueue, after_death, withdrawn
 from minimq_broker.groups.leases import Fencing, Granted, LeaseEvent, LeaseKey, Wanted
-from minimq_broker.groups.offsets import Beginning, GroupBeginnings
+from minimq_broker.groups.offsets import InitialOffset, InitialOffsets
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import OffsetsCommitted
 from minimq_broker.state.state import QueueKey, State
@@ -38,13 +38,13 @@ _RETRY_S = 0.1
 
 class _QueueRequest(NamedTuple):
     item: broker_pb2.QueueEpoch
-    beginning: Beginning
+    beginning: InitialOffset
 
 
 class LeaseKeeper:
     """Changes leases on request of members, and notifies them of the result. Belongs to the event loop."""
 
-    def __init__(self, engine: Engine, starts: GroupBeginnings, broker_name: str, tell: Tell) -> None:
+    def __init__(self, engine: Engine, starts: InitialOffsets, broker_name: str, tell: Tell) -> None:
         self._engine = engine
         self._starts = starts
         self._broker_name = broker_name
@@ -81,7 +81,7 @@ class LeaseKeeper:
             raise InvalidArgument(f"{client_id} is not in group {request.group!r}: join it before acquiring queues")
         now = min(request.now_ms or now_ms(), now_ms())  # the clock of a former master may have been ahead
         since = {item.topic: now - item.ago_ms for item in request.begun}
-        wishes = [_QueueRequest(item, Beginning(start, since.get(item.topic))) for item in request.queues]
+        wishes = [_QueueRequest(item, InitialOffset(start, since.get(item.topic))) for item in request.queues]
         if is_back:
             await self._replaced(request.group, client_id, wishes)
         await self._ask(request.group, client_id, wishes)

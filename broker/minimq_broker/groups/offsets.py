@@ -46,7 +46,7 @@ class OffsetService:
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
         """Commit offsets of a group. All of them are on disk when this returns, or none was accepted."""
         group = check_group(request.group)
-        self._engine.tables.poppers.check_none(group)
+        self._engine.tables.work_queue_members.check_none(group)
         offsets: list[CommittedOffset] = []
         async for part in slices(request.offsets):
             offsets += [self._checked(group, item, request.client_id) for item in part]
@@ -63,7 +63,7 @@ class OffsetService:
     def checked(self, request: broker_pb2.CommitOffsetsRequest) -> OffsetsCommitted:
         """Return the fact of a commit of few offsets, without recording it. Raises what `commit` raises."""
         group = check_group(request.group)
-        self._engine.tables.poppers.check_none(group)
+        self._engine.tables.work_queue_members.check_none(group)
         return self._fact(request, [self._checked(group, item, request.client_id) for item in request.offsets])
 
     def _checked(self, group: str, item: broker_pb2.QueueOffset, client_id: str) -> CommittedOffset:
@@ -131,7 +131,7 @@ class OffsetService:
         return answer
 
 
-class Beginning(NamedTuple):
+class InitialOffset(NamedTuple):
     """The start of a group in a topic."""
 
     start: broker_pb2.StartPosition
@@ -140,7 +140,7 @@ class Beginning(NamedTuple):
     since_ms: int | None = None
 
 
-class GroupBeginnings:
+class InitialOffsets:
     """Decides the initial offsets of groups. Belongs to the loop of the engine."""
 
     def __init__(self, engine: Engine) -> None:
@@ -156,7 +156,7 @@ class GroupBeginnings:
             check_new_group(self._engine, group)
             for item in request.topics:
                 since_ms = min(item.since_ms, now_ms()) or None
-                await self.decide(group, item.topic, Beginning(request.start, since_ms))
+                await self.decide(group, item.topic, InitialOffset(request.start, since_ms))
         begun = self.begun(group, [item.topic for item in request.topics])
         return broker_pb2.BeginGroupResponse(begun=begun, now_ms=now_ms())
 
@@ -171,7 +171,7 @@ class GroupBeginnings:
                 found.append(broker_pb2.TopicBegun(topic=name, ago_ms=max(now - at_ms, 0)))
         return found
 
-    async def decide(self, group: str, name: str, beginning: Beginning) -> None:
+    async def decide(self, group: str, name: str, beginning: InitialOffset) -> None:
         """Record the initial offsets of a group in a topic, unless they are decided. Raises `NotMaster`."""
         topic = self._engine.store.state.topics.get(name)
         if topic is not None and (group, topic.topic_id) not in self._engine.store.state.started:
@@ -179,7 +179,7 @@ class GroupBeginnings:
             check_new_offsets(self._engine.handle.any_store.state, group, queues)
             await self._engine.writes.record(partial(self._fact, group, name, beginning))
 
-    def _fact(self, group: str, name: str, beginning: Beginning, state: State) -> GroupStarted | None:
+    def _fact(self, group: str, name: str, beginning: InitialOffset, state: State) -> GroupStarted | None:
         topic = state.topics.get(name)
         if topic is None or (group, topic.topic_id) in state.started:
             return None
@@ -191,7 +191,7 @@ class GroupBeginnings:
         )
         return GroupStarted(group, topic.topic_id, offsets, now_ms())
 
-    def _offset(self, name: str, queue: QueueKey, beginning: Beginning) -> int:
+    def _offset(self, name: str, queue: QueueKey, beginning: InitialOffset) -> int:
         store = self._engine.store
         if name.startswith(RETRY_PREFIX):  # pending retries of the group are never skipped
             return store.bounds(queue)[0]

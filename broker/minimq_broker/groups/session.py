@@ -17,7 +17,7 @@ from minimq_broker.calls.streams import StreamWriter, raise_failure
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper, refusal
-from minimq_broker.groups.offsets import Beginning, GroupBeginnings, check_new_group
+from minimq_broker.groups.offsets import InitialOffset, InitialOffsets, check_new_group
 from minimq_broker.groups.session_table import MemberLists, Session, SessionKey, SessionTable
 from minimq_broker.options import BrokerOptions
 from minimq_broker.state.facts import Fact, GroupAgreed
@@ -50,7 +50,7 @@ class SessionService:
         self._is_retired = False
         #: Serializes large requests, so that others run in between.
         self._turn = asyncio.Lock()
-        self._starts = GroupBeginnings(engine)
+        self._starts = InitialOffsets(engine)
         self._lists = MemberLists(engine, self._starts, self._sessions, round(options.session_grace_s * 1000))
         self.leases = LeaseKeeper(engine, self._starts, broker_name, self._tell)
         asyncio.get_running_loop().call_at(engine.groups.remembered_until, self._end_recovery)
@@ -70,7 +70,7 @@ class SessionService:
         begins = (session.starts[group] for session in self._sessions if group in session.starts)
         start = next(begins, _EARLIEST)
         for name in agreement.topics:
-            await self._starts.decide(group, name, Beginning(start))
+            await self._starts.decide(group, name, InitialOffset(start))
         async for part in slices(self._engine.leases.of_group(group)):
             self.leases.renew(part)
 
@@ -227,7 +227,7 @@ class SessionService:
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
         self._sessions.claim(group, session)  # before any refusal, so that the client can be notified when to retry
-        self._engine.tables.poppers.check_none(group, session.client_id)
+        self._engine.tables.work_queue_members.check_none(group, session.client_id)
         try:
             now = asyncio.get_running_loop().time()
             changed = self._engine.groups.join(group, session.client_id, agreement, held, now=now)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.groups.groups import Members
-from minimq_broker.groups.offsets import GroupBeginnings
+from minimq_broker.groups.offsets import InitialOffsets
 from minimq_broker.log.clock import now_ms
 from minimq_common.errors import GroupConflict, MinimqError
 from minimq_common.serving.periodic import slices
@@ -220,7 +220,7 @@ _ROUND_SHARE = 10
 class MemberLists:
     """Sends member lists to the members of groups, one list at a time. Belongs to the event loop."""
 
-    def __init__(self, engine: Engine, starts: GroupBeginnings, sessions: SessionTable, grace_ms: int) -> None:
+    def __init__(self, engine: Engine, starts: InitialOffsets, sessions: SessionTable, grace_ms: int) -> None:
         self._engine = engine
         self._starts = starts
         self._sessions = sessions

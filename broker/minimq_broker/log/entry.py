@@ -16,7 +16,7 @@ import google_crc32c
 from minimq_broker.features.delayed.delays import BatchDelayed, DueKey
 from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptBatch, CorruptEntry, InvalidArgument, StoreError
@@ -273,11 +273,11 @@ def _effect_of(
         )
     if header.kind == EntryKind.DELAYED:
         due_ms, is_recallable = delay_of(entry, position)
-        place = Place(*header.queue, position, header.stored_ms, due_ms)
+        place = BatchLocation(*header.queue, position, header.stored_ms, due_ms)
         numbers = about.producer_id, about.sequence, about.settled_before
         return BatchDelayed(DueKey(due_ms, position), about.count, place, is_recallable, *numbers, user=header.user)
     end = QueueEnd(header.base_offset + about.count, header.stored_ms)
-    place = Place(*header.queue, header.base_offset, header.stored_ms)
+    place = BatchLocation(*header.queue, header.base_offset, header.stored_ms)
     if header.kind == EntryKind.RELEASED:
         return BatchApplied(header.queue, end, place, released=held_key_of(entry, position))
     if header.kind == EntryKind.COMPACTED:

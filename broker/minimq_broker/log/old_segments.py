@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minimq_broker.features.delayed.delays import NO_KEY, DueKey
-from minimq_broker.features.retention.retention import NO_REST, NOTHING_NEEDED, Reason, RetentionRules, SegmentRest
+from minimq_broker.features.retention.retention import NO_REST, NOTHING_NEEDED, LiveData, Reason, RetentionRules
 from minimq_broker.features.retention.topic_retention import TopicRetention, is_kept
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind
 from minimq_broker.log.rewriting import Choice, Rewriting
@@ -91,7 +91,7 @@ class OldSegments:
         if position <= saved_position:
             self._known = self._next
 
-    def rest(self, segment: Segment, end: int) -> SegmentRest:
+    def rest(self, segment: Segment, end: int) -> LiveData:
         """Return how much of a sealed segment, which ends at log position `end`, is needed. Raises one of `DAMAGE`."""
         known, used = self._known, segment.used_bytes
         lasting = sum(segment.start <= position < end for position in known.staged)
@@ -111,11 +111,11 @@ class OldSegments:
                     lasting += left
                 else:
                     aged += left
-        return SegmentRest(garbage, aged + lasting, lasting, is_rest)
+        return LiveData(garbage, aged + lasting, lasting, is_rest)
 
-    def rest_of_damaged(self, segment: Segment) -> SegmentRest:
+    def rest_of_damaged(self, segment: Segment) -> LiveData:
         """Return the rest of an unreadable segment: all of it if any topic is lasting, else nothing."""
-        return SegmentRest(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
+        return LiveData(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
         floors = self._floors(topic_id)

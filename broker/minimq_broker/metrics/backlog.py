@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.poppers import Blocking
+from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
 

@@ -18,7 +18,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import LIMITS
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.features.requests.attending import OUTCOME_NAMES
+from minimq_broker.features.requests.event_service import OUTCOME_NAMES
 from minimq_broker.features.staged.staging import HalfOutcome
 from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
@@ -34,7 +34,7 @@ from minimq_proto.v1 import broker_pb2
 PREFIX = "minimq_broker"
 
 #: The streams of clients, as metrics name them.
-_STREAMS = ("append", "appendatomic", "attend", "pop", "pull", "reply", "session")
+_STREAMS = ("append", "appendatomic", "events", "pop", "pull", "reply", "session")
 
 _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in broker_pb2.BrokerRole.items()}
 
@@ -209,7 +209,7 @@ class BrokerMetrics:
         streams = engine.streams.open
         yield gauges(
             f"{PREFIX}_streams",
-            "Open streams of clients, by the call in small letters: append, appendatomic and attend of "
+            "Open streams of clients, by the call in small letters: append, appendatomic and events of "
             "producers, pull and pop of consumers, session of group members, reply of those that answer requests.",
             ("call",),
             (((call,), streams[call]) for call in _STREAMS),
@@ -311,7 +311,7 @@ def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
 
 
 def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
-    table = [*store.state.transactions.open_halves().values()]
+    table = [*store.state.transactions.open_half_transactions().values()]
     oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(

@@ -21,8 +21,8 @@ from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, HEARTBEAT_S,
 from minimq_broker.replication.pauses import Break, FollowBackoff
 from minimq_broker.replication.term_lease import Confirmations
 from minimq_common.errors import BrokerConflict, CopyNeeded, DeadlineExceeded, StoreError, Unavailable
-from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport
+from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
@@ -58,7 +58,7 @@ class Follower:
         engine: Engine,
         master: MasterRef,
         confirmations: Confirmations,
-        outage: OutageLog | None = None,
+        outage: RetryLog | None = None,
         security: ChannelSecurity = PLAIN,
     ) -> None:
         self.master = master
@@ -68,7 +68,7 @@ class Follower:
         self._loop = asyncio.get_running_loop()
         self._anew = False  # the log cannot be continued: copy everything
         self.is_ended = False
-        self._outage = outage or OutageLog(log)
+        self._outage = outage or RetryLog(log)
         self._task: asyncio.Task[None] | None = None
         self._intake: _EntryReceiver | None = None
         #: The last reported end of the master's log; None while it is not known.

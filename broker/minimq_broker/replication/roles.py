@@ -25,8 +25,8 @@ from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.term_lease import Confirmations
 from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, TermEnding
-from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
+from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.serving.periodic import PeriodicTask
 
@@ -69,8 +69,8 @@ class RoleKeeper:
         self._confirmations = Confirmations(lease_clock())
         #: When the first report without an answer was sent; infinite while the controller answers.
         self._silent_since = math.inf
-        self._outage = OutageLog(log)
-        self._master_outage = OutageLog(log)
+        self._outage = RetryLog(log)
+        self._master_outage = RetryLog(log)
         #: Since when the controller has answered this slave without a replica set; infinite if it has one.
         self._no_set_since = math.inf
         self._began = asyncio.Event()

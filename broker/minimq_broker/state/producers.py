@@ -29,7 +29,7 @@ MAX_PRODUCERS = 100_000
 MAX_TOTAL = 500_000
 
 
-class Place(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class BatchLocation(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The place where a batch is stored.
 
     If it is delayed, `due_ms` (since 1970) is set, and `base_offset` holds its id: it has no offset in the queue yet.
@@ -54,9 +54,9 @@ class ProducerState(msgspec.Struct, array_like=True):
     settled: int = 0
     sequences: list[int] = []
     #: The places of the batches in `sequences`, which ascend; in the same order.
-    places: list[Place] = []
+    places: list[BatchLocation] = []
 
-    def find(self, sequence: int) -> Place | None:
+    def find(self, sequence: int) -> BatchLocation | None:
         """Return the place of a batch, None if it is not remembered."""
         index = bisect_left(self.sequences, sequence)
         return self.places[index] if index < len(self.sequences) and self.sequences[index] == sequence else None
@@ -67,7 +67,7 @@ class ProducerState(msgspec.Struct, array_like=True):
             gone = bisect_left(self.sequences, before)
             del self.sequences[:gone], self.places[:gone]
 
-    def add(self, sequence: int, place: Place) -> None:
+    def add(self, sequence: int, place: BatchLocation) -> None:
         """Remember a batch, unless it is settled or already remembered."""
         if not self.sequences or sequence > self.sequences[-1]:
             if sequence >= self.settled:
@@ -101,13 +101,13 @@ class ProducerTable:
     def __iter__(self) -> Iterator[ProducerKey]:
         return iter(self.states)
 
-    def find(self, key: ProducerKey, sequence: int) -> Place | None:
+    def find(self, key: ProducerKey, sequence: int) -> BatchLocation | None:
         """Return the place of a batch, None if it is not remembered."""
         producer = self.states.get(key)
         return producer.find(sequence) if producer else None
 
     def add(
-        self, key: ProducerKey, sequence: int, settled_before: int, place: Place, position: int
+        self, key: ProducerKey, sequence: int, settled_before: int, place: BatchLocation, position: int
     ) -> list[ProducerKey]:
         """Remember a batch that ends at log position `position`. Return the producers that were evicted for it."""
         producer = self.states.get(key)
@@ -161,7 +161,7 @@ class ProducerTable:
 class Repeated(NamedTuple):
     """A batch that was sent before. `applied` is False while the first one is in the commit group being built."""
 
-    place: Place
+    place: BatchLocation
     applied: bool
 
 
@@ -170,7 +170,7 @@ class PendingBatches:
 
     def __init__(self, table: ProducerTable) -> None:
         self._table = table.states
-        self._places: dict[tuple[ProducerKey, int], Place] = {}
+        self._places: dict[tuple[ProducerKey, int], BatchLocation] = {}
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
@@ -195,7 +195,7 @@ class PendingBatches:
             )
         return None
 
-    def add(self, key: ProducerKey, sequence: int, settled_before: int, place: Place) -> None:
+    def add(self, key: ProducerKey, sequence: int, settled_before: int, place: BatchLocation) -> None:
         self._places[key, sequence] = place
         if settled_before > self._settled.get(key, 0):
             self._settled[key] = settled_before

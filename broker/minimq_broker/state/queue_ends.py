@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_broker.features.delayed.delays import DueKey
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 
 
 class QueueKey(NamedTuple):
@@ -35,7 +35,7 @@ class BatchApplied(NamedTuple):
 
     queue: QueueKey
     end: QueueEnd
-    place: Place
+    place: BatchLocation
     producer_id: int = 0
     sequence: int = 0
     settled_before: int = 0

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from minimq.admin.operation import Given, Operation, Operations, Param, method
+from minimq.admin.operation import Arguments, Operation, Operations, Param, method
 from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MinimqError
 from minimq_common.security.access_document import (
@@ -81,28 +81,28 @@ class AccessChange(Operation):
     """A change of the document; its plan comes from a rehearsal on a copy."""
 
     has_folder: bool = True
-    needs: Callable[[Given], Sequence[Need]] | None = lambda _given: (MANAGE_ACCESS,)
-    plan: Callable[[Admin, Given], Plan] | None = lambda *_: Plan(sentences=())
+    needs: Callable[[Arguments], Sequence[Need]] | None = lambda _given: (MANAGE_ACCESS,)
+    plan: Callable[[Admin, Arguments], Plan] | None = lambda *_: Plan(sentences=())
     #: Returns whether users lose a right or a key; ignored without `asks`.
-    loses: Callable[[Given], bool] = lambda _given: True
+    loses: Callable[[Arguments], bool] = lambda _given: True
 
-    def planned(self, admin: Admin, given: Given) -> Plan:
+    def planned(self, admin: Admin, given: Arguments) -> Plan:
         """Return what it would change. Raises `MinimqError`."""
         from minimq.admin.users import Rehearsal  # that module imports this one
 
         former = admin.access()
         rehearsal: Any = Rehearsal(former)
-        self.run(rehearsal, Given(**vars(given)))
+        self.run(rehearsal, Arguments(**vars(given)))
         told = [f"planned: {each}" for each in changes(former, rehearsal.access())]
         is_loss = bool(told and self.asks and self.loses(given))
         told += ["Clients that lose a right or a key fail at once."] if is_loss else []
         return Plan(sentences=told or ["Nothing changes."], is_harmless=not is_loss)
 
 
-def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], View]:
+def said(text: str) -> Callable[[Admin, Arguments, AccessDocument, Plan | None], View]:
     """Return a view that formats `text` with the name and the limits of a user."""
 
-    def view(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+    def view(_admin: Admin, given: Arguments, later: AccessDocument, _plan: Plan | None) -> View:
         limits = shown_limits(user.limits or NO_LIMITS) if (user := later.users.get(given.name)) else ""
         done = text.format(given.name, limits)
         return View(
@@ -116,7 +116,7 @@ def said(text: str) -> Callable[[Admin, Given, AccessDocument, Plan | None], Vie
 # ---- Results ----------------------------------------------------------------------------------------
 
 
-def _view_users(_admin: Admin, _given: Given, document: AccessDocument, _plan: Plan | None) -> View:
+def _view_users(_admin: Admin, _given: Arguments, document: AccessDocument, _plan: Plan | None) -> View:
     policy, now_ms = Policy(document), time.time_ns() // 1_000_000
     rows, shown = [], []
     for name, user in sorted(document.users.items()):
@@ -131,7 +131,7 @@ def _view_users(_admin: Admin, _given: Given, document: AccessDocument, _plan: P
 
 
 def _user_row(user: User, now_ms: int) -> dict[str, object]:
-    from minimq_common.moments import moment
+    from minimq_common.timestamps import moment
 
     keys = [
         {
@@ -146,14 +146,14 @@ def _user_row(user: User, now_ms: int) -> dict[str, object]:
     return {"keys": keys, "roles": list(user.roles), "rules": list(user.rules), "limits": limits}
 
 
-def _view_document(_admin: Admin, _given: Given, document: AccessDocument, _plan: Plan | None) -> View:
+def _view_document(_admin: Admin, _given: Arguments, document: AccessDocument, _plan: Plan | None) -> View:
     return View(
         json={**msgspec.to_builtins(document), "digest": document.digest},
         lines=[to_toml(document, time.time_ns() // 1_000_000).removesuffix("\n")],
     )
 
 
-def _view_status(_admin: Admin, _given: Given, found: list[AccessStatus], _plan: Plan | None) -> View:
+def _view_status(_admin: Admin, _given: Arguments, found: list[AccessStatus], _plan: Plan | None) -> View:
     rows: list[dict[str, Any]] = [
         {
             "server": each.server,
@@ -187,7 +187,7 @@ def _view_status(_admin: Admin, _given: Given, found: list[AccessStatus], _plan:
     )
 
 
-def _view_decision(_admin: Admin, _given: Given, decision: AccessDecision, _plan: Plan | None) -> View:
+def _view_decision(_admin: Admin, _given: Arguments, decision: AccessDecision, _plan: Plan | None) -> View:
     return View(
         json={"allowed": decision.allowed, "reason": decision.reason, "version": decision.version},
         lines=[f"{'yes' if decision.allowed else 'no'}: {decision.reason}"],
@@ -195,7 +195,7 @@ def _view_decision(_admin: Admin, _given: Given, decision: AccessDecision, _plan
     )
 
 
-def _view_text(_admin: Admin, _given: Given, text: str, _plan: Plan | None) -> View:
+def _view_text(_admin: Admin, _given: Arguments, text: str, _plan: Plan | None) -> View:
     return View(json={"credentials": text}, lines=[text.removesuffix("\n")])
 
 

@@ -16,7 +16,7 @@ from minimq.admin.texts import duration_of, size_of
 from minimq.admin.views import Row, name_in_rows, row_of
 from minimq_common.errors import AccessDenied
 from minimq_common.model import MASTER_ID
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin

@@ -8,18 +8,18 @@ from typing import Self, Unpack
 
 from minimq.admin.brokers import BrokerOperations
 from minimq.admin.groups import GroupOperations
-from minimq.admin.masters import Masters
+from minimq.admin.master_client import MasterClient
 from minimq.admin.messages import MessageOperations
 from minimq.admin.topics import TopicOperations
 from minimq.admin.users import UserOperations
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
-from minimq.features.dead_letters.operations import LetterOperations
+from minimq.connection.finalizers import Finalizer
+from minimq.features.dead_letters.operations import DeadLetterOperations
 from minimq.features.delayed.operations import DelayedOperations
 from minimq.features.half_messages.operations import TransactionOperations
-from minimq.options import NoOthers, refuse_others
+from minimq.options import NoOptions, reject_options
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -28,7 +28,7 @@ class AdminMethods(
     TopicOperations,
     BrokerOperations,
     GroupOperations,
-    LetterOperations,
+    DeadLetterOperations,
     DelayedOperations,
     TransactionOperations,
     MessageOperations,
@@ -63,14 +63,14 @@ class Admin(AdminMethods):
         *,
         timeout_s: float = 5.0,
         credentials: CredentialsArgument | None = None,
-        **unknown: Unpack[NoOthers],
+        **unknown: Unpack[NoOptions],
     ) -> None:
-        refuse_others(unknown, Admin)
+        reject_options(unknown, Admin)
         waiting_s(timeout_s, "timeout_s")
         if timeout_s <= 0:
             raise InvalidArgument(f"timeout_s is {timeout_s}: it must be above 0")
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
-        super().__init__(Masters(self._client))
+        super().__init__(MasterClient(self._client))
         self._finalizer = Finalizer(self, self._client.close)
 
     def __enter__(self) -> Self:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.admin import values
 from minimq.admin.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, method, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method, right
 from minimq.admin.texts import duration_of, say_permission, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import state_of
@@ -53,7 +53,7 @@ _CONFLICTS = Table(
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_status(admin: Admin, _given: Given, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
+def _view_status(admin: Admin, _given: Arguments, statuses: list[BrokerStatus], _plan: Plan | None) -> View:
     rows, conflicts = status_rows(statuses), admin.conflicts()
     return View(
         json=rows,
@@ -101,14 +101,14 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _view_conflicts(_admin: Admin, _given: Given, found: list[ConflictReport], _plan: Plan | None) -> View:
+def _view_conflicts(_admin: Admin, _given: Arguments, found: list[ConflictReport], _plan: Plan | None) -> View:
     rows = [row_of(each, holder=each.holder_address) for each in found]
     for row in rows:
         del row["holder_address"]
     return View(json=rows, lines=[Rows(_CONFLICTS, rows)])
 
 
-def _view_deletion(_admin: Admin, given: Given, remembered: bool, _plan: Plan | None) -> View:
+def _view_deletion(_admin: Admin, given: Arguments, remembered: bool, _plan: Plan | None) -> View:
     name = given.broker_name
     if not remembered:
         text = f"no name server remembers a broker {name} as offline: `minimq cluster status` lists those that are"
@@ -123,12 +123,12 @@ def _permission_of(admin: Admin, name: str) -> Permission | None:
     return next((each.report.permission for each in masters if each.report is not None), None)
 
 
-def _permission_now(admin: Admin, given: Given) -> dict[str, str]:
+def _permission_now(admin: Admin, given: Arguments) -> dict[str, str]:
     now = _permission_of(admin, given.broker_name)
     return {} if now is None else {"permission": permission_name(now)}
 
 
-def _plan_permission(admin: Admin, given: Given) -> Plan:
+def _plan_permission(admin: Admin, given: Arguments) -> Plan:
     name = given.broker_name
     is_so = given.permission is _permission_of(admin, name)
     return Plan(
@@ -140,7 +140,7 @@ def _plan_permission(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_permission(_admin: Admin, given: Given, _result: None, _plan: Plan | None) -> View:
+def _view_permission(_admin: Admin, given: Arguments, _result: None, _plan: Plan | None) -> View:
     row = {"broker": given.broker_name, "permission": permission_name(given.permission)}
     return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
 
@@ -163,7 +163,7 @@ def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) 
 
 
 def _replicas(
-    admin: Admin, given: Given, wanted: int | None = None
+    admin: Admin, given: Arguments, wanted: int | None = None
 ) -> tuple[ReplicationReport | None, list[ReplicationReport]]:
     """Return the master of a broker, and its other replicas; only those that answer."""
     found = _replicas_of(admin, given.broker_name, wanted).values()
@@ -176,7 +176,7 @@ def _is_in_sync(replica: ReplicationReport, master: ReplicationReport | None) ->
     return replica.replica_id in (master or replica).in_sync
 
 
-def _replica_choices(admin: Admin, given: Given) -> dict[str, Sequence[tuple[str, str]]]:
+def _replica_choices(admin: Admin, given: Arguments) -> dict[str, Sequence[tuple[str, str]]]:
     master, others = _replicas(admin, given)
     if not others:
         raise InvalidArgument(f"broker {given.broker_name} has no other replica that answers")
@@ -188,7 +188,7 @@ def _replica_choices(admin: Admin, given: Given) -> dict[str, Sequence[tuple[str
     }
 
 
-def _plan_promotion(admin: Admin, given: Given) -> Plan:
+def _plan_promotion(admin: Admin, given: Arguments) -> Plan:
     name, number = given.broker_name, given.replica_id
     master, others = _replicas(admin, given, number)
     chosen = next((each for each in others if each.replica_id == number), None)
@@ -210,7 +210,7 @@ def _plan_promotion(admin: Admin, given: Given) -> Plan:
     return Plan(sentences=sentences, warnings=warnings, is_harmless=not given.unclean, rows=rows)
 
 
-def _view_promotion(_admin: Admin, given: Given, term: int, plan: Plan | None) -> View:
+def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan | None) -> View:
     is_old = plan is not None and any((now["master"], now["term"]) == (given.replica_id, term) for now in plan.rows)
     name, number, already = given.broker_name, given.replica_id, " already" if is_old else ""
     said = f"broker {name}: replica {number} is the master{already}, term {term}"

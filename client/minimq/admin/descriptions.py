@@ -8,10 +8,10 @@ from datetime import datetime
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue, OfflineBroker, Permission
-from minimq_common.moments import moment
+from minimq_common.text_units import kind_of
+from minimq_common.timestamps import moment
 from minimq_common.wire.convert import from_wire
 from minimq_common.wire.protocol_bounds import YEAR_MS
-from minimq_common.words import kind_of
 from minimq_proto.v1 import broker_pb2
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.admin import values
 from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, right
 from minimq.admin.texts import left_out, listing
 from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view
 from minimq.consuming.start_position import offset_or_start
@@ -22,15 +22,15 @@ from minimq_common.errors import (
     Unavailable,
 )
 from minimq_common.model import MessageQueue, OfflineBroker
-from minimq_common.moments import LEAST_MS, Time
 from minimq_common.names import check_group, check_topic, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Need
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
+from minimq_common.timestamps import LEAST_MS, Time
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.masters import Masters
+    from minimq.admin.master_client import MasterClient
 
 _RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
@@ -74,18 +74,18 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
     return said
 
 
-def _reset_needs(given: Given) -> Sequence[Need]:
+def _reset_needs(given: Arguments) -> Sequence[Need]:
     return (*_MANAGE_GROUP(given), *(right("read topic topic")(given) if given.topic else ()))
 
 
-def _topic_choices(admin: Admin, given: Given) -> Mapping[str, Sequence[tuple[str, str]]]:
+def _topic_choices(admin: Admin, given: Arguments) -> Mapping[str, Sequence[tuple[str, str]]]:
     topics = sorted({queue.queue.topic for queue in admin.describe_group(given.group).queues})
     if not topics:
         raise InvalidArgument(f"group {given.group} reads no topic yet: there is nothing to reset")
     return {"topic": [(each, each) for each in topics]}
 
 
-def _plan_reset(admin: Admin, given: Given) -> Plan:
+def _plan_reset(admin: Admin, given: Arguments) -> Plan:
     group, topic, to = given.group, given.topic, given.to
     is_new = group not in admin.list_groups()
     if is_new and not given.new:
@@ -141,7 +141,7 @@ def _reset_rows(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue,
     ]
 
 
-def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], plan: Plan) -> View:
+def _view_reset(_admin: Admin, given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
     group, topic = given.group, given.topic
     before = {(row["broker"], row["queue"]): row["before"] for row in plan.rows}
     rows = [{**row, "before": before.get((row["broker"], row["queue"]))} for row in _reset_rows(after, {})]
@@ -154,7 +154,7 @@ def _view_reset(_admin: Admin, given: Given, after: Mapping[MessageQueue, int], 
     return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(offline, "not reset"))
 
 
-def _plan_deletion(admin: Admin, given: Given) -> Plan:
+def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     if is_pattern(given.group):
         return plan_of_pattern(admin, given.group, dead_letters=given.dead_letters, force=given.force)
     name = check_group(given.group)
@@ -182,7 +182,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _say_rest(admin: Admin, given: Given) -> str:
+def _say_rest(admin: Admin, given: Arguments) -> str:
     """Describe the deletion of a group whose members and offsets are gone or invisible. Raises `GroupNotFound`."""
     name = given.group
     if name in admin.list_groups():
@@ -197,7 +197,7 @@ def _say_rest(admin: Admin, given: Given) -> str:
     return f"Deletes the {' and '.join(left)} of group {name}; the group itself is deleted already."
 
 
-def _view_deletion(_admin: Admin, given: Given, offline: Sequence[OfflineBroker], plan: Plan) -> View:
+def _view_deletion(_admin: Admin, given: Arguments, offline: Sequence[OfflineBroker], plan: Plan) -> View:
     return deletion_view("group", given.group, offline, kept=plan.seen, unless=", if it knows the group")
 
 
@@ -452,7 +452,7 @@ def _statuses(
 
 
 def _refuse_if_live(
-    masters: Masters,
+    masters: MasterClient,
     group: str,
     addresses: Mapping[str, str],
     action: str,

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from minimq.connection.offline_brokers import by_broker
 from minimq_common.model import MessageQueue, OfflineBroker
-from minimq_common.moments import moment
 from minimq_common.names import retry_topic
+from minimq_common.timestamps import moment
 from minimq_common.wire.convert import from_wire
 from minimq_proto.v1 import broker_pb2
 

@@ -9,7 +9,7 @@ from minimq.admin.texts import listing
 from minimq.admin.views import Plan
 from minimq_common.errors import GroupNotFound, MinimqError
 from minimq_common.names import check_group
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin

@@ -10,15 +10,15 @@ from minimq.admin import values
 from minimq.admin.activity import say_deleted_early
 from minimq.admin.group_changes import GroupChanges, group_not_found
 from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import Given, Operation, Param, flag, method
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import Arguments, Operation, Param, flag, method
 from minimq.admin.texts import duration_of, left_out, listing, missing
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
     return duration_of((expires_at - now).total_seconds())
 
 
-def _view_groups(_admin: Admin, given: Given, found: list[GroupDescription], _plan: Plan | None) -> View:
+def _view_groups(_admin: Admin, given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
     keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "offline")
     rows = [
         row_of(
@@ -210,7 +210,7 @@ def say_readers(admin: Admin, found: TopicDescription) -> str:
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_description(_admin: Admin, given: Given, found: GroupDescription, _plan: Plan | None) -> View:
+def _view_description(_admin: Admin, given: Arguments, found: GroupDescription, _plan: Plan | None) -> View:
     lost = sum(queue.lost for queue in found.queues)
     row = row_of(
         found,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
-from minimq.admin.operation import HIDDEN, Given, Operation, Operations, Param, method
+from minimq.admin.operation import HIDDEN, Arguments, Operation, Operations, Param, method
 from minimq.admin.texts import instant_of, missing, printable, shown_body
 from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
 from minimq.features.search.search_bounds import DEFAULT_SINCE, MessageAddress, SearchRange, bounds_of, parse_address
@@ -170,7 +170,7 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def _view_found(_admin: Admin, _given: Given, found: FoundMessages, _plan: Plan | None) -> View:
+def _view_found(_admin: Admin, _given: Arguments, found: FoundMessages, _plan: Plan | None) -> View:
     rows = [message_row(each, body=True) for each in found.messages]
     notes = _not_looked_at(found)
     if found.is_cut:
@@ -179,7 +179,7 @@ def _view_found(_admin: Admin, _given: Given, found: FoundMessages, _plan: Plan 
     return View(json=rows, lines=[Rows(_FOUND, rows)], notes=notes, is_complete=is_complete)
 
 
-def _view_trace(_admin: Admin, given: Given, found: MessageTrace, _plan: Plan | None) -> View:
+def _view_trace(_admin: Admin, given: Arguments, found: MessageTrace, _plan: Plan | None) -> View:
     notes = [
         f"{broker}: open transactions not searched: {reason}" for broker, reason in sorted(found.unread_halves.items())
     ]

@@ -34,11 +34,11 @@ from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_group, check_producer_group, check_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.words import quoted
+from minimq_common.text_units import quoted
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.masters import Masters
+    from minimq.admin.master_client import MasterClient
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 #: The arguments of a call as attributes, defaults included.
-Given = SimpleNamespace
+Arguments = SimpleNamespace
 _OPERATIONS, _COLLECT = "__operations__", "__collect__"
 _CHECK_NAME: Mapping[str, Callable[[str], str]] = {
     "topic": check_topic,
@@ -231,9 +231,9 @@ class Form:
     #: The flag to set if no keyword argument of a `TypedDict` is filled in.
     otherwise: str = ""
     #: Returns the initial values of the fields, by parameter; None hides a field.
-    defaults: Callable[[Admin, Given], Mapping[str, str | None]] | None = None
+    defaults: Callable[[Admin, Arguments], Mapping[str, str | None]] | None = None
     #: Returns the (value, text) pairs of fields with a choice, by parameter.
-    choices: Callable[[Admin, Given], Mapping[str, Sequence[tuple[str, str]]]] | None = None
+    choices: Callable[[Admin, Arguments], Mapping[str, Sequence[tuple[str, str]]]] | None = None
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -243,7 +243,7 @@ class Form:
 class Operations:
     """Base of the parts of `Admin`, one for each kind of object. Each public member is a `Method`."""
 
-    def __init__(self, masters: Masters) -> None:
+    def __init__(self, masters: MasterClient) -> None:
         self._masters = masters
 
 
@@ -307,14 +307,14 @@ class Operation:
     name: str
     _: KW_ONLY
     #: Renders the result. The view of a change must not call the cluster: it could fail after the change was made.
-    view: Callable[[Admin, Given, Any, Any], View]
+    view: Callable[[Admin, Arguments, Any, Any], View]
     #: It changes nothing. All others need rights, are planned before they run, and are written to the audit log.
     reads: bool = False
     #: An example command without `minimq`; by default the name.
     example: str = ""
-    needs: Callable[[Given], Sequence[Need]] | None = None
+    needs: Callable[[Arguments], Sequence[Need]] | None = None
     #: Returns what would change, or raises the error that prevents it. Call `planned` before `run`.
-    plan: Callable[[Admin, Given], Plan] | None = None
+    plan: Callable[[Admin, Arguments], Plan] | None = None
     #: The confirmation question if data may be lost or exposed; parameters in braces: "Delete topic {name}?"
     asks: str = ""
     forms: Sequence[Form] = ()
@@ -379,23 +379,23 @@ class Operation:
         own = [each for each, about in abouts if not (about.is_hidden or about.progress or about.is_collected)]
         return [each for each in (*own, *self.flags) if each.name not in self.fixed]
 
-    def given(self, **values: Any) -> Given:
+    def given(self, **values: Any) -> Arguments:
         """Return all arguments of a call, defaults included."""
         defaults = {
             each.name: each.default if each.about.default is None else each.read(each.name, each.about.default)
             for each in (*self.parameters, *self.flags)
         }
-        return Given(**{**defaults, **values, **self.fixed})
+        return Arguments(**{**defaults, **values, **self.fixed})
 
-    def planned(self, admin: Admin, given: Given) -> Plan | None:
+    def planned(self, admin: Admin, given: Arguments) -> Plan | None:
         """Return what `run` would change; None for a read. Raises the error that prevents it."""
         return None if self.reads or self.plan is None else self.plan(admin, given)
 
-    def question(self, given: Given, plan: Plan | None) -> str:
+    def question(self, given: Arguments, plan: Plan | None) -> str:
         """Return the confirmation question; empty if none is needed."""
         return "" if plan is None or plan.is_harmless else self.asks.format_map(vars(given))
 
-    def run(self, admin: Admin, given: Given) -> Any:
+    def run(self, admin: Admin, given: Arguments) -> Any:
         """Call the method of `admin`. Raises `MinimqError`."""
         given.collected = []
         for each in self.parameters:
@@ -403,17 +403,17 @@ class Operation:
                 setattr(given, each.name, given.collected.append)
         return getattr(admin, self.function.__name__)(**self.arguments(given))
 
-    def arguments(self, given: Given) -> dict[str, Any]:
+    def arguments(self, given: Arguments) -> dict[str, Any]:
         """Return the arguments of the method; fields of a `TypedDict` that are None are omitted."""
         values = vars(given)
         kept = [each.name for each in self.parameters if not each.is_keyword or values[each.name] is not None]
         return {name: values[name] for name in kept}
 
 
-def right(text: str) -> Callable[[Given], Sequence[Need]]:
+def right(text: str) -> Callable[[Arguments], Sequence[Need]]:
     """Return `Operation.needs` for "manage topic name"; nothing is needed while the parameter `name` is None."""
 
-    def needs(given: Given) -> Sequence[Need]:
+    def needs(given: Arguments) -> Sequence[Need]:
         verb, resource, *parameter = text.split()
         names = [vars(given).get(each) for each in parameter]
         if None in names:

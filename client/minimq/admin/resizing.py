@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import NamedTuple
 
-from minimq.admin.masters import Masters, merge_failures
+from minimq.admin.master_client import MasterClient, merge_failures
 from minimq_common.errors import MinimqError, NotDrained, SystemBusy, TransportError
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
 #: Pause in seconds before a refused step is retried.
@@ -77,7 +77,7 @@ class Resize:
     makes the next step of each broker. So it can continue after an interrupted resize or a crash.
     """
 
-    masters: Masters
+    masters: MasterClient
     topic: str
     queues: int
     #: Addresses of the brokers that carry the topic, by name.

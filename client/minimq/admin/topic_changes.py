@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, TopicSettings
 from minimq.admin.groups import say_readers
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Param, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param, right
 from minimq.admin.texts import duration_of, left_out, listing, say_permission, size_of
 from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
@@ -19,7 +19,7 @@ from minimq.connection.offline_brokers import check_route
 from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound
 from minimq_common.model import OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
 from minimq_common.names import check_group, check_topic
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ _PAGE: Final = "/topics/{name}"
 _MAX_TIMEOUT_S: Final = 86_400
 
 
-def _plan_update(admin: Admin, given: Given) -> Plan:
+def _plan_update(admin: Admin, given: Arguments) -> Plan:
     _update_request(given)
     carriers = admin._carriers(given.name, given.cluster, given.brokers, given.queues)
     everywhere = admin.describe_topic(given.name)
@@ -98,7 +98,7 @@ def _plan_update(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _is_shorter(admin: Admin, given: Given, carriers: Mapping[str, str], settings: Sequence[TopicSettings]) -> bool:
+def _is_shorter(admin: Admin, given: Arguments, carriers: Mapping[str, str], settings: Sequence[TopicSettings]) -> bool:
     if given.retention_bytes and any(not 0 < each.retention_bytes <= given.retention_bytes for each in settings):
         return True
     age_s = given.retention_s
@@ -113,7 +113,7 @@ def _is_shorter(admin: Admin, given: Given, carriers: Mapping[str, str], setting
     )
 
 
-def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], given: Given) -> list[str]:
+def _say_queues(described: TopicDescription, later: Sequence[TopicSettings], given: Arguments) -> list[str]:
     changed = [
         (old, new)
         for old, new in zip(described.settings, later, strict=True)
@@ -161,7 +161,7 @@ def _say_taken(admin: Admin, described: TopicDescription, queues: int, hidden: i
     return said
 
 
-def _view_update(_admin: Admin, given: Given, offline: Sequence[OfflineBroker], plan: Plan) -> View:
+def _view_update(_admin: Admin, given: Arguments, offline: Sequence[OfflineBroker], plan: Plan) -> View:
     return View(
         json={"topic": given.name, "offline": offline_rows(offline)},
         lines=[f"topic {given.name} changed", *plan.seen],
@@ -170,7 +170,7 @@ def _view_update(_admin: Admin, given: Given, offline: Sequence[OfflineBroker], 
     )
 
 
-def _settings_now(admin: Admin, given: Given) -> Mapping[str, str]:
+def _settings_now(admin: Admin, given: Arguments) -> Mapping[str, str]:
     settings = admin.describe_topic(given.name).settings
     permissions = {each.permission for each in settings}
     return {
@@ -272,7 +272,7 @@ class TopicChanges(TopicCreation):
             NotDrained: a group has not read what would be hidden; the text names groups and queues.
             InvalidArgument: there is nothing to change, a number breaks a rule, or there is no such cluster or broker.
         """
-        request = _update_request(Given(**locals()))
+        request = _update_request(Arguments(**locals()))
         has_steps = any(request.HasField(field) for field in _CHANGED)
         carriers = self._carriers(name, cluster, brokers, queues)
         left_out = self._left_out(name, cluster, brokers, carriers)
@@ -313,7 +313,7 @@ class TopicChanges(TopicCreation):
         return tuple(each for each in offline if each.broker_name not in done)
 
 
-def _update_request(given: Given) -> broker_pb2.UpdateTopicRequest:
+def _update_request(given: Arguments) -> broker_pb2.UpdateTopicRequest:
     check_queue_counts(read_queues=given.read_queues, write_queues=given.write_queues)
     if given.permission is not None:
         check_permission(given.permission)

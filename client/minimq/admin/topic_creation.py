@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Final, SupportsIndex
 
 from minimq.admin import values
 from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, right
 from minimq.admin.texts import duration_of, left_out, listing, size_of
 from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
 from minimq_common.names import check_topic
+from minimq_common.text_units import count_of, kind_of
 from minimq_common.wire.convert import permission_from_wire
 from minimq_common.wire.protocol_bounds import MAX_NUMBER, MAX_RETENTION_MS
-from minimq_common.words import count_of, kind_of
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def settings_line(broker: str, settings: TopicSettings | broker_pb2.Topic) -> st
     )
 
 
-def _plan_creation(admin: Admin, given: Given) -> Plan:
+def _plan_creation(admin: Admin, given: Arguments) -> Plan:
     wanted, present, absent = admin._to_create(given)
     topics = {**dict.fromkeys(absent, wanted), **{broker: each.topic for broker, each in present.items()}}
     lines = [settings_line(*each) for each in sorted(topics.items(), key=lambda item: item[0])]
@@ -80,7 +80,7 @@ def _plan_creation(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_creation(_admin: Admin, given: Given, is_new: bool, plan: Plan) -> View:
+def _view_creation(_admin: Admin, given: Arguments, is_new: bool, plan: Plan) -> View:
     lines, lacking = plan.seen
     done = "created" if is_new else "exists already, unchanged"
     return View(
@@ -169,7 +169,7 @@ class TopicCreation(Operations):
                 Not raised with `if_not_exists`, unless `same_settings` is given too.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
         """
-        wanted, present, absent = self._to_create(Given(**locals()))
+        wanted, present, absent = self._to_create(Arguments(**locals()))
         request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
         answers, failures = self._masters.call_all(absent, lambda stub: stub.CreateTopic, request)
         asked = {**dict.fromkeys(present, ""), **absent}
@@ -182,7 +182,7 @@ class TopicCreation(Operations):
         return bool(absent)
 
     def _to_create(
-        self, given: Given
+        self, given: Arguments
     ) -> tuple[broker_pb2.Topic, dict[str, broker_pb2.DescribeTopicResponse], dict[str, str]]:
         """Return the topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
         check_queue_counts(queues=given.queues, read_queues=given.read_queues, write_queues=given.write_queues)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, topic_from_wire
 from minimq.admin.groups import say_readers
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, flag, method, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method, right
 from minimq.admin.texts import left_out, listing, missing
 from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view, offline_rows, plain, row_of
 from minimq.connection.offline_brokers import by_broker, check_route
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue, OfflineBroker, TopicRoute, permission_name
-from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_topic
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
+from minimq_common.timestamps import Time, timestamp_ms
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ _ROUTE = Table(
 _RARE = ("fifo", "compacted", "retention_s", "retention_bytes")
 
 
-def _view_list(_admin: Admin, given: Given, found: list[TopicRoute], _plan: Plan | None) -> View:
+def _view_list(_admin: Admin, given: Arguments, found: list[TopicRoute], _plan: Plan | None) -> View:
     routes = [route for route in found if given.with_own or not route.topic.startswith("%")]
     rows = [
         {
@@ -73,7 +73,7 @@ def _view_list(_admin: Admin, given: Given, found: list[TopicRoute], _plan: Plan
     return View(json=rows, lines=lines, notes=missing(offline, {}, "not counted"))
 
 
-def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _plan: Plan | None) -> View:
+def _view_description(_admin: Admin, _given: Arguments, found: TopicDescription, _plan: Plan | None) -> View:
     settings = [
         row_of(
             each,
@@ -104,7 +104,7 @@ def _view_description(_admin: Admin, _given: Given, found: TopicDescription, _pl
     )
 
 
-def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | None) -> View:
+def _view_route(_admin: Admin, _given: Arguments, found: TopicRoute, _plan: Plan | None) -> View:
     rows: list[dict[str, Any]] = [
         {
             "broker": data.broker_name,
@@ -128,7 +128,7 @@ def _view_route(_admin: Admin, _given: Given, found: TopicRoute, _plan: Plan | N
     return View(json=[*rows, *gone], lines=[Rows(_ROUTE, rows, without)], notes=notes)
 
 
-def _plan_deletion(admin: Admin, given: Given) -> Plan:
+def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     name, cluster, brokers = given.name, given.cluster, given.brokers
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
     offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
@@ -148,7 +148,7 @@ def _plan_deletion(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_deletion(_admin: Admin, given: Given, offline: tuple[OfflineBroker, ...], plan: Plan) -> View:
+def _view_deletion(_admin: Admin, given: Arguments, offline: tuple[OfflineBroker, ...], plan: Plan) -> View:
     view = deletion_view("topic", given.name, offline)
     return replace(view, lines=plan.sentences) if plan.is_harmless else view
 

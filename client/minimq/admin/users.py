@@ -13,14 +13,14 @@ from msgspec.structs import replace
 
 from minimq.admin import values
 from minimq.admin.access import AccessChange, AccessEdit, AccessOperations, edited, said
-from minimq.admin.operation import Given, Param, method, text_option
+from minimq.admin.operation import Arguments, Param, method, text_option
 from minimq.admin.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User, from_toml
 from minimq_common.security.access_policy import Policy, check_decides, denied_by
 from minimq_common.security.access_rule import parse_rule
 from minimq_common.security.user_key import UserKey
-from minimq_common.words import bytes_of, check_path, count_of
+from minimq_common.text_units import bytes_of, check_path, count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -78,7 +78,7 @@ Late = Annotated[OnLate | None, Param(is_collected=True)]
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
-def _view_credentials(_admin: Admin, given: Given, text: str, _plan: Plan | None) -> View:
+def _view_credentials(_admin: Admin, given: Arguments, text: str, _plan: Plan | None) -> View:
     own = [f"{given.to}: the credentials of user {given.name}; keep the file private"]
     return View(
         json={"user": given.name, **({"file": given.to} if given.to else {"credentials": text})},
@@ -88,7 +88,7 @@ def _view_credentials(_admin: Admin, given: Given, text: str, _plan: Plan | None
     )
 
 
-def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+def _view_rules(_admin: Admin, given: Arguments, later: AccessDocument, _plan: Plan | None) -> View:
     name, user = given.name, later.users[given.name]
     granted = [] if given.delete else [f"{given.effect} {right}" for right in given.rights]
     granted += [] if given.delete else [rule for role in given.roles for rule in later.roles.get(role, ())]
@@ -104,7 +104,7 @@ def _view_rules(_admin: Admin, given: Given, later: AccessDocument, _plan: Plan 
     )
 
 
-def _view_applied(_admin: Admin, _given: Given, later: AccessDocument, _plan: Plan | None) -> View:
+def _view_applied(_admin: Admin, _given: Arguments, later: AccessDocument, _plan: Plan | None) -> View:
     users = count_of(len(later.users), "user")
     return View(
         json={"version": later.version, "users": len(later.users)},

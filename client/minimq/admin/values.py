@@ -9,8 +9,8 @@ from typing import Annotated, Final
 from minimq.admin.operation import Param
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, MessageQueue
-from minimq_common.moments import Time, moment, start_ms, timestamp_ms
-from minimq_common.words import bytes_of, quoted, seconds_of
+from minimq_common.text_units import bytes_of, quoted, seconds_of
+from minimq_common.timestamps import Time, moment, start_ms, timestamp_ms
 
 #: Texts that select the broker's own setting.
 _AS_THE_BROKER = ("default", "0")

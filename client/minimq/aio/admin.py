@@ -11,7 +11,7 @@ from minimq.admin.admin import Admin as SyncAdmin
 from minimq.admin.admin import AdminMethods
 from minimq.admin.operation import AsyncMethods
 from minimq.connection.cluster import Cluster
-from minimq.options import NoOthers
+from minimq.options import NoOptions
 from minimq_common.security.credentials import CredentialsArgument
 
 
@@ -28,7 +28,7 @@ class Admin(AsyncMethods, AdminMethods):
         *,
         timeout_s: float = 5.0,
         credentials: CredentialsArgument | None = None,
-        **unknown: Unpack[NoOthers],
+        **unknown: Unpack[NoOptions],
     ) -> None:
         self._admin = SyncAdmin(nameserver, timeout_s=timeout_s, credentials=credentials, **unknown)
 

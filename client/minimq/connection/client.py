@@ -7,11 +7,11 @@ import threading
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.at_master import tried
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, Connection
 from minimq.connection.loop_calls import LoopCall, LoopRequest, as_coroutine
 from minimq.connection.loop_thread import CLOSED, LoopCallQueue
+from minimq.connection.master_calls import tried
 from minimq.connection.name_servers import DEFAULT_TIMEOUT_S, NameServers
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.connection.routes import RouteCallback

@@ -15,7 +15,7 @@ import threading
 import traceback
 from queue import SimpleQueue
 
-from minimq.connection.home_process import loop_threads
+from minimq.connection.fork_guard import loop_threads
 from minimq_common.record_limit import RecordLimit
 
 #: Most queued records; further ones are dropped: a handler blocks.

@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from minimq.connection.connection import Connection
-from minimq.connection.dropped import Finalizer
-from minimq.options import DEFAULT_NAMESERVER, NoOthers, nameserver_addresses, refuse_others
+from minimq.connection.finalizers import Finalizer
+from minimq.options import DEFAULT_NAMESERVER, NoOptions, nameserver_addresses, reject_options
 from minimq_common.security.channel_security import PLAIN, open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 
@@ -42,9 +42,9 @@ class Cluster:
         nameserver: str | Sequence[str] | None = None,
         *,
         credentials: CredentialsArgument | None = None,
-        **unknown: Unpack[NoOthers],
+        **unknown: Unpack[NoOptions],
     ) -> None:
-        refuse_others(unknown, Cluster)
+        reject_options(unknown, Cluster)
         opened = open_credentials(credentials)
         if nameserver is None:
             nameserver = DEFAULT_NAMESERVER if opened is None else opened.nameservers

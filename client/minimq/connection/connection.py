@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import grpc
 import grpc.aio
 
-from minimq.connection.at_master import tried
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_thread import LoopThread
+from minimq.connection.master_calls import tried
 from minimq.connection.name_servers import NameServers
 from minimq.connection.routes import Routes
 from minimq_common.batch.header import warn_of_slow_checksums

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
-from minimq.connection.home_process import check_may_wait, loop_threads
+from minimq.connection.fork_guard import check_may_wait, loop_threads
 from minimq.connection.loop_thread import CLOSED, LoopCallQueue
 from minimq_common.errors import Closed
 

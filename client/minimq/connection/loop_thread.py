@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import Any, TypeVarTuple, Unpack
 
 from minimq.connection.client_log import client_logger
-from minimq.connection.home_process import HomeProcess, connection_closed, connection_opened, is_finalizing
+from minimq.connection.fork_guard import ForkGuard, connection_closed, connection_opened, is_finalizing
 from minimq_common.errors import Closed
 
 Ts = TypeVarTuple("Ts")
@@ -65,7 +65,7 @@ class LoopThread:
     def __init__(self, name: str, finish: Callable[[], Awaitable[None]]) -> None:
         self._name = name
         self._finish = finish
-        self.process = HomeProcess()
+        self.process = ForkGuard()
         #: Protects everything below; held while calls are submitted. Reentrant, for finalizers.
         self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None

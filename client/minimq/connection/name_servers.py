@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import grpc
 import grpc.aio
 
-from minimq.connection.at_master import tried
+from minimq.connection.master_calls import tried
 from minimq.connection.offline_brokers import (
     ClusterView,
     ConflictReport,

@@ -8,8 +8,8 @@ from datetime import datetime
 
 from minimq_common.errors import TopicUnavailable
 from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
+from minimq_common.text_units import count_of
 from minimq_common.wire.convert import broker_from_wire, offline_from_wire
-from minimq_common.words import count_of
 from minimq_proto.v1 import nameserver_pb2
 
 

@@ -1,6 +1,6 @@
 """The retry policy: which errors are retried, after which pause, and the timeout of each attempt. Pure.
 
-`at_master` carries it out for calls. Loops that retry without a deadline wait `PAUSE_S` each time.
+`call_master` carries it out for calls. Loops that retry without a deadline wait `PAUSE_S` each time.
 """
 
 from __future__ import annotations

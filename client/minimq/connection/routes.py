@@ -27,7 +27,7 @@ from minimq_common.errors import (
 )
 from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import route_from_wire
 from minimq_proto.v1 import nameserver_pb2
@@ -68,7 +68,7 @@ class RouteWatch:
         self._watched = ""  # address of the name server of the stream
         self._events = 0  # events of the current stream
         self._sound_at = math.inf
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
 
     @property
     def is_sound(self) -> bool:

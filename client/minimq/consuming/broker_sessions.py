@@ -16,12 +16,12 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import Stream
 from minimq.consuming.assignment import InitialOffsets
 from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.consuming.member_state import Ask, GiveBack, Saved, Step
+from minimq.consuming.member_state import ReleaseLease, RequestLease, StateSaved, Step
 from minimq.rebalance import name_of
 from minimq.rebalance.strategy import AllocationStrategy
 from minimq_common.errors import Fenced, MinimqError, NotAuthenticated, TransportError
 from minimq_common.model import MemberList, MessageQueue
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -73,7 +73,7 @@ class _Broker:
     beats: Heartbeats = field(default_factory=Heartbeats)
     #: The broker has sent an event in any session.
     greeted: bool = False
-    outage: OutageLog = field(default_factory=lambda: OutageLog(log))
+    outage: RetryLog = field(default_factory=lambda: RetryLog(log))
 
 
 class BrokerSessions:
@@ -268,21 +268,21 @@ def of_queues(
     """Yield the requests for steps of one type, each with its broker name; one request carries many queues."""
     by_broker: defaultdict[str, list[broker_pb2.QueueEpoch]] = defaultdict(list)
     for step in steps:
-        if isinstance(step, Ask | GiveBack | Saved):
+        if isinstance(step, RequestLease | ReleaseLease | StateSaved):
             item = broker_pb2.QueueEpoch(topic=step.queue.topic, queue_id=step.queue.queue_id, epoch=step.epoch)
-            if isinstance(step, Ask):
+            if isinstance(step, RequestLease):
                 item.given_back = step.given_back
             by_broker[step.queue.broker_name].append(item)
     for name, every in by_broker.items():
         for start in range(0, len(every), AT_ONCE):
             items = every[start : start + AT_ONCE]
             match steps[0]:
-                case Ask():
+                case RequestLease():
                     acquire = broker_pb2.AcquireQueues(
                         group=group, queues=items, begun=_begun_of(items, begun, now), now_ms=begun.time_ms(name, now)
                     )
                     yield name, broker_pb2.SessionRequest(acquire=acquire)
-                case GiveBack():
+                case ReleaseLease():
                     yield name, broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group, queues=items))
                 case _:
                     yield name, broker_pb2.SessionRequest(saved=broker_pb2.StateSaved(group=group, queues=items))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from minimq.connection.connection import BrokerCalls
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.queue_decisions import Commit
 from minimq.consuming.queue_reader import QueueReader
@@ -106,7 +106,7 @@ class QueueBounds(NamedTuple):
     term: int
 
 
-async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float) -> QueueBounds:
+async def queue_bounds(places: ReplicaSelector, queue: MessageQueue, timeout_s: float) -> QueueBounds:
     """Return the bounds of a queue. On the event loop of the connection."""
     request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
     described = await places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
@@ -121,7 +121,7 @@ async def queue_bounds(places: ReadPlaces, queue: MessageQueue, timeout_s: float
 class OffsetLookup:
     """Looks up the bounds of queues, committed offsets, and where `start` begins. On the event loop."""
 
-    places: ReadPlaces
+    places: ReplicaSelector
     start: broker_pb2.StartPosition
     timeout_s: float
 

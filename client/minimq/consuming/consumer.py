@@ -16,7 +16,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import LoopStep, YieldToLoop, as_coroutine
 from minimq.connection.offline_brokers import describe_offline
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.broker_sessions import Membership
 from minimq.consuming.commits import OffsetLookup
 from minimq.consuming.consumer_options import ConsumerOptions
@@ -26,7 +26,7 @@ from minimq.consuming.group_start import GroupStart
 from minimq.consuming.member_state import Grant
 from minimq.consuming.message_filter import MessageFilter, TagExpression
 from minimq.consuming.queue_decisions import OffsetReset, QueueEvent
-from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start, start_position
 from minimq.features.broadcasting.broadcasting import BroadcastReader, LocalOffsets
@@ -103,7 +103,7 @@ class Found(NamedTuple):
     """Messages for the user. They count as delivered once `handed.given` is `given`: nothing may fail after that."""
 
     messages: list[ReceivedMessage]
-    handed: HandOver
+    handed: ReadyBatches
     given: int
     #: Yields once: to the poll that returns the messages, or to a `close` on another thread, which drops them.
     claim: Iterator[bool]
@@ -153,7 +153,7 @@ class Consumer:
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self._client.connection.process
         self._routes = self._client.routes
-        self._places = ReadPlaces(self._client, slaves=options.read_from_slaves)
+        self._places = ReplicaSelector(self._client, slaves=options.read_from_slaves)
         self._group_start = GroupStart(self._client, self.group, self._start, options.request_timeout_s)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)

@@ -15,8 +15,8 @@ from minimq.options import START_TIMEOUT_S, check_above_zero
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.text_units import check_path
 from minimq_common.wire.protocol_bounds import DAY_MS, MAX_INVISIBLE_MS, MAX_TAKEN, MIN_INVISIBLE_MS
-from minimq_common.words import check_path
 
 #: From 10 seconds to 2 hours, as in RocketMQ.
 RETRY_DELAYS_S = (10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

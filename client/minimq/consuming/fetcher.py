@@ -1,8 +1,8 @@
 """Fetches the queues of one consumer and hands their batches to the thread that polls.
 
 Everything lives on the event loop of the connection, except the methods for the polling thread. These only read, and
-count in the `HandOver` the messages that the user has. So an interrupted poll has changed nothing: its hand-over stays
-in place for the next poll.
+count in the `ReadyBatches` the messages that the user has. So an interrupted poll has changed nothing: its hand-over
+stays in place for the next poll.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets, Commits
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
@@ -24,7 +24,7 @@ from minimq.consuming.pulls import Pulls
 from minimq.consuming.queue_decisions import Decision, FetchOptions, LeaseOver, OffsetReset
 from minimq.consuming.queue_events import QueueEvents
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq_common.errors import Closed, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.channels import TooManyStreams
@@ -50,7 +50,7 @@ class Fetcher:
     def __init__(
         self,
         client: ClusterClient,
-        places: ReadPlaces,
+        places: ReplicaSelector,
         group: str,
         client_id: str,
         options: ConsumerOptions,
@@ -82,11 +82,11 @@ class Fetcher:
         self.events = QueueEvents(self._readers)
         #: The only place where the polling thread finds messages: one hand-over per queue, in the order of their turns.
         #: Only the loop appends and removes; the polling thread rotates.
-        self._turns: deque[HandOver] = deque()
+        self._turns: deque[ReadyBatches] = deque()
         #: The queues with messages that are still to be handed over, in the order of their arrival.
         self.due: dict[MessageQueue, None] = {}
         #: From where the user got messages last. Belongs to the polling thread.
-        self._handed: HandOver | None = None
+        self._handed: ReadyBatches | None = None
         self._wish: _Wish | None = None
         self._is_woken = False
         # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
@@ -120,7 +120,7 @@ class Fetcher:
         """Return whether queues wait for `wait` to give them their turn."""
         return any(queue not in but for queue in [*self.due])
 
-    def at_hand(self, but: Collection[MessageQueue] = ()) -> HandOver | None:
+    def at_hand(self, but: Collection[MessageQueue] = ()) -> ReadyBatches | None:
         """Return the hand-over from which messages may be delivered without waiting, if any."""
         before = self._handed
         if before is not None and before.given == before.count and not before.in_flight:
@@ -131,7 +131,7 @@ class Fetcher:
         handed, is_current = self._next_turn(but)
         return handed if is_current else None
 
-    def end_turn(self, handed: HandOver) -> None:
+    def end_turn(self, handed: ReadyBatches) -> None:
         """Record that messages of a hand-over are taken: the next ones come from another queue, if there are any."""
         self._handed = handed
         self._turns.rotate(-1)
@@ -140,7 +140,7 @@ class Fetcher:
         if self._handed is not None:
             self._handed.in_flight = False
 
-    def _next_turn(self, but: Collection[MessageQueue]) -> tuple[HandOver | None, bool]:
+    def _next_turn(self, but: Collection[MessageQueue]) -> tuple[ReadyBatches | None, bool]:
         """Move the first hand-over to the front that may be delivered, or is over; return it, and whether it may."""
         now = time.monotonic()
         with suppress(IndexError):  # the loop has just removed the last one
@@ -192,7 +192,7 @@ class Fetcher:
             if timer is not None:
                 timer.cancel()
 
-    def damaged(self, handed: HandOver, error: MinimqError) -> None:
+    def damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
         reader = self._readers.get(handed.queue)
         if reader is not None and reader.is_current(handed):
             reader.damaged(handed, error)

@@ -13,7 +13,7 @@ from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import after_waiting
 from minimq_common.errors import AccessDenied, GroupConflict, MinimqError, NotAuthenticated, SystemBusy, TopicNotFound
 from minimq_common.names import RETRY_PREFIX
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.wire.channels import TooManyStreams
 
 log = client_logger(__name__)
@@ -26,7 +26,7 @@ _REPORTED_AT_ONCE = (GroupConflict, AccessDenied, NotAuthenticated)
 _RECREATION_GRACE_S = 0.5
 
 
-class Refusals:
+class GroupErrors:
     """Decides which refusal of a member the user gets. Used by the member's task alone.
 
     Errors that only the user can fix are reported at once. While no broker has accepted the member, `TooManyStreams` is
@@ -47,7 +47,7 @@ class Refusals:
         #: True once any broker has accepted the member. Read by other threads.
         self.was_taken = False
         self._reported: MinimqError | None = None
-        self._outages: defaultdict[str, OutageLog] = defaultdict(partial(OutageLog, log))
+        self._outages: defaultdict[str, RetryLog] = defaultdict(partial(RetryLog, log))
 
     def refused(self, name: str, error: MinimqError, now: float) -> None:
         if isinstance(error, _REPORTED_AT_ONCE) or name not in self._accepted_by:

@@ -18,20 +18,20 @@ from itertools import groupby
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming import broker_sessions
 from minimq.consuming.assignment import InitialOffsets, RebalanceSchedule, SharedTopics, carriers_of, shared_topics
 from minimq.consuming.broker_sessions import BrokerSessions, Membership, member_list_of, owners_of
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.fetcher import Fetcher
-from minimq.consuming.group_errors import DeletedTopics, Refusals
-from minimq.consuming.member_state import Begin, Grant, Lose, MemberState, Revoke, Step
+from minimq.consuming.group_errors import DeletedTopics, GroupErrors
+from minimq.consuming.member_state import Grant, LeaseLost, MemberState, Revoke, StartReading, Step
 from minimq.rebalance import AllocationStrategy, allocate_group
 from minimq_common.errors import Fenced, InternalError, InvalidArgument, MinimqError, TopicNotFound, UsageError
 from minimq_common.model import MessageQueue
 from minimq_common.names import RETRY_PREFIX
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 
@@ -52,7 +52,7 @@ class GroupMember:
     def __init__(
         self,
         client: ClusterClient,
-        places: ReadPlaces,
+        places: ReplicaSelector,
         membership: Membership,
         strategy: AllocationStrategy,
         fetcher: Fetcher,
@@ -89,10 +89,10 @@ class GroupMember:
         self.topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
-        self._refusals = Refusals(membership.group, fetcher.refused, options.start_timeout_s, now)
+        self._refusals = GroupErrors(membership.group, fetcher.refused, options.start_timeout_s, now)
         self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
         self._sent_changes = 0
         self._send_holding_at = now
 
@@ -358,9 +358,9 @@ class GroupMember:
             alike = [*group]
             if kind is Revoke:
                 self._fetcher.revoked([step.queue for step in alike])
-            elif kind is Lose:
+            elif kind is LeaseLost:
                 self._lose([step.queue for step in alike])
-            elif isinstance(alike[0], Begin):  # there is never more than one
+            elif isinstance(alike[0], StartReading):  # there is never more than one
                 self._fetcher.granted(*alike[0])
             else:
                 now = time.monotonic()

@@ -15,7 +15,7 @@ from minimq.connection.retry_schedule import longer
 from minimq.consuming.assignment import EVER_MS, OFFLINE_TIMEOUT_S
 from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.model import Permission
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -92,7 +92,7 @@ class GroupStart:
             self._task.cancel()
 
     async def _run(self) -> None:
-        outage, pause_s = OutageLog(log), 0.0
+        outage, pause_s = RetryLog(log), 0.0
         while True:
             try:
                 await self._decide()

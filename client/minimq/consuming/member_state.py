@@ -35,7 +35,7 @@ from typing import NamedTuple
 from minimq_common.model import MessageQueue
 
 
-class Trust:
+class LeaseDeadline:
     """Time until which the leases of one session are trusted. Changed by `MemberState`; any thread may read it."""
 
     __slots__ = ("is_broken", "until")
@@ -63,31 +63,31 @@ class Grant(NamedTuple):
     in_flight_end: int = 0
     queue_end: int = 0
     #: That of the session.
-    trust: Trust = Trust()
+    trust: LeaseDeadline = LeaseDeadline()
 
 
-class Ask(NamedTuple):
+class RequestLease(NamedTuple):
     queue: MessageQueue
     #: Epoch of the last lease of this member; 0 for none.
     epoch: int
     given_back: int = 0
 
 
-class GiveBack(NamedTuple):
+class ReleaseLease(NamedTuple):
     """Release the queue at the broker, or with epoch 0 withdraw the request for it."""
 
     queue: MessageQueue
     epoch: int
 
 
-class Saved(NamedTuple):
+class StateSaved(NamedTuple):
     """Report to the broker that the state of a released queue is saved, so that others may have the queue."""
 
     queue: MessageQueue
     epoch: int
 
 
-class Begin(NamedTuple):
+class StartReading(NamedTuple):
     """Start or continue reading the queue under this lease."""
 
     queue: MessageQueue
@@ -100,13 +100,13 @@ class Revoke(NamedTuple):
     queue: MessageQueue
 
 
-class Lose(NamedTuple):
+class LeaseLost(NamedTuple):
     """Stop reading the queue at once: this member no longer owns it."""
 
     queue: MessageQueue
 
 
-Step = Ask | GiveBack | Saved | Begin | Revoke | Lose
+Step = RequestLease | ReleaseLease | StateSaved | StartReading | Revoke | LeaseLost
 
 
 class Phase(Enum):
@@ -143,7 +143,7 @@ class MemberState:
         self._given_back: Counter[MessageQueue] = Counter()
         #: Queues whose state the user has saved since their last lease began.
         self._saved: set[MessageQueue] = set()
-        self._trust: dict[str, Trust] = {}
+        self._trust: dict[str, LeaseDeadline] = {}
         #: Brokers whose grants did not count, or whose trust ended: asked again at their next answer.
         self._distrusted: set[str] = set()
 
@@ -153,9 +153,9 @@ class MemberState:
         """Return the queues that this member owns as far as it knows, sorted."""
         return sorted(queue for queue, claim in self._claims.items() if claim.phase is not Phase.ASKED)
 
-    def trust(self, broker: str) -> Trust:
+    def trust(self, broker: str) -> LeaseDeadline:
         """Return the trust in new leases of a broker; each answer of the broker extends it."""
-        return self._trust.setdefault(broker, Trust(-math.inf))
+        return self._trust.setdefault(broker, LeaseDeadline(-math.inf))
 
     # ---- events of the member -------------------------------------------------------------------
 
@@ -198,7 +198,7 @@ class MemberState:
             self._saved.add(queue)
             claim = self._claims.get(queue)
             if claim is None or claim.phase is Phase.ASKED:
-                steps.append(Saved(queue, self._epochs[queue]))
+                steps.append(StateSaved(queue, self._epochs[queue]))
         return steps
 
     # ---- events of brokers ----------------------------------------------------------------------
@@ -209,7 +209,7 @@ class MemberState:
         for queue, epoch in sorted(self._epochs.items()):
             if queue.broker_name == broker and queue not in self._claims:
                 steps.append(self._return(queue, epoch))
-                steps += [Saved(queue, epoch)] if queue in self._saved else []
+                steps += [StateSaved(queue, epoch)] if queue in self._saved else []
         for queue in sorted(self._claims):
             if queue.broker_name == broker:
                 steps.append(self._ask_for(queue))
@@ -221,7 +221,7 @@ class MemberState:
         Returns the queues whose leases have just become unconfirmed.
         """
         former = self.trust(broker)
-        self._trust[broker] = Trust(former.until)
+        self._trust[broker] = LeaseDeadline(former.until)
         former.until, former.is_broken = min(former.until, until), True
         queues = [queue for queue in self._held_at({broker}) if self._claims[queue].unconfirmed_since is None]
         for queue in queues:
@@ -261,7 +261,7 @@ class MemberState:
         claim.unconfirmed_since = None
         self._saved.discard(queue)
         self.changes += 1
-        begin = Begin(queue, grant)
+        begin = StartReading(queue, grant)
         return [begin, Revoke(queue)] if leaves else [begin]
 
     def wanted(self, queue: MessageQueue) -> list[Step]:
@@ -279,7 +279,7 @@ class MemberState:
             if claim.unconfirmed_since is None:
                 claim.unconfirmed_since = now
             return [self._ask_for(queue)]
-        return [Lose(queue), *self._give_back(queue, claim)]
+        return [LeaseLost(queue), *self._give_back(queue, claim)]
 
     # ---- time -----------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class MemberState:
             elif self._unconfirmed_too_long(claim, now):
                 steps += self._lose(queue, claim)
             else:
-                steps += [Lose(queue), *self._give_back(queue, claim)]
+                steps += [LeaseLost(queue), *self._give_back(queue, claim)]
         return _together(steps)
 
     # ---- transitions ----------------------------------------------------------------------------
@@ -310,32 +310,32 @@ class MemberState:
         return self._ask_for(queue)
 
     def _ask_for(self, queue: MessageQueue) -> Step:
-        return Ask(queue, self._epochs.get(queue, 0), self._given_back[queue])
+        return RequestLease(queue, self._epochs.get(queue, 0), self._given_back[queue])
 
     def _return(self, queue: MessageQueue, epoch: int) -> Step:
         self._given_back[queue] += 1
-        return GiveBack(queue, epoch)
+        return ReleaseLease(queue, epoch)
 
     def _give_back(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
         del self._claims[queue]
         self.changes += 1
         steps: list[Step] = [self._return(queue, claim.epoch)]
         if queue in self._saved:
-            steps.append(Saved(queue, claim.epoch))
+            steps.append(StateSaved(queue, claim.epoch))
         if queue in self._target:  # the target has the queue again
             steps.append(self._ask(queue))
         return steps
 
     def _confirm(self, queue: MessageQueue, claim: _Claim, grant: Grant) -> list[Step]:
         was_unconfirmed, claim.unconfirmed_since = claim.unconfirmed_since is not None, None
-        return [Begin(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
+        return [StartReading(queue, grant)] if was_unconfirmed and claim.phase is Phase.HELD else []
 
     def _lose(self, queue: MessageQueue, claim: _Claim) -> list[Step]:
         if queue not in self._target:
-            return [Lose(queue), *self._give_back(queue, claim)]
+            return [LeaseLost(queue), *self._give_back(queue, claim)]
         self._claims[queue] = _Claim()
         self.changes += 1
-        return [Lose(queue)]
+        return [LeaseLost(queue)]
 
     def _is_over(self, claim: _Claim, now: float) -> bool:
         drained = claim.phase is Phase.LEAVING and now >= claim.leaving_since + self._revoke_timeout_s
@@ -345,7 +345,7 @@ class MemberState:
         return claim.unconfirmed_since is not None and now >= claim.unconfirmed_since + self._lease_timeout_s
 
 
-_ORDER = (Lose, GiveBack, Saved, Ask)
+_ORDER = (LeaseLost, ReleaseLease, StateSaved, RequestLease)
 
 
 def _together(steps: list[Step]) -> list[Step]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.connection import Connection
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.consuming.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
@@ -42,7 +42,7 @@ class Pulls:
     def __init__(
         self,
         changed: Callable[[QueueReader], None],
-        places: ReadPlaces,
+        places: ReplicaSelector,
         client: ClusterClient,
         tag_hashes: Callable[[str], Sequence[int]],
         decided: Callable[[QueueReader, LeaseOver | OffsetReset], None] | None = None,

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import DamagedMessages, MinimqError
 from minimq_common.model import MessageQueue
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from typing import TypeVar
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
 from minimq.connection.connection import BrokerMethod, together
-from minimq.connection.dropped import Finalizer
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.finalizers import Finalizer
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import BrokerOffsets
 from minimq.consuming.queue_decisions import Commit
 from minimq_common.errors import MinimqError, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.model import MessageQueue, OfflineBroker, Permission, TopicId, TopicRoute
-from minimq_common.moments import Time, timestamp_ms
 from minimq_common.names import check_group
 from minimq_common.security.credentials import CredentialsArgument
+from minimq_common.timestamps import Time, timestamp_ms
 from minimq_proto.v1 import broker_pb2
 
 Key = TypeVar("Key", bound=Hashable)
@@ -26,11 +26,11 @@ Request = TypeVar("Request")
 Response = TypeVar("Response")
 
 #: The name of a topic and of a broker that carries it.
-Carrier = tuple[str, str]
+TopicOnBroker = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class FoundQueue:
+class QueueInfo:
     first: int
     end: int
     topic_id: TopicId
@@ -42,14 +42,14 @@ class FoundQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class QueueLookup:
     """The result of `QueueFinder.find`."""
 
-    queues: Mapping[MessageQueue, FoundQueue]
+    queues: Mapping[MessageQueue, QueueInfo]
     #: Brokers that do not have the topic.
-    absent: frozenset[Carrier]
-    failures: Mapping[Carrier, MinimqError]
-    offline: Mapping[Carrier, OfflineBroker] = field(default_factory=dict)
+    absent: frozenset[TopicOnBroker]
+    failures: Mapping[TopicOnBroker, MinimqError]
+    offline: Mapping[TopicOnBroker, OfflineBroker] = field(default_factory=dict)
 
 
 class QueueFinder:
@@ -67,20 +67,20 @@ class QueueFinder:
     ) -> None:
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._routes = self._client.routes
-        self._places = ReadPlaces(self._client)
+        self._places = ReplicaSelector(self._client)
         self._finalizer = Finalizer(self, self._client.close)
 
     def topics(self) -> list[str]:
         """Return the names of all topics, sorted. Raises `Unavailable` when no name server answers."""
         return self._client.wait(lambda: self._client.nameservers.topic_names(self._client.timeout_s))
 
-    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[TopicOnBroker] = ()) -> QueueLookup:
         """Describe all queues of topics; a topic without brokers has none.
 
         A `known` carrier that is missing in the routes is asked directly whether the topic was deleted.
         """
-        offline: dict[Carrier, OfflineBroker] = {}
-        requests: dict[Carrier, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
+        offline: dict[TopicOnBroker, OfflineBroker] = {}
+        requests: dict[TopicOnBroker, tuple[MessageQueue, broker_pb2.DescribeTopicRequest]] = {}
         for topic in topics:
             try:
                 route = self._routes.route(topic)
@@ -104,7 +104,7 @@ class QueueFinder:
         for topic in {topic for topic, _ in absent}:
             self._routes.forget(topic)  # looked up again next time
         queues = {queue: found for carrier, answer in answers.items() for queue, found in _queues_of(carrier, answer)}
-        return Findings(
+        return QueueLookup(
             dict(sorted(queues.items())),
             frozenset(absent),
             {carrier: error for carrier, error in failures.items() if carrier not in absent},
@@ -116,12 +116,12 @@ class QueueFinder:
         return [route for topic in topics if (route := self._routes.known(topic)) is not None]
 
     def _ask_masters(
-        self, carriers: Iterable[Carrier]
-    ) -> tuple[dict[Carrier, tuple[broker_pb2.DescribeTopicResponse, bool]], dict[Carrier, MinimqError]]:
+        self, carriers: Iterable[TopicOnBroker]
+    ) -> tuple[dict[TopicOnBroker, tuple[broker_pb2.DescribeTopicResponse, bool]], dict[TopicOnBroker, MinimqError]]:
         brokers = self._client.wait(self._client.nameservers.brokers_of_all)
         masters = {broker.broker_name: broker.master for broker in brokers}
-        unknown: dict[Carrier, MinimqError] = {}
-        addresses: dict[Carrier, str] = {}
+        unknown: dict[TopicOnBroker, MinimqError] = {}
+        addresses: dict[TopicOnBroker, str] = {}
         for carrier in carriers:
             broker = carrier[1]
             master = masters.get(broker)
@@ -181,14 +181,14 @@ class QueueFinder:
 
 
 def _queues_of(
-    carrier: Carrier, answer: tuple[broker_pb2.DescribeTopicResponse, bool]
-) -> Iterable[tuple[MessageQueue, FoundQueue]]:
+    carrier: TopicOnBroker, answer: tuple[broker_pb2.DescribeTopicResponse, bool]
+) -> Iterable[tuple[MessageQueue, QueueInfo]]:
     described, from_slave = answer
     topic = described.topic
     for status in described.queues:
         yield (
             MessageQueue(*carrier, status.queue_id),
-            FoundQueue(
+            QueueInfo(
                 first=status.min_offset,
                 end=status.max_offset,
                 topic_id=TopicId(topic.topic_id, topic.created_ms),

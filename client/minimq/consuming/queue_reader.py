@@ -16,7 +16,7 @@ import math
 from minimq.connection.retry_schedule import longer
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
-from minimq.consuming.read_ahead import HandOver, ReadAhead
+from minimq.consuming.read_ahead import ReadAhead, ReadyBatches
 from minimq.consuming.received import EncodedBatch
 from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
@@ -44,7 +44,7 @@ class QueueReader:
         self.error: MinimqError | None = None
         #: The retriable error of the latest pull, until a frame arrives.
         self.failure: MinimqError | None = None
-        #: Number of jumps to another offset (seek, reset); a `HandOver` made before a jump is stale.
+        #: Number of jumps to another offset (seek, reset); a `ReadyBatches` made before a jump is stale.
         self.moves = 0
         #: Term of the log from which the latest delivered message came, at first the start term; 0 if unknown.
         self.term_taken = lease.term
@@ -54,7 +54,7 @@ class QueueReader:
         self._end = end
         self._ahead = ReadAhead(queue, lease.offset, delay_ms)
         #: The latest hand-over, and the value of its `given` that `_note_given` has accounted for.
-        self._handed: HandOver | None = None
+        self._handed: ReadyBatches | None = None
         self._noted = 0
         #: Term of the log in which `fetch_offset` is known to be valid.
         self._term = lease.term
@@ -99,7 +99,7 @@ class QueueReader:
         handed = self._unfinished()
         return self._ahead.position if handed is None else handed.next_offset
 
-    def _unfinished(self) -> HandOver | None:
+    def _unfinished(self) -> ReadyBatches | None:
         handed = self._handed
         if handed is None or handed.moves != self.moves or (handed.is_over and not handed.is_cut):
             return None
@@ -119,7 +119,7 @@ class QueueReader:
         """Return whether this pull is in flight; frames of any other are dropped."""
         return self._is_in_flight and number == self._number
 
-    def is_current(self, handed: HandOver) -> bool:
+    def is_current(self, handed: ReadyBatches) -> bool:
         """Return whether this is the latest hand-over, not used up, and no jump has made it stale."""
         return handed is self._handed and handed.moves == self.moves and not handed.is_over
 
@@ -132,7 +132,7 @@ class QueueReader:
         return not (self._is_paused or self._is_leaving) and self.error is None and self.is_trusted(now)
 
     @property
-    def open_hand_over(self) -> HandOver | None:
+    def open_hand_over(self) -> ReadyBatches | None:
         """The latest hand-over, if messages of it are still to be delivered or finished."""
         return self._handed if self._handed is not None and self.is_current(self._handed) else None
 
@@ -326,7 +326,7 @@ class QueueReader:
 
     # ---- delivery -------------------------------------------------------------------------------
 
-    def hand_over(self, max_messages: int, now: float) -> HandOver:
+    def hand_over(self, max_messages: int, now: float) -> ReadyBatches:
         """Remove the next batches from the buffer for the user; requires `may_hand_over`. Call `tick` afterwards."""
         self._note_given()
         max_bytes = self._options.share_bytes // 2  # so that the next batches are fetched while the user has these
@@ -334,14 +334,14 @@ class QueueReader:
         self.term_taken = self._term
         return self._handed
 
-    def put_back(self, handed: HandOver) -> None:
+    def put_back(self, handed: ReadyBatches) -> None:
         """Return the undelivered rest of the latest hand-over to the buffer, unless a jump has made it stale."""
         if handed is self._handed and handed.moves == self.moves:
             self._note_given()
             self._handed = None
             self._ahead.put_back(handed)
 
-    def damaged(self, handed: HandOver, error: MinimqError) -> None:
+    def damaged(self, handed: ReadyBatches, error: MinimqError) -> None:
         """Stop before a hand-over that cannot be decoded, until a seek."""
         self.put_back(handed)
         self.error = error

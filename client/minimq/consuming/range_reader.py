@@ -16,8 +16,8 @@ from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.finalizers import Finalizer
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.commits import queue_bounds
 from minimq.consuming.member_state import Grant
 from minimq.consuming.pulls import Pulls
@@ -63,7 +63,7 @@ class RangeReader:
         self._client = ClusterClient(nameserver, credentials=self.options.credentials)
         self._routes = self._client.routes
         #: Which server of a broker set the queues are read from.
-        self.places = ReadPlaces(self._client, slaves=self.options.read_from_slaves)
+        self.places = ReplicaSelector(self._client, slaves=self.options.read_from_slaves)
         self._fetch_options = FetchOptions(_MOST_MESSAGES, self.options.buffer_bytes)
         self._lock = threading.Lock()  # protects the two below
         self._readings: set[_Reading] = set()

@@ -25,7 +25,7 @@ class _Waiting(NamedTuple):
     passed_over: int
 
 
-class HandOver:
+class ReadyBatches:
     """Consecutive batches of one queue, from which polls take messages.
 
     The event loop creates it. From then on only the polling thread changes it: it decodes the batches and counts the
@@ -178,7 +178,7 @@ class ReadAhead:
         self.fetch_offset = max(self.fetch_offset, next_offset)
         self._pass_over()
 
-    def hand_over(self, max_messages: int, max_bytes: int, moves: int, now: float) -> HandOver:
+    def hand_over(self, max_messages: int, max_bytes: int, moves: int, now: float) -> ReadyBatches:
         """Remove the next due batches, about `max_messages` and `max_bytes`, at least one; requires `is_due`."""
         first = self.position
         batches: list[EncodedBatch] = []
@@ -188,7 +188,7 @@ class ReadAhead:
             batches.append(stored)
             count += stored.count
             size += len(stored.data)
-        return HandOver(self._queue, batches, first, moves)
+        return ReadyBatches(self._queue, batches, first, moves)
 
     def take_batch(self) -> tuple[EncodedBatch, int] | None:
         """Remove the next batch; return it with the number of messages before it that the broker skipped.
@@ -200,7 +200,7 @@ class ReadAhead:
         found = self._next()
         return found.stored, found.passed_over
 
-    def put_back(self, handed: HandOver) -> None:
+    def put_back(self, handed: ReadyBatches) -> None:
         rest = handed.rest()
         if rest:
             self.position = handed.position

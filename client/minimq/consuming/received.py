@@ -14,8 +14,8 @@ import msgspec
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MinimqError
 from minimq_common.model import MessageQueue
-from minimq_common.moments import moment
 from minimq_common.properties import MESSAGE_GROUP
+from minimq_common.timestamps import moment
 
 #: Bytes of a body that `repr` shows.
 _SHOWN_BYTES = 60
@@ -211,12 +211,12 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False, eq=False):
     @property
     def message_group(self) -> str | None:
         """Message group of the message, if it was sent to a FIFO topic. Raises `CorruptBatch` as `properties`."""
-        return self.properties.get(MESSAGE_GROUP) if self.lane else None
+        return self.properties.get(MESSAGE_GROUP) if self.group_hash else None
 
     @property
-    def lane(self) -> int:
+    def group_hash(self) -> int:
         """Hash of the message group, within which the broker keeps the order; 0 if the topic is not FIFO."""
-        return self.batch.records.header.lane
+        return self.batch.records.header.group_hash
 
     @property
     def is_tombstone(self) -> bool:
@@ -281,6 +281,6 @@ def _values(message: ReceivedMessage) -> tuple[object, ...]:
             batch.due_ms,
             *msgspec.structs.astuple(message)[1:],
         ),
-        (batch.records.message_id(index), batch.records.born_ms(index), batch.records.header.lane),
+        (batch.records.message_id(index), batch.records.born_ms(index), batch.records.header.group_hash),
         (batch.records.keys(index), batch.records.properties(index)),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.moments import Time, start_ms
+from minimq_common.timestamps import Time, start_ms
 from minimq_proto.v1 import broker_pb2
 
 #: "earliest", "latest" or a time.

@@ -19,7 +19,7 @@ from minimq.arguments import check_between
 from minimq.connection.client import ClusterClient
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
-from minimq.options import NoOthers, refuse_others
+from minimq.options import NoOptions, reject_options
 from minimq_common.errors import (
     CannotListen,
     Closed,
@@ -32,7 +32,7 @@ from minimq_common.errors import (
 from minimq_common.names import check_cluster
 from minimq_common.security.certificates import Trust
 from minimq_common.security.channel_security import open_credentials
-from minimq_common.words import check_path, expanded
+from minimq_common.text_units import check_path, expanded
 
 _START_TRIES = 3
 _REGISTERED_S = 15.0
@@ -86,9 +86,9 @@ class LocalCluster:
         secure: bool = False,
         broker_options: Mapping[str, object] | None = None,
         nameserver_options: Mapping[str, object] | None = None,
-        **unknown: Unpack[NoOthers],
+        **unknown: Unpack[NoOptions],
     ) -> None:
-        refuse_others(unknown, LocalCluster)
+        reject_options(unknown, LocalCluster)
         check_path("data_dir", data_dir or "")
         if getattr(sys, "frozen", False):
             raise UsageError(

@@ -20,7 +20,7 @@ from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaRegistry, resolved
 from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 #: A plain value, or a schema as parsed JSON: dicts, lists and texts.
 Plain: TypeAlias = Any

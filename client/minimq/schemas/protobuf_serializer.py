@@ -13,7 +13,7 @@ from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaReference, SchemaRegistry
 from minimq.schemas.serializer import Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 P = TypeVar("P", bound=Message)
 

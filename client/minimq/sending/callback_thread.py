@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from minimq.connection.client_log import client_logger
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
 
@@ -26,7 +26,7 @@ class CallbackThread:
         self._closed = False
         #: The thread that runs the calls; 0 if there is none.
         self.ident = 0
-        self._faults = OutageLog(log)
+        self._faults = RetryLog(log)
 
     def run(self, call: Callable[[], object]) -> None:
         """Schedule a call. If no thread can be started, run it here."""

@@ -12,7 +12,7 @@ from minimq_common.batch.message_fields import check_empty
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.model import Message, MessageQueue, Permission, TopicRoute
 from minimq_common.properties import check_message_group
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 
 class _KnownQueues(NamedTuple):

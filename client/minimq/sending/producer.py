@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
 from minimq.arguments import check_plain_function, waiting_s
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.connection.loop_calls import Awaited
 from minimq.features.delayed.recalls import RecallResult
 from minimq.features.requests.replier import RequestMessage
@@ -27,7 +27,7 @@ from minimq.sending.selectors import Selector
 from minimq.sending.statistics import ProducerStatistics
 from minimq_common.errors import MinimqError, SendFailed
 from minimq_common.model import Message, MessageQueue
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 if TYPE_CHECKING:
     from minimq.features.tables.row_writer import OnRefused
@@ -347,7 +347,7 @@ class Producer(BaseProducer):
         self._finalizer.close(partial(self._core.close, timeout))
 
 
-def _call_back(callback: SendCallback, faults: OutageLog, future: Future[SendReceipt]) -> None:
+def _call_back(callback: SendCallback, faults: RetryLog, future: Future[SendReceipt]) -> None:
     if future.cancelled():  # the user wants no callback any more
         return
     error = future.exception()

@@ -15,7 +15,7 @@ from minimq.arguments import check_iterable, check_message_type, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.home_process import is_finalizing
+from minimq.connection.fork_guard import is_finalizing
 from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.features.delayed.due_times import due_time
 from minimq.features.delayed.recalls import RecallResult, recall
@@ -41,12 +41,12 @@ from minimq.sending.selectors import Selector, consistent_hash
 from minimq.sending.sender import Sender
 from minimq.sending.statistics import ProducerStatistics
 from minimq.sending.topic_finder import TopicFinder
-from minimq.sending.transactor import Consumed, Transactor
+from minimq.sending.transaction_manager import Consumed, TransactionManager
 from minimq_common.batch.single import check_message, plain_size
 from minimq_common.errors import InvalidArgument, SendFailed
 from minimq_common.model import Message, MessageQueue, with_property
-from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO
+from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
 
@@ -79,8 +79,10 @@ class ProducerCore:
         self.replier = Replier(self.client, options.max_body_bytes)
         self._buffer = self._sender.buffer
         self.callbacks, self.check_may_wait = self._sender.callbacks, self._sender.check_may_wait
-        self.callback_faults = OutageLog(log)
-        self.transactor = Transactor(self.client, options, self._finder, self._chosen.choose, self._interceptors)
+        self.callback_faults = RetryLog(log)
+        self.transactor = TransactionManager(
+            self.client, options, self._finder, self._chosen.choose, self._interceptors
+        )
         #: Held during `close`: a concurrent `close` returns only once the producer is closed.
         self._closing = threading.RLock()
         self._closed = False

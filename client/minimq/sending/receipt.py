@@ -10,7 +10,7 @@ import msgspec
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.batch import records
 from minimq_common.model import MessageQueue
-from minimq_common.moments import moment
+from minimq_common.timestamps import moment
 
 
 class SendStatus(Enum):

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from minimq.connection.home_process import check_may_wait, loop_threads
+from minimq.connection.fork_guard import check_may_wait, loop_threads
 from minimq.sending.pending_batch import UserCall
 from minimq_common.errors import MinimqError
 

@@ -1,6 +1,6 @@
 """The decisions of sending: which batches wait, which are in flight, what is sent next, and what follows a failure.
 
-Events are method calls: a message was added, an attempt was acknowledged or failed, time has passed. An `Outlet`
+Events are method calls: a message was added, an attempt was acknowledged or failed, time has passed. An `BatchSink`
 carries out the decisions. Times are seconds on one clock, passed in by the caller.
 """
 
@@ -226,7 +226,7 @@ class DestinationQueues:
                 self.ready[destination.broker] = ready
 
 
-class Outlet(Protocol):
+class BatchSink(Protocol):
     """Carries out what a `RecordAccumulator` decides; the `Sender`."""
 
     def transmit(self, batch: PendingBatch, /) -> None:
@@ -252,7 +252,11 @@ class RecordAccumulator:
     """Decides when and where the messages of one producer are sent. Owns all without an outcome. On one event loop."""
 
     def __init__(
-        self, selector: QueueSelector, options: ProducerOptions, outlet: Outlet, number: Callable[[PendingBatch], None]
+        self,
+        selector: QueueSelector,
+        options: ProducerOptions,
+        outlet: BatchSink,
+        number: Callable[[PendingBatch], None],
     ) -> None:
         self._selector = selector
         self._options = options

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import repeat
 from queue import Empty, SimpleQueue
 
-from minimq.connection.home_process import check_may_wait
+from minimq.connection.fork_guard import check_may_wait
 from minimq.sending.pending_batch import BatchNumber, BufferShare, PendingBatch, PendingMessage
 from minimq_common.errors import BufferFull, Closed, DeadlineExceeded
 

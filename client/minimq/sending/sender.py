@@ -18,7 +18,7 @@ from functools import partial
 
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
-from minimq.connection.home_process import check_may_wait
+from minimq.connection.fork_guard import check_may_wait
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
@@ -40,7 +40,7 @@ from minimq.sending.send_buffer import SendBuffer
 from minimq.sending.statistics import ProducerStatistics
 from minimq_common.errors import InternalError, InvalidArgument, MinimqError, Unavailable, UsageError
 from minimq_common.model import MessageQueue
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_proto.v1 import broker_pb2
 
 log = client_logger(__name__)
@@ -53,7 +53,7 @@ _JOIN_S = 5.0
 
 
 class Sender:
-    """Sends messages and batches. Thread-safe, except for the methods of `Outlet`, which run on the event loop."""
+    """Sends messages and batches. Thread-safe, except for the methods of `BatchSink`, which run on the event loop."""
 
     def __init__(self, client: ClusterClient, options: ProducerOptions) -> None:
         self._client = client
@@ -74,7 +74,7 @@ class Sender:
         self._waiting = self._accumulator.waiting
         self._streams = StreamsByAddress(client.connection, AppendStream)
         #: For brokers that do not answer, by broker name.
-        self._outages: dict[str, OutageLog] = {}
+        self._outages: dict[str, RetryLog] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
         client.connection.at_end(self._end)
@@ -166,7 +166,7 @@ class Sender:
         while self._accumulator.drain(time.monotonic()):
             pass
 
-    # ---- carrying out the accumulator's decisions (`Outlet`) ------------------------------------
+    # ---- carrying out the accumulator's decisions (`BatchSink`) ------------------------------------
 
     def find_route(self, topic: str, *, is_gone: bool) -> None:
         """Refresh the route of a topic in the background; drop the known one first if the topic is gone."""
@@ -258,7 +258,7 @@ class Sender:
     def _not_stored(self, target: Target, error: MinimqError) -> None:
         queue, address = target
         if not error.answered:
-            outage = self._outages.setdefault(queue.broker_name, OutageLog(log))
+            outage = self._outages.setdefault(queue.broker_name, RetryLog(log))
             text = "producer: broker does not answer broker=%s address=%s reason=%s"
             outage.failed(text, queue.broker_name, address, error, cause=error)
 

@@ -6,9 +6,9 @@ import asyncio
 import math
 from functools import partial
 
-from minimq.admin.masters import Masters, raise_failures
-from minimq.connection.at_master import tried
+from minimq.admin.master_client import MasterClient, raise_failures
 from minimq.connection.client import ClusterClient
+from minimq.connection.master_calls import tried
 from minimq.connection.retry_schedule import RECONNECT_S
 from minimq.sending.chosen_queues import ChosenQueues
 from minimq_common.errors import DeadlineExceeded, MinimqError, TopicNotFound, TopicUnavailable
@@ -33,7 +33,7 @@ class TopicFinder:
         self._routes = client.routes
         self._chosen = chosen
         self._timeout_s = timeout_s
-        self._masters = Masters(client)
+        self._masters = MasterClient(client)
         #: Running requests by topic, and for a while those that were refused.
         self._asked: dict[str, asyncio.Task[bool]] = {}
 

@@ -27,13 +27,13 @@ from minimq_common.batch.header import (
     TOO_MANY_TAGS,
     VERSION,
     Section,
-    lane_bytes,
+    group_hash_bytes,
     tag_hash,
 )
 from minimq_common.batch.message_fields import check_empty, wrong_field, wrong_message
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES, Message
-from minimq_common.properties import MESSAGE_GROUP, lane_of
+from minimq_common.properties import MESSAGE_GROUP, group_hash_of
 
 #: Memory overhead in bytes of a message in a builder, of its keys, of its properties, and of each property.
 MESSAGE_BYTES = 112
@@ -106,7 +106,7 @@ class BatchBuilder:
             largest_body=max(self._lengths),
             tag_hashes=hashes,
             compression=self._compression,
-            lane=0 if self._message_group is None else lane_of(self._message_group),
+            group_hash=0 if self._message_group is None else group_hash_of(self._message_group),
         )
         return columns.build(born_ms, producer_id, sequence, unsettled)
 
@@ -266,7 +266,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
     tag_hashes: list[int] | None
     compression: Compression | None = None
     #: Hash of the message group that all records share; 0 if they have none.
-    lane: int = 0
+    group_hash: int = 0
 
     def __len__(self) -> int:
         return self.count
@@ -292,7 +292,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         hashes = self.tag_hashes
         listed = 0 if hashes is None else len(hashes)
         fixed = HEADER.pack(
-            FIFO_VERSION if self.lane else VERSION,
+            FIFO_VERSION if self.group_hash else VERSION,
             codec,
             TOO_MANY_TAGS if hashes is None else listed,
             self.count,
@@ -303,7 +303,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
             sequence,
             unsettled,
         )
-        head = fixed + lane_bytes(self.lane) + struct.pack(f"<{listed}I", *(hashes or ())) + directory
+        head = fixed + group_hash_bytes(self.group_hash) + struct.pack(f"<{listed}I", *(hashes or ())) + directory
         crc = google_crc32c.value(head)
         for section in sections:
             if len(section):

@@ -2,7 +2,7 @@
 
 Batches are sent, stored, replicated and read whole, so brokers do not touch single messages. The layout::
 
-    header      fixed part (`HEADER`), in version 3 the lane, then one 32-bit hash for each distinct tag
+    header      fixed part (`HEADER`), in version 3 the group hash, then one 32-bit hash for each distinct tag
     directory   length of each section, as 32-bit integers
     sections    in the order of `Section`; a column that no record uses has length 0
     checksum    CRC-32C of everything before it
@@ -13,11 +13,11 @@ that a broker needs to store and deliver a batch.
 All numbers are little-endian. A column of offsets has count + 1 numbers of 32 bits. This is Arrow's layout for binary
 columns, so a reader can use the buffers as Arrow arrays without a copy.
 
-Version 3 is for FIFO topics: all messages of the batch have the same message group. The lane is a hash of the group's
-name; brokers use it to keep the messages of a group in order.
+Version 3 is for FIFO topics: all messages of the batch have the same message group. The group hash is computed from the
+group's name; brokers use it to keep the messages of a group in order.
 
 Version 4 is for batches that a broker has compacted; producers never send it. `count` is still the number of offsets.
-The number of remaining records replaces the lane, and the columns of `record_origins.py` precede the directory.
+The number of remaining records replaces the group hash, and the columns of `record_origins.py` precede the directory.
 
 All other batches have version 2. No batch contains its topic, queue or offsets, so a producer can resend it unchanged
 to another queue.
@@ -34,7 +34,7 @@ import msgspec
 
 from minimq_common.batch.compression import content_size
 from minimq_common.errors import CorruptBatch, InvalidArgument
-from minimq_common.moments import MAX_TIME_MS
+from minimq_common.timestamps import MAX_TIME_MS
 
 VERSION = 2
 FIFO_VERSION = 3
@@ -47,8 +47,8 @@ CODEC_ZSTD = 1
 #: number of unsettled sequence numbers.
 HEADER = struct.Struct("<BBHIIqqQQI")
 HEADER_BYTES = HEADER.size
-#: After the fixed part: the lane in version 3; in version 4 the number of remaining records (30 bits) and the two flags
-#: of `record_origins.py`.
+#: After the fixed part: the group hash in version 3; in version 4 the number of remaining records (30 bits) and the two
+#: flags of `record_origins.py`.
 _MORE = struct.Struct("<I")
 _REMAINING_BITS = (1 << 30) - 1
 CRC_BYTES = 4
@@ -118,7 +118,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     #: Sorted hashes of the tags in the batch (0 for "no tag"); None if there are more than `MAX_TAG_HASHES`.
     tag_hashes: tuple[int, ...] | None
     #: Hash of the message group of all messages; 0 if the batch is not for a FIFO topic.
-    lane: int = 0
+    group_hash: int = 0
     #: Number of records that compaction has removed.
     removed: int = 0
 
@@ -143,13 +143,13 @@ def tag_hash(tag: str | None) -> int:
     return int(google_crc32c.value(tag.encode())) if tag else 0
 
 
-def lane_bytes(lane: int) -> bytes:
-    """Return the bytes that follow the fixed part of the header: the lane, or nothing if it is 0."""
-    return _MORE.pack(lane) if lane else b""
+def group_hash_bytes(group_hash: int) -> bytes:
+    """Return the bytes that follow the fixed part of the header: the group hash, or nothing if it is 0."""
+    return _MORE.pack(group_hash) if group_hash else b""
 
 
-def read_lane(data: bytes | memoryview) -> int:
-    """Return only the lane of a batch; 0 if it has none. Raises `CorruptBatch`."""
+def read_group_hash(data: bytes | memoryview) -> int:
+    """Return only the group hash of a batch; 0 if it has none. Raises `CorruptBatch`."""
     return _more_in(data) if data[0] == FIFO_VERSION else 0
 
 
@@ -181,14 +181,14 @@ def read_header(data: bytes | memoryview) -> Header:
     if not (is_right and 0 <= first <= last <= _MAX_BORN_MS):
         raise _wrong_number(version, count, codec, first, last)
     more, at = (0, HEADER_BYTES) if version == VERSION else (_more_in(data), HEADER_BYTES + _MORE.size)
-    lane = removed = 0
+    group_hash = removed = 0
     if version == COMPACTED_VERSION:
         removed = count - (more & _REMAINING_BITS)
         if removed < 0:
             raise CorruptBatch(f"a compacted batch says that {count - removed} of its {count} records remain")
     elif version == FIFO_VERSION:
-        lane = more
-        if not lane:
+        group_hash = more
+        if not group_hash:
             raise CorruptBatch("a batch for a FIFO topic without a message group")
     tags = None
     if hashes != TOO_MANY_TAGS:
@@ -197,7 +197,7 @@ def read_header(data: bytes | memoryview) -> Header:
         if len(data) < at + 4 * hashes + CRC_BYTES:
             raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
         tags = struct.unpack_from(f"<{hashes}I", data, at)
-    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, lane, removed)
+    return Header(version, codec, count, largest, first, last, producer, sequence, unsettled, tags, group_hash, removed)
 
 
 def _wrong_number(version: int, count: int, codec: int, first: int, last: int) -> CorruptBatch | InvalidArgument:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 
 def wrong_message(messages: Iterable[object]) -> str | None:

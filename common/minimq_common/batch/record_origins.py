@@ -25,7 +25,7 @@ import msgspec
 
 from minimq_common.batch.header import Header
 from minimq_common.errors import CorruptBatch
-from minimq_common.moments import MAX_TIME_MS
+from minimq_common.timestamps import MAX_TIME_MS
 
 _COUNT = struct.Struct("<I")
 #: Flags; they share 32 bits with the number of remaining records.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import lmdb
 
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
 
 #: Map size of LMDB while `make_file` creates a file.
 _MAKING_BYTES = 1 << 20

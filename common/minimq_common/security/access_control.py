@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
-from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Refusal
+from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Rejection
 from minimq_common.security.access_rule import Need, Verb
 from minimq_common.security.caller import Decide, KnownCaller, ServerCaller, UserShare
 from minimq_common.security.shared_access import SharedAccess
@@ -68,7 +68,7 @@ class AccessControl:
         self.shared = shared
         self._now_ms = now_ms
         self._only_reports = shared.only_reports
-        self.refusals = RefusalLog(only_reports=shared.only_reports)
+        self.refusals = RejectionLog(only_reports=shared.only_reports)
         self._denied = self.refusals.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
@@ -148,8 +148,8 @@ class AccessControl:
 
     def _user(self, key_hash: str, key: str) -> KnownCaller:
         policy = self._policy
-        found = Refusal.UNKNOWN if policy is None else policy.of_key(key_hash, self._now_ms())
-        if isinstance(found, Refusal):
+        found = Rejection.UNKNOWN if policy is None else policy.of_key(key_hash, self._now_ms())
+        if isinstance(found, Rejection):
             user = "" if policy is None else policy.user_of(key_hash)
             raise self._refusal(found.value, _why(found, user), key)
         return self._users.get(key_hash) or self._add(key_hash, found)
@@ -202,12 +202,12 @@ class AccessControl:
     def _let_go(self) -> None:
         now_ms = self._now_ms()
         for key_hash, caller in [*self._users.items()]:
-            found = Refusal.UNKNOWN if self._policy is None else self._policy.of_key(key_hash, now_ms)
+            found = Rejection.UNKNOWN if self._policy is None else self._policy.of_key(key_hash, now_ms)
             if isinstance(found, Principal) and found.user == caller.user:
                 caller.principal = found
                 continue
             self._users.pop(key_hash).revoke()
-            reason = found.value if isinstance(found, Refusal) else "the key is another user's"
+            reason = found.value if isinstance(found, Rejection) else "the key is another user's"
             log.info("access: the key of a caller is no longer in force user=%s reason=%r", caller.user, reason)
 
     def _refresh_server_keys(self) -> None:
@@ -261,7 +261,7 @@ class AccessControl:
             log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
 
 
-class RefusalLog:
+class RejectionLog:
     """Counts rejected calls, and logs each kind once a minute. Lives on one event loop; any thread may read counts."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, only_reports: bool = False) -> None:
@@ -317,10 +317,10 @@ def _decide_for_unknown(need: Need) -> AccessDecision:
     return AccessDecision(_is_only_reported(need), need)
 
 
-def _why(refusal: Refusal, user: str) -> str:
-    if refusal is Refusal.EXPIRED:
+def _why(refusal: Rejection, user: str) -> str:
+    if refusal is Rejection.EXPIRED:
         remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
         return f"the key of user {user} has expired: {remedy}"
-    if refusal is Refusal.DISABLED:
+    if refusal is Rejection.DISABLED:
         return f"user {user} is disabled: an administrator can admit it again with `minimq user enable {user}`"
     return _NO_USER

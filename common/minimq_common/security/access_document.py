@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.moments import moment
 from minimq_common.security.access_rule import parse_rule
+from minimq_common.text_units import size_text
+from minimq_common.timestamps import moment
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
-from minimq_common.words import size_text
 
 MAX_VERSION = (1 << 63) - 1
 

@@ -34,7 +34,7 @@ _OPTIONS = {
 _ROLE = "role "
 
 
-class Refusal(Enum):
+class Rejection(Enum):
     """The reason why a caller is rejected, independent of its rights."""
 
     UNKNOWN = "unknown"
@@ -92,15 +92,15 @@ class Policy:
             for key_id, key in user.keys.items()
         }
 
-    def of_key(self, key_hash: str, now_ms: int) -> Principal | Refusal:
+    def of_key(self, key_hash: str, now_ms: int) -> Principal | Rejection:
         """Return the user of a key, or why the key is rejected."""
         principal = self._by_hash.get(key_hash)
         if principal is None:
-            return Refusal.UNKNOWN
+            return Rejection.UNKNOWN
         if self.document.users[principal.user].disabled:
-            return Refusal.DISABLED
+            return Rejection.DISABLED
         if 0 < principal.expires_ms <= now_ms:
-            return Refusal.EXPIRED
+            return Rejection.EXPIRED
         return principal
 
     def user_of(self, key_hash: str) -> str:
@@ -134,21 +134,21 @@ class Policy:
         if refusal is None:
             return dataclasses.replace(self.decide(user, need), version=self.document.version)
         obstacle = {
-            Refusal.UNKNOWN: f"there is no user {user}",
-            Refusal.DISABLED: f"user {user} is disabled",
-            Refusal.EXPIRED: f"key expired: `minimq user rotate {user} --delete-old` makes a new one",
+            Rejection.UNKNOWN: f"there is no user {user}",
+            Rejection.DISABLED: f"user {user} is disabled",
+            Rejection.EXPIRED: f"key expired: `minimq user rotate {user} --delete-old` makes a new one",
         }[refusal]
         return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
 
-    def refusal(self, user: str, now_ms: int) -> Refusal | None:
+    def refusal(self, user: str, now_ms: int) -> Rejection | None:
         """Return why all keys of a user are rejected; None if one is valid, or if the user has no keys."""
         found = self.document.users.get(user)
         if found is None:
-            return Refusal.UNKNOWN
+            return Rejection.UNKNOWN
         if found.disabled:
-            return Refusal.DISABLED
+            return Rejection.DISABLED
         if found.keys and all(key.is_over(now_ms) for key in found.keys.values()):
-            return Refusal.EXPIRED
+            return Rejection.EXPIRED
         return None
 
     def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:

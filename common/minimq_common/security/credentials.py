@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import check_path
+from minimq_common.text_units import check_path
 
 #: The prefix of a user's key.
 _KEY = re.compile(r"\s*mq_[a-z2-7]{8}_")

@@ -13,7 +13,7 @@ from minimq_common.security.certificates import Pair, Trust, check_pair, check_r
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
-from minimq_common.words import expanded
+from minimq_common.text_units import expanded
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

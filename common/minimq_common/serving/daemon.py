@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeVarTuple, Unpack
 
 from minimq_common.batch.header import warn_of_slow_checksums
 from minimq_common.errors import MinimqError
-from minimq_common.serving.logs import LogFormat, SummingHandler, formatter
+from minimq_common.serving.logs import LogFormat, RateLimitedHandler, formatter
 from minimq_common.serving.open_files import open_more_files
 from minimq_common.serving.periodic import until_first_ends
 
@@ -60,7 +60,7 @@ def version() -> str:
 
 def set_up_logging(level: LogLevel, log_format: LogFormat = "text") -> None:
     """Log to stderr, from `level` upwards."""
-    handler = SummingHandler()
+    handler = RateLimitedHandler()
     handler.setFormatter(formatter(log_format))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     logging.captureWarnings(capture=True)

@@ -125,7 +125,7 @@ def _escaped(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
-class SummingHandler(logging.StreamHandler[TextIO]):
+class RateLimitedHandler(logging.StreamHandler[TextIO]):
     """Writes records to a stream, at most 100 of one kind per 10 s, and later a line with the number left out.
 
     So a client that causes many records can neither fill the disk nor slow the server down by their writing. Records

@@ -24,7 +24,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from minimq_common.errors import CannotListen
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.server_secrets import ServerSecrets
 from minimq_common.serving.histogram import SECONDS, Histogram
@@ -302,7 +302,7 @@ def serve(host: str, port: int, registry: CollectorRegistry, secrets: ServerSecr
 
 
 def _logging_failures(answer: Callable[..., Iterable[bytes]]) -> Callable[..., Iterable[bytes]]:
-    outage = OutageLog(log)
+    outage = RetryLog(log)
 
     def answer_or_log(environ: dict[str, Any], start_response: Callable[..., object]) -> Iterable[bytes]:
         try:

@@ -40,7 +40,7 @@ from click.core import ParameterSource
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file
-from minimq_common.words import BYTES, SECONDS, Unit, check_path
+from minimq_common.text_units import BYTES, SECONDS, Unit, check_path
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from typing import Any, TypeVar
 
 from minimq_common.errors import NotMaster, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 #: Minimum pause after a run that failed.
 _RETRY_S = 0.5
@@ -29,7 +29,7 @@ class PeriodicTask:
         self._name, self._run, self._log, self._at_once = name, run, log, at_once
         #: Seconds between the end of a run and the next; evaluated after each run that succeeds.
         self._interval_s = interval_s if callable(interval_s) else lambda: interval_s
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
         self._woken = asyncio.Event()
         self.is_stopping = False  # True: the current run is the last one
         self._task: asyncio.Task[None] | None = None

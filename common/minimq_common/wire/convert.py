@@ -31,9 +31,9 @@ from minimq_common.model import (
     QueueData,
     TopicRoute,
 )
-from minimq_common.moments import moment
 from minimq_common.names import check_address, check_broker, check_cluster, check_topic
 from minimq_common.replicas.replica_set import ReplicaSet, check_record
+from minimq_common.timestamps import moment
 from minimq_common.wire.bound_check import check_bounds
 from minimq_proto.v1 import controller_pb2, nameserver_pb2
 

@@ -10,10 +10,10 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import MASTER_ID
 from minimq_common.security.access_document import AccessDocument
 from minimq_console.actions import ACTIONS, toggles
-from minimq_console.page import Data, Offer, Page, Visit
+from minimq_console.page import ActionLink, Data, Page, PageContext
 
 
-def gather_cluster(visit: Visit) -> Data:
+def gather_cluster(visit: PageContext) -> Data:
     """Return the brokers and problems of the last sample."""
     sample, sampler = visit.sample(), visit.observer.sampler
     found, brokers = sample.activity, sample.activity.brokers if sample.activity is not None else ()
@@ -35,7 +35,7 @@ def gather_cluster(visit: Visit) -> Data:
     }
 
 
-def _actions(activity: BrokerActivity) -> list[Offer]:
+def _actions(activity: BrokerActivity) -> list[ActionLink]:
     status, report = activity.status, activity.status.report
     if report is None:
         return []
@@ -47,12 +47,12 @@ def _actions(activity: BrokerActivity) -> list[Offer]:
 # ---- Conflicts and routes ---------------------------------------------------------------------------
 
 
-def gather_conflicts(visit: Visit) -> Data:
+def gather_conflicts(visit: PageContext) -> Data:
     """Return the brokers that name servers refused or replaced lately."""
     return {"conflicts": visit.shown("cluster conflicts", visit.ask("the conflicts", visit.admin.conflicts).required())}
 
 
-def gather_routes(visit: Visit) -> Data:
+def gather_routes(visit: PageContext) -> Data:
     """Return the topics that match the search, and the current route of the chosen one."""
     search, topic = visit.parameters.text("search"), visit.parameters.text("topic", most=127)
     asked = visit.ask("the route", lambda: visit.admin.route(topic)) if topic else None
@@ -65,7 +65,7 @@ def gather_routes(visit: Visit) -> Data:
 # ---- Users ------------------------------------------------------------------------------------------
 
 
-def gather_users(visit: Visit) -> Data:
+def gather_users(visit: PageContext) -> Data:
     """Return the document of users and rules, and which version is in force at each server."""
     search = visit.parameters.text("search")
     asked = visit.ask("users and rules", visit.admin.access)

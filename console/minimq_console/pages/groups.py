@@ -8,7 +8,7 @@ from typing import Any
 
 from minimq.admin.activity import GroupActivity
 from minimq_console.actions import ACTIONS
-from minimq_console.page import Data, Page, Visit
+from minimq_console.page import Data, Page, PageContext
 
 #: The sort keys of rows; None keeps the order of the sampler, by lag.
 _ORDERS: dict[str, Callable[[GroupActivity], Any] | None] = {
@@ -19,7 +19,7 @@ _ORDERS: dict[str, Callable[[GroupActivity], Any] | None] = {
 }
 
 
-def gather_groups(visit: Visit) -> Data:
+def gather_groups(visit: PageContext) -> Data:
     """Return the groups of the last sample that match the search."""
     search, order = visit.parameters.text("search"), visit.parameters.choice("order", _ORDERS, "lag")
     sample, sort = visit.sample(), _ORDERS[order]
@@ -33,7 +33,7 @@ def gather_groups(visit: Visit) -> Data:
     return {"search": search, "order": order, "read_at": sample.at, "part": part, "groups": rows}
 
 
-def gather_group(visit: Visit) -> Data:
+def gather_group(visit: PageContext) -> Data:
     name, sampler = visit.parameters.name("group"), visit.observer.sampler
     group = visit.ask("the group", lambda: visit.admin.describe_group(name)).required()
     row, in_flight = visit.shown("group describe", group), Counter[str]()

@@ -21,7 +21,7 @@ from minimq_common.errors import CorruptBatch
 from minimq_console.answers import parameters_of
 from minimq_console.bodies import SHOWN_BYTES, WAYS, shown, visible
 from minimq_console.console import Console
-from minimq_console.page import Data, Page, Visit
+from minimq_console.page import Data, Page, PageContext
 from minimq_console.pages.topics import chosen_queues, describe, message_row
 from minimq_console.parameters import Parameters
 
@@ -36,7 +36,7 @@ BODY_PATH = f"{_PATH}/body"
 # ---- One message ------------------------------------------------------------------------------------
 
 
-def gather_message(visit: Visit) -> Data:
+def gather_message(visit: PageContext) -> Data:
     """Return the message at the address; on request, also what groups have done with it."""
     way, traced = visit.parameters.choice("show", WAYS, "auto"), visit.parameters.flag("trace")
     place = _address_of(visit.parameters)
@@ -63,7 +63,7 @@ def gather_message(visit: Visit) -> Data:
 
 async def download(console: Console, request: Request) -> Response:
     """Return the body of the message at the address as a file that no browser runs or shows."""
-    visit = Visit(request.state.visitor, parameters_of(request), console)
+    visit = PageContext(request.state.visitor, parameters_of(request), console)
     place = _address_of(visit.parameters)
     asked = visit.ask("the message", lambda: visit.admin.message_at(place))
     message = await asyncio.get_running_loop().run_in_executor(console.gathering, asked.required)
@@ -91,14 +91,14 @@ def _properties(message: ReceivedMessage) -> tuple[Mapping[str, str], str | None
 # ---- New messages -----------------------------------------------------------------------------------
 
 
-def gather_choice(visit: Visit) -> Data:
+def gather_choice(visit: PageContext) -> Data:
     """Return the topic, queue and tag to watch. Raises `MinimqError` if there is no such topic or queue."""
     choice = _choice(visit)
     chosen_queues(describe(visit, choice["topic"]), choice["queue"])
     return choice
 
 
-async def follow(visit: Visit) -> AsyncIterator[Data]:
+async def follow(visit: PageContext) -> AsyncIterator[Data]:
     """Yield new messages, at least an empty list every second, until the stream is closed."""
     choice = _choice(visit)
     queues = await asyncio.to_thread(_described, visit, choice)
@@ -127,12 +127,12 @@ async def _gathered(consumer: PullConsumer, tag: str) -> list[Data]:
     return sorted(rows, key=lambda row: row["stored_at"])
 
 
-def _described(visit: Visit, choice: Data) -> Sequence[QueueDescription]:
+def _described(visit: PageContext, choice: Data) -> Sequence[QueueDescription]:
     described = visit.admin.describe_topics([choice["topic"]])
     return chosen_queues(described[0], choice["queue"]) if described else describe(visit, choice["topic"]).queues
 
 
-def _choice(visit: Visit) -> Data:
+def _choice(visit: PageContext) -> Data:
     parameters = visit.parameters
     return {
         "topic": parameters.name("topic"),

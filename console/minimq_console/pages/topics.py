@@ -16,11 +16,11 @@ from minimq.connection.offline_brokers import say_offline
 from minimq.consuming.range_reader import RangeReader
 from minimq_common.errors import CorruptBatch, InvalidArgument, OffsetOutOfRange
 from minimq_common.model import Permission
-from minimq_common.moments import start_ms
 from minimq_common.security.access_rule import Need, Resource, Verb
+from minimq_common.timestamps import start_ms
 from minimq_console.actions import ACTIONS, toggles
 from minimq_console.bodies import preview
-from minimq_console.page import MOST_KEYS, Data, Offer, Page, Visit
+from minimq_console.page import MOST_KEYS, ActionLink, Data, Page, PageContext
 from minimq_console.parameters import Parameters, WrongParameter
 
 #: The orders of rows. Only topics in the last sample have rates and counts; the others come last.
@@ -34,7 +34,7 @@ _SINCE = "-1h"
 # ---- All topics -------------------------------------------------------------------------------------
 
 
-def gather_topics(visit: Visit) -> Data:
+def gather_topics(visit: PageContext) -> Data:
     """Return the topics that match the search, and descriptions of those on this page."""
     parameters, admin = visit.parameters, visit.admin
     search, own, order = parameters.text("search"), parameters.flag("own"), parameters.choice("order", _ORDERS, "name")
@@ -91,7 +91,7 @@ def _row(name: str, described: TopicDescription | None, in_per_s: float | None) 
 # ---- One topic --------------------------------------------------------------------------------------
 
 
-def gather_topic(visit: Visit) -> Data:
+def gather_topic(visit: PageContext) -> Data:
     """Return the topic as its brokers describe it now, and messages of it."""
     name, wanted = visit.parameters.name("topic"), _wanted_of(visit.parameters)
     described = describe(visit, name)
@@ -109,7 +109,7 @@ def gather_topic(visit: Visit) -> Data:
     }
 
 
-def _actions(described: TopicDescription) -> list[Offer]:
+def _actions(described: TopicDescription) -> list[ActionLink]:
     name = described.topic
     if name.startswith("%"):
         return []
@@ -125,7 +125,7 @@ def _actions(described: TopicDescription) -> list[Offer]:
     ]
 
 
-def describe(visit: Visit, name: str) -> TopicDescription:
+def describe(visit: PageContext, name: str) -> TopicDescription:
     """Return the description of a topic by the brokers that answer. Raises `MinimqError` if none does."""
     found = visit.ask("the topic", lambda: visit.admin.describe_topics([name])).required()
     if found and (found[0].settings or found[0].offline):
@@ -217,7 +217,9 @@ def message_row(message: ReceivedMessage) -> Data:
     )
 
 
-def _newest(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]) -> list[ReceivedMessage]:
+def _newest(
+    visit: PageContext, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]
+) -> list[ReceivedMessage]:
     """Return the last messages of some queues together, the newest first."""
     used = [queue for queue in queues if queue.messages]
     used.sort(key=lambda queue: queue.last_stored_at or _NEVER, reverse=True)
@@ -228,7 +230,7 @@ def _newest(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, note
 
 
 def _following(
-    visit: Visit, queues: Sequence[QueueDescription], wanted: Data, _notes: list[str]
+    visit: PageContext, queues: Sequence[QueueDescription], wanted: Data, _notes: list[str]
 ) -> list[ReceivedMessage]:
     """Return the first messages of some queues from an offset or a time on, the oldest first."""
     start = wanted["start"]
@@ -244,7 +246,9 @@ def _following(
     return _read(visit, queues, starts, wanted)[: wanted["most"]]
 
 
-def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]) -> list[ReceivedMessage]:
+def _by_key(
+    visit: PageContext, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]
+) -> list[ReceivedMessage]:
     start, name = wanted["start"] or _SINCE, visit.parameters.name("topic")
     most = _MOST_MESSAGES if wanted["tag"] or wanted["queue"] else wanted["most"]  # others are filtered out below
     found = visit.ask(
@@ -266,7 +270,7 @@ def _by_key(visit: Visit, queues: Sequence[QueueDescription], wanted: Data, note
 
 
 def _read(
-    visit: Visit, queues: Sequence[QueueDescription], starts: Mapping[MessageQueue, int], wanted: Data
+    visit: PageContext, queues: Sequence[QueueDescription], starts: Mapping[MessageQueue, int], wanted: Data
 ) -> list[ReceivedMessage]:
     """Return messages of several queues in the order of their store times, as many as the timeout allows."""
     ranges = [

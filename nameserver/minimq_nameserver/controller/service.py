@@ -15,9 +15,9 @@ import grpc.aio
 
 from minimq_common.errors import BrokerConflict, StoreError, Unavailable
 from minimq_common.model import Permission
-from minimq_common.outage_log import OutageLog
 from minimq_common.replicas.election import check_promoted, what_was_promoted
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, check_not_ending, is_news, what_was_repaired
+from minimq_common.retry_log import RetryLog
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire.convert import from_wire, replica_set_from_wire, to_wire
 from minimq_nameserver.bounds import MAX_HELD_REPORTS
@@ -64,7 +64,7 @@ class ControllerService:
         self._elections = PeriodicTask("elections", self._elect, lambda: self._pause_s, log, at_once=True)
         self._pause_s = 0.0
         self._stopping = False
-        self._file_outage = OutageLog(log)
+        self._file_outage = RetryLog(log)
 
     def start(self) -> None:
         self._elections.start()

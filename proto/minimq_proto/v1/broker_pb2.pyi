@@ -11,7 +11,7 @@ import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import minimq_proto.v1.delay_pb2
 import minimq_proto.v1.errors_pb2
-import minimq_proto.v1.halves_pb2
+import minimq_proto.v1.half_messages_pb2
 import sys
 import typing
 
@@ -872,7 +872,7 @@ class AtomicAppend(google.protobuf.message.Message):
     @property
     def progress(self) -> global___AtomicProgress: ...
     @property
-    def end(self) -> minimq_proto.v1.halves_pb2.EndHalf:
+    def end(self) -> minimq_proto.v1.half_messages_pb2.EndHalf:
         """Instead of `batches` and `progress`: how a transaction with half messages ends."""
 
     def __init__(
@@ -881,7 +881,7 @@ class AtomicAppend(google.protobuf.message.Message):
         request_id: builtins.int = ...,
         batches: collections.abc.Iterable[global___AtomicBatch] | None = ...,
         progress: global___AtomicProgress | None = ...,
-        end: minimq_proto.v1.halves_pb2.EndHalf | None = ...,
+        end: minimq_proto.v1.half_messages_pb2.EndHalf | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["end", b"end", "progress", b"progress"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "end", b"end", "progress", b"progress", "request_id", b"request_id"]) -> None: ...
@@ -929,7 +929,7 @@ class AtomicAppendResult(google.protobuf.message.Message):
     BATCHES_FIELD_NUMBER: builtins.int
     OUTCOME_FIELD_NUMBER: builtins.int
     request_id: builtins.int
-    outcome: minimq_proto.v1.halves_pb2.HalfOutcome.ValueType
+    outcome: minimq_proto.v1.half_messages_pb2.HalfOutcome.ValueType
     """For `end`: the outcome that is on disk. It differs from the request if the transaction had another outcome before."""
     @property
     def failure(self) -> minimq_proto.v1.errors_pb2.Failure: ...
@@ -943,7 +943,7 @@ class AtomicAppendResult(google.protobuf.message.Message):
         request_id: builtins.int = ...,
         failure: minimq_proto.v1.errors_pb2.Failure | None = ...,
         batches: collections.abc.Iterable[global___AppendResult] | None = ...,
-        outcome: minimq_proto.v1.halves_pb2.HalfOutcome.ValueType = ...,
+        outcome: minimq_proto.v1.half_messages_pb2.HalfOutcome.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["batches", b"batches", "failure", b"failure", "outcome", b"outcome", "request_id", b"request_id"]) -> None: ...
@@ -2444,7 +2444,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         """The topics of each member."""
 
     @property
-    def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SettledLetters]:
+    def settled_letters(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ResolvedDeadLetters]:
         """Its dead letters on this broker that were resent or dropped."""
 
     def __init__(
@@ -2459,7 +2459,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
         topics: collections.abc.Iterable[global___MemberTopics] | None = ...,
         bytes_deleted_early: builtins.int = ...,
         published: builtins.bool = ...,
-        settled_letters: collections.abc.Iterable[global___SettledLetters] | None = ...,
+        settled_letters: collections.abc.Iterable[global___ResolvedDeadLetters] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "expires_ms", b"expires_ms"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["_expires_ms", b"_expires_ms", "allocation", b"allocation", "bytes_deleted_early", b"bytes_deleted_early", "client_ids", b"client_ids", "dead_letters", b"dead_letters", "expires_ms", b"expires_ms", "handover_timeout_ms", b"handover_timeout_ms", "published", b"published", "queues", b"queues", "settled_letters", b"settled_letters", "topics", b"topics"]) -> None: ...
@@ -2468,7 +2468,7 @@ class DescribeGroupResponse(google.protobuf.message.Message):
 global___DescribeGroupResponse = DescribeGroupResponse
 
 @typing.final
-class SettledLetters(google.protobuf.message.Message):
+class ResolvedDeadLetters(google.protobuf.message.Message):
     """Dead letters of one queue that were resent or dropped."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -2488,7 +2488,7 @@ class SettledLetters(google.protobuf.message.Message):
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "spans", b"spans"]) -> None: ...
 
-global___SettledLetters = SettledLetters
+global___ResolvedDeadLetters = ResolvedDeadLetters
 
 @typing.final
 class DeleteGroupRequest(google.protobuf.message.Message):

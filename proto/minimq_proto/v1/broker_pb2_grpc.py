@@ -3,11 +3,11 @@
 import grpc
 import warnings
 
-from minimq_proto.v1 import attend_pb2 as minimq__proto_dot_v1_dot_attend__pb2
 from minimq_proto.v1 import broker_pb2 as minimq__proto_dot_v1_dot_broker__pb2
 from minimq_proto.v1 import delay_pb2 as minimq__proto_dot_v1_dot_delay__pb2
+from minimq_proto.v1 import events_pb2 as minimq__proto_dot_v1_dot_events__pb2
 from minimq_proto.v1 import find_pb2 as minimq__proto_dot_v1_dot_find__pb2
-from minimq_proto.v1 import halves_pb2 as minimq__proto_dot_v1_dot_halves__pb2
+from minimq_proto.v1 import half_messages_pb2 as minimq__proto_dot_v1_dot_half__messages__pb2
 
 GRPC_GENERATED_VERSION = '1.66.2'
 GRPC_VERSION = grpc.__version__
@@ -73,15 +73,15 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.FromString,
                 _registered_method=True)
-        self.Attend = channel.stream_stream(
-                '/minimq.v1.Broker/Attend',
-                request_serializer=minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.FromString,
+        self.Events = channel.stream_stream(
+                '/minimq.v1.Broker/Events',
+                request_serializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
                 _registered_method=True)
         self.Reply = channel.stream_stream(
                 '/minimq.v1.Broker/Reply',
-                request_serializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.FromString,
+                request_serializer=minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.FromString,
                 _registered_method=True)
         self.CreateTopic = channel.unary_unary(
                 '/minimq.v1.Broker/CreateTopic',
@@ -115,8 +115,8 @@ class BrokerStub(object):
                 _registered_method=True)
         self.ListHalves = channel.unary_unary(
                 '/minimq.v1.Broker/ListHalves',
-                request_serializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.FromString,
+                request_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
                 _registered_method=True)
         self.Recall = channel.unary_unary(
                 '/minimq.v1.Broker/Recall',
@@ -245,7 +245,7 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def Attend(self, request_iterator, context):
+    def Events(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -433,15 +433,15 @@ def add_BrokerServicer_to_server(servicer, server):
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SessionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SessionEvent.SerializeToString,
             ),
-            'Attend': grpc.stream_stream_rpc_method_handler(
-                    servicer.Attend,
-                    request_deserializer=minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.SerializeToString,
+            'Events': grpc.stream_stream_rpc_method_handler(
+                    servicer.Events,
+                    request_deserializer=minimq__proto_dot_v1_dot_events__pb2.EventsRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_events__pb2.ClientEvent.SerializeToString,
             ),
             'Reply': grpc.stream_stream_rpc_method_handler(
                     servicer.Reply,
-                    request_deserializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.SerializeToString,
+                    request_deserializer=minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.SerializeToString,
             ),
             'CreateTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.CreateTopic,
@@ -475,8 +475,8 @@ def add_BrokerServicer_to_server(servicer, server):
             ),
             'ListHalves': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHalves,
-                    request_deserializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.SerializeToString,
+                    request_deserializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.SerializeToString,
             ),
             'Recall': grpc.unary_unary_rpc_method_handler(
                     servicer.Recall,
@@ -759,7 +759,7 @@ class Broker(object):
             _registered_method=True)
 
     @staticmethod
-    def Attend(request_iterator,
+    def Events(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -772,9 +772,9 @@ class Broker(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/minimq.v1.Broker/Attend',
-            minimq__proto_dot_v1_dot_attend__pb2.AttendRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_attend__pb2.AttendEvent.FromString,
+            '/minimq.v1.Broker/Events',
+            minimq__proto_dot_v1_dot_events__pb2.EventsRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_events__pb2.ClientEvent.FromString,
             options,
             channel_credentials,
             insecure,
@@ -800,8 +800,8 @@ class Broker(object):
             request_iterator,
             target,
             '/minimq.v1.Broker/Reply',
-            minimq__proto_dot_v1_dot_attend__pb2.ReplyRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_attend__pb2.ReplyResponse.FromString,
+            minimq__proto_dot_v1_dot_events__pb2.ReplyRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_events__pb2.ReplyResponse.FromString,
             options,
             channel_credentials,
             insecure,
@@ -989,8 +989,8 @@ class Broker(object):
             request,
             target,
             '/minimq.v1.Broker/ListHalves',
-            minimq__proto_dot_v1_dot_halves__pb2.ListHalvesRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_halves__pb2.ListHalvesResponse.FromString,
+            minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -7,11 +7,11 @@ import abc
 import collections.abc
 import grpc
 import grpc.aio
-import minimq_proto.v1.attend_pb2
 import minimq_proto.v1.broker_pb2
 import minimq_proto.v1.delay_pb2
+import minimq_proto.v1.events_pb2
 import minimq_proto.v1.find_pb2
-import minimq_proto.v1.halves_pb2
+import minimq_proto.v1.half_messages_pb2
 import typing
 
 _T = typing.TypeVar("_T")
@@ -58,14 +58,14 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.SessionEvent,
     ]
 
-    Attend: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.attend_pb2.AttendRequest,
-        minimq_proto.v1.attend_pb2.AttendEvent,
+    Events: grpc.StreamStreamMultiCallable[
+        minimq_proto.v1.events_pb2.EventsRequest,
+        minimq_proto.v1.events_pb2.ClientEvent,
     ]
 
     Reply: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.attend_pb2.ReplyRequest,
-        minimq_proto.v1.attend_pb2.ReplyResponse,
+        minimq_proto.v1.events_pb2.ReplyRequest,
+        minimq_proto.v1.events_pb2.ReplyResponse,
     ]
 
     CreateTopic: grpc.UnaryUnaryMultiCallable[
@@ -99,8 +99,8 @@ class BrokerStub:
     ]
 
     ListHalves: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.halves_pb2.ListHalvesRequest,
-        minimq_proto.v1.halves_pb2.ListHalvesResponse,
+        minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
+        minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
     ]
 
     Recall: grpc.UnaryUnaryMultiCallable[
@@ -219,14 +219,14 @@ class BrokerAsyncStub:
         minimq_proto.v1.broker_pb2.SessionEvent,
     ]
 
-    Attend: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.attend_pb2.AttendRequest,
-        minimq_proto.v1.attend_pb2.AttendEvent,
+    Events: grpc.aio.StreamStreamMultiCallable[
+        minimq_proto.v1.events_pb2.EventsRequest,
+        minimq_proto.v1.events_pb2.ClientEvent,
     ]
 
     Reply: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.attend_pb2.ReplyRequest,
-        minimq_proto.v1.attend_pb2.ReplyResponse,
+        minimq_proto.v1.events_pb2.ReplyRequest,
+        minimq_proto.v1.events_pb2.ReplyResponse,
     ]
 
     CreateTopic: grpc.aio.UnaryUnaryMultiCallable[
@@ -260,8 +260,8 @@ class BrokerAsyncStub:
     ]
 
     ListHalves: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.halves_pb2.ListHalvesRequest,
-        minimq_proto.v1.halves_pb2.ListHalvesResponse,
+        minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
+        minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
     ]
 
     Recall: grpc.aio.UnaryUnaryMultiCallable[
@@ -395,18 +395,18 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.broker_pb2.SessionEvent], collections.abc.AsyncIterator[minimq_proto.v1.broker_pb2.SessionEvent]]: ...
 
     @abc.abstractmethod
-    def Attend(
+    def Events(
         self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.attend_pb2.AttendRequest],
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.events_pb2.EventsRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.attend_pb2.AttendEvent], collections.abc.AsyncIterator[minimq_proto.v1.attend_pb2.AttendEvent]]: ...
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.events_pb2.ClientEvent], collections.abc.AsyncIterator[minimq_proto.v1.events_pb2.ClientEvent]]: ...
 
     @abc.abstractmethod
     def Reply(
         self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.attend_pb2.ReplyRequest],
+        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.events_pb2.ReplyRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.attend_pb2.ReplyResponse], collections.abc.AsyncIterator[minimq_proto.v1.attend_pb2.ReplyResponse]]: ...
+    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.events_pb2.ReplyResponse], collections.abc.AsyncIterator[minimq_proto.v1.events_pb2.ReplyResponse]]: ...
 
     @abc.abstractmethod
     def CreateTopic(
@@ -453,9 +453,9 @@ class BrokerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def ListHalves(
         self,
-        request: minimq_proto.v1.halves_pb2.ListHalvesRequest,
+        request: minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
         context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.halves_pb2.ListHalvesResponse, collections.abc.Awaitable[minimq_proto.v1.halves_pb2.ListHalvesResponse]]: ...
+    ) -> typing.Union[minimq_proto.v1.half_messages_pb2.ListHalvesResponse, collections.abc.Awaitable[minimq_proto.v1.half_messages_pb2.ListHalvesResponse]]: ...
 
     @abc.abstractmethod
     def Recall(

@@ -13,7 +13,7 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendStatus
-from minimq_broker.features.delayed import delay_drafts
+from minimq_broker.features.delayed import uncommitted_delays
 from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome, Waiting
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_common.batch.records import RecordBatch
@@ -241,8 +241,8 @@ class Run:
 def test_each_is_published_once_in_order_never_early_and_not_when_recalled(
     stores: Stores, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
-    monkeypatch.setattr(delay_drafts, "MAX_PUBLISHED", 5)
-    monkeypatch.setattr(delay_drafts, "_LOOKED_AT", 12)
+    monkeypatch.setattr(uncommitted_delays, "MAX_PUBLISHED", 5)
+    monkeypatch.setattr(uncommitted_delays, "_LOOKED_AT", 12)
     print(f"MINIMQ_TEST_SEED={seed} MINIMQ_TEST_ROUNDS=1")
     run = Run(stores, seed)
     for _ in range(STEPS):

@@ -11,14 +11,14 @@ import pytest
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.requests.attending import Attendants
-from minimq_broker.features.staged.halves import HalfService
+from minimq_broker.features.requests.event_service import EventClients
+from minimq_broker.features.staged.half_message_service import HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry
 from minimq_common.names import half_name
-from minimq_proto.v1 import attend_pb2
+from minimq_proto.v1 import events_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch
 
@@ -35,21 +35,21 @@ async def stage(engine: Engine) -> int:
     answer: asyncio.Queue[AppendJob] = asyncio.Queue()
     await engine.writes.append(AppendJob("t", 0, data, batch.read_header(data), HALF, done=answer.put_nowait))
     assert (await answer.get()).error is None
-    return engine.state.transactions.open_halves()[HALF].stage.began_ms
+    return engine.state.transactions.open_half_transactions()[HALF].stage.began_ms
 
 
 def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp_path: Path) -> None:
     async def test(engine: Engine) -> None:
-        checks = HalfService(engine, OPTIONS, Attendants, lambda: None)
+        checks = HalfMessageService(engine, OPTIONS, EventClients, lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
         table = engine.state.transactions
         engine.deletion_ms = lambda: began_ms + 100_000
         await checks._look()
-        assert HALF in table.open_halves()
+        assert HALF in table.open_half_transactions()
         engine.deletion_ms = lambda: began_ms + 100_001  # the clock of the day is not asked: it may be wrong
         await checks._look()
-        assert HALF not in table.open_halves()
+        assert HALF not in table.open_half_transactions()
         assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED
 
     with_engine(tmp_path, test)
@@ -59,13 +59,13 @@ class Member:
     client_id, producer_ids, unread_bytes = "a", frozenset({7}), 0
 
     def __init__(self) -> None:
-        self.events: list[attend_pb2.AttendEvent] = []
+        self.events: list[events_pb2.ClientEvent] = []
 
-    def add(self, event: attend_pb2.AttendEvent) -> None:
+    def add(self, event: events_pb2.ClientEvent) -> None:
         self.events.append(event)
 
 
-class OneMember(Attendants):
+class OneMember(EventClients):
     def __init__(self, member: Member) -> None:
         super().__init__()
         self._member: Any = member
@@ -78,7 +78,7 @@ class OneMember(Attendants):
         return {("shop", 7)}
 
 
-async def look_until(checks: HalfService, happened: Sequence[object]) -> None:
+async def look_until(checks: HalfMessageService, happened: Sequence[object]) -> None:
     while not happened:
         await checks._look()
         await asyncio.sleep(0.01)
@@ -95,7 +95,7 @@ def test_a_check_whose_batch_cannot_be_read_is_not_made_but_counts(
 
     async def test(engine: Engine) -> None:
         member, options = Member(), BrokerOptions(check_back_after_s=0.05, check_back_interval_s=0.05)
-        checks = HalfService(engine, options, lambda: OneMember(member), lambda: None)
+        checks = HalfMessageService(engine, options, lambda: OneMember(member), lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         await stage(engine)
         with monkeypatch.context() as damage:

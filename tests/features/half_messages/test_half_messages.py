@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
-from minimq_broker.features.staged import half_drafts, transactions
+from minimq_broker.features.staged import transactions, uncommitted_half_messages
 from minimq_broker.features.staged.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
 from support.states import rows, rows_from_scratch
@@ -31,7 +31,7 @@ def test_a_commit_publishes_in_the_same_commit_and_touches_no_other_number(store
     assert (store.bodies("t", 0), store.bodies("t", 1)) == ([b"a"], [b"b"])
     assert set(store.grown) == {store.key("t", 0), store.key("t", 1)}
     table = store.state.transactions
-    assert [*table.open_halves()] == [("@g", 3)]
+    assert [*table.open_half_transactions()] == [("@g", 3)]
     assert (table.count, table.unpublished, table.endings()) == (1, {}, [])
 
 
@@ -59,7 +59,7 @@ def test_what_is_staged_and_ended_in_one_commit(store: OpenStore, monkeypatch: p
 
 
 def test_what_is_too_much_for_one_commit_follows(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(half_drafts, "MAX_PUBLISHED", 2)
+    monkeypatch.setattr(uncommitted_half_messages, "MAX_PUBLISHED", 2)
     for sequence in range(3):
         store.stage("@g", 1, "t", 0, numbered_batch(7, sequence))
     store.stage("@g", 2, "t", 0, numbered_batch(7, 3))
@@ -89,7 +89,7 @@ def test_other_transactions_and_expiry_leave_half_messages_alone(store: OpenStor
     store.decide("x", 9, {7: [1]})
     store.publish("x")
     assert store.state.transactions.older(store.clock.now_ms + 1, 10) == ()
-    assert [*store.state.transactions.open_halves()] == [("@x", 0)]
+    assert [*store.state.transactions.open_half_transactions()] == [("@x", 0)]
     assert store.end_half("@x", 0, COMMITTED) is COMMITTED
     assert store.bodies("t", 0) == [b"7/1", b"7/0"]
 
@@ -100,7 +100,7 @@ def test_a_topic_that_goes_takes_its_half_messages_along(store: OpenStore) -> No
     store.stage("@g", 1, "u", 0, numbered_batch(7, 1))
     store.stage("@g", 2, "t", 0, numbered_batch(7, 2))
     store.delete_topic("t")
-    assert [*store.state.transactions.open_halves()] == [("@g", 1)]
+    assert [*store.state.transactions.open_half_transactions()] == [("@g", 1)]
     assert store.end_half("@g", 1, COMMITTED, batches=2) is EXPIRED  # all or none
     assert store.end_half("@g", 2, COMMITTED, batches=1) is EXPIRED
     assert store.state.transactions.open.all == Staged()
@@ -200,7 +200,7 @@ class Schedule:
         names = ("stage", "end", "end_many", "start_anew", "follow")
         getattr(self, self.rng.choices(names, (6, 4, 2, 0.3, 0.5))[0])()
         assert self.master.bodies("t", 0) == self.model.published
-        halves = self.master.state.transactions.open_halves()
+        halves = self.master.state.transactions.open_half_transactions()
         assert {number for _, number in halves} == self.model.staged.keys()
 
     def stage(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
 from minimq.consuming.received import EncodedBatch, ReceivedBatch
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
-from minimq.features.listeners.listener import Verdict, verdict
+from minimq.features.listeners.listener import ListenerResult, verdict
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -157,22 +157,22 @@ def test_it_is_the_same_as_a_plain_model(
 @for_each(
     ("answer", "expected"),
     [
-        (ConsumeResult.SUCCESS, Verdict([])),
-        (ConsumeResult.RETRY_LATER, Verdict([0, 1, 2, 3, 4])),
-        (RetryLater(), Verdict([0, 1, 2, 3, 4])),
-        (RetryLater(first=3), Verdict([3, 4])),
-        (RetryLater(first=3, level=2), Verdict([3, 4], 2)),
-        (RetryLater(first=5), Verdict([])),
-        (RetryLater(first=6), Verdict([0, 1, 2, 3, 4])),
-        (RetryLater(indexes=[3, 1, 3]), Verdict([1, 3])),
-        (RetryLater(indexes=(4,), level=2), Verdict([4], 2)),
-        (RetryLater(indexes=[]), Verdict([])),
-        (RetryLater(indexes=[1, 5]), Verdict([0, 1, 2, 3, 4])),
-        (None, Verdict([0, 1, 2, 3, 4])),
-        (True, Verdict([0, 1, 2, 3, 4])),
+        (ConsumeResult.SUCCESS, ListenerResult([])),
+        (ConsumeResult.RETRY_LATER, ListenerResult([0, 1, 2, 3, 4])),
+        (RetryLater(), ListenerResult([0, 1, 2, 3, 4])),
+        (RetryLater(first=3), ListenerResult([3, 4])),
+        (RetryLater(first=3, level=2), ListenerResult([3, 4], 2)),
+        (RetryLater(first=5), ListenerResult([])),
+        (RetryLater(first=6), ListenerResult([0, 1, 2, 3, 4])),
+        (RetryLater(indexes=[3, 1, 3]), ListenerResult([1, 3])),
+        (RetryLater(indexes=(4,), level=2), ListenerResult([4], 2)),
+        (RetryLater(indexes=[]), ListenerResult([])),
+        (RetryLater(indexes=[1, 5]), ListenerResult([0, 1, 2, 3, 4])),
+        (None, ListenerResult([0, 1, 2, 3, 4])),
+        (True, ListenerResult([0, 1, 2, 3, 4])),
     ],
 )
-def test_what_an_answer_means(answer: object, expected: Verdict) -> None:
+def test_what_an_answer_means(answer: object, expected: ListenerResult) -> None:
     found, _ = verdict(answer, 5)
     assert (list(found.again), found.level) == expected[:2]
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq_broker.features.retention.retention import (
+    LiveData,
     Reason,
     RetentionRules,
-    SegmentFacts,
-    SegmentRest,
+    SegmentInfo,
     early_bytes,
     expired,
     is_outdated,
@@ -27,14 +27,12 @@ NOW_MS = 1_000_000
 EVERYTHING = 1 << 60
 
 
-def row_of(*newest_ms: int | None, size: int = 100) -> list[SegmentFacts]:
+def row_of(*newest_ms: int | None, size: int = 100) -> list[SegmentInfo]:
     """Return segments of one size, whose last batches were stored at these times."""
-    return [SegmentFacts(size * n, size * (n + 1), size, newest) for n, newest in enumerate(newest_ms)]
+    return [SegmentInfo(size * n, size * (n + 1), size, newest) for n, newest in enumerate(newest_ms)]
 
 
-def starts(
-    segments: list[SegmentFacts], rules: RetentionRules, free_to: int = EVERYTHING, excess: int = 0
-) -> list[int]:
+def starts(segments: list[SegmentInfo], rules: RetentionRules, free_to: int = EVERYTHING, excess: int = 0) -> list[int]:
     gone = expired(segments, NOW_MS, rules, free_to=free_to, excess_bytes=excess)
     return [item.segment.start for item in gone]
 
@@ -44,7 +42,7 @@ def starts(
 
 @pytest.mark.parametrize("pressure", ["size", "disk"])
 def test_what_a_rewriting_has_left_keeps_no_younger_segments_that_the_disk_needs(pressure: str) -> None:
-    rest = SegmentRest(aged_bytes=10, lasting_bytes=10, is_rest=True)
+    rest = LiveData(aged_bytes=10, lasting_bytes=10, is_rest=True)
     segments = row_of(NOW_MS, NOW_MS, NOW_MS, NOW_MS)
     segments[0] = dataclasses.replace(segments[0], rest=rest)
     rules = RetentionRules(max_age_ms=1000, max_bytes=250 if pressure == "size" else 0)
@@ -85,25 +83,25 @@ def test_size_counts_the_segment_that_is_written_to() -> None:
 
 def test_the_active_segment_is_outdated_when_all_its_batches_are() -> None:
     rules = RetentionRules(max_age_ms=1000)
-    assert is_outdated(SegmentFacts(0, 9, 9, NOW_MS - 1000), NOW_MS, rules)
-    assert not is_outdated(SegmentFacts(0, 9, 9, NOW_MS - 999), NOW_MS, rules)
-    assert not is_outdated(SegmentFacts(0, 9, 9, None), NOW_MS, rules)
+    assert is_outdated(SegmentInfo(0, 9, 9, NOW_MS - 1000), NOW_MS, rules)
+    assert not is_outdated(SegmentInfo(0, 9, 9, NOW_MS - 999), NOW_MS, rules)
+    assert not is_outdated(SegmentInfo(0, 9, 9, None), NOW_MS, rules)
 
 
 # ---- all rules together ---------------------------------------------------------------------------
 
 
 @st.composite
-def logs(draw: st.DrawFn) -> list[SegmentFacts]:
+def logs(draw: st.DrawFn) -> list[SegmentInfo]:
     sizes = draw(st.lists(st.integers(1, 50), min_size=1, max_size=8))
     ends = list(accumulate(sizes, initial=draw(st.integers(0, 100))))
     times = st.none() | st.integers(NOW_MS - 50, NOW_MS)
-    return [SegmentFacts(start, end, end - start, draw(times)) for start, end in pairwise(ends)]
+    return [SegmentInfo(start, end, end - start, draw(times)) for start, end in pairwise(ends)]
 
 
 @given(logs(), st.integers(0, 60), st.integers(0, 300), st.integers(0, 400), st.integers(0, 300))
 def test_what_goes_is_a_beginning_that_nobody_needs_and_some_rule_wants(
-    segments: list[SegmentFacts], max_age_ms: int, max_bytes: int, free_to: int, excess: int
+    segments: list[SegmentInfo], max_age_ms: int, max_bytes: int, free_to: int, excess: int
 ) -> None:
     rules = RetentionRules(max_age_ms, max_bytes)
     gone = expired(segments, NOW_MS, rules, free_to=free_to, excess_bytes=excess)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from minimq_broker.commit.jobs import AppendStatus
-from minimq_broker.features.work_queues.pop_drafts import PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import effect

@@ -41,7 +41,7 @@ from minimq.errors import (
 )
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.wire.rpc import open_channel
-from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, halves_pb2
+from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, half_messages_pb2
 from support.process import process
 from support.reading import read_all
 from support.waiting import wait_until
@@ -127,7 +127,7 @@ def test_a_transaction_has_a_largest_size_and_number_of_batches(
     with pytest.raises(MessageTooLarge, match=r"the limit is 8,388,608: end it earlier"), producer.transaction() as tx:
         for _ in range(3):
             tx.send(Message(topics[0], bytes(3 << 20)))
-    monkeypatch.setattr("minimq.sending.transactor.MAX_ATOMIC_BATCHES", 1)
+    monkeypatch.setattr("minimq.sending.transaction_manager.MAX_ATOMIC_BATCHES", 1)
     with (
         pytest.raises(InvalidArgument, match=r"has 2 batches .*, the limit is 1: divide it"),
         producer.transaction() as tx,
@@ -624,7 +624,7 @@ def test_each_append_of_a_request_stands_by_itself(
     for _ in range(5):
         many_spans.progress.settles.add(topic=topic, spans=[1, 1] * 2_400)
     with_end = numbered(topic, 30)
-    with_end.end.producer_group, with_end.end.outcome = "p", halves_pb2.HALF_OUTCOME_COMMITTED
+    with_end.end.producer_group, with_end.end.outcome = "p", half_messages_pb2.HALF_OUTCOME_COMMITTED
     both = numbered(topic, 40)
     both.progress.commit.group = both.progress.group = "g"
     both.progress.settles.add(topic=topic, spans=[0, 1])

@@ -33,7 +33,7 @@ from minimq_broker.state.facts import (
     TransactionsExpired,
 )
 from minimq_broker.state.facts import Topic as TopicFact
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import SystemBusy, TransactionEnded
@@ -137,7 +137,7 @@ def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
     of, began = TransactionTable(set()), set[int]()
 
     def look(*_: object) -> Any:
-        began.update(half.stage.began_ms for half in of.open_halves().values())
+        began.update(half.stage.began_ms for half in of.open_half_transactions().values())
         return look
 
     former = sys.gettrace()
@@ -368,7 +368,7 @@ class Brokers:
                     self.apply(decided(name, number, *((key, tuple(value)) for key, value in parts.items())))
             case "publish", name, count:
                 for batch in self.states[0].transactions.next_to_publish(name, count * SIZE, count):
-                    place, key = Place(1, 0, 0, 0), DueKey(0, batch.position)
+                    place, key = BatchLocation(1, 0, 0, 0), DueKey(0, batch.position)
                     self.apply(BatchApplied(QueueKey(1, 0), QueueEnd(1, 1), place, released=key))
             case "delete", topic:
                 fact: Fact = TopicDeleted(f"t{topic}")

@@ -6,8 +6,8 @@ import pytest
 
 from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.work_queues.pop_drafts import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.features.work_queues.pop_runs import PopKey, Take
+from minimq_broker.features.work_queues.uncommitted_pops import AS_WRITTEN, PopJob, PopStep
 from minimq_broker.log.entry import opened
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State

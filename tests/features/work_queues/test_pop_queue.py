@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from minimq_broker.features.work_queues import pop_blocks, pop_queue
-from minimq_broker.features.work_queues.pop_drafts import PopDraft
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import (
     MAX_HELD,
@@ -30,6 +29,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     Take,
     handle_epoch,
 )
+from minimq_broker.features.work_queues.uncommitted_pops import UncommittedQueue
 from minimq_broker.state.facts import decode_fact, encode_fact
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
 from support.cases import for_each
@@ -138,10 +138,10 @@ def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[
     assert queue.runs == before
 
 
-def test_messages_without_a_lane_in_a_fifo_topic_do_not_wait_for_each_other() -> None:
+def test_messages_without_a_group_hash_in_a_fifo_topic_do_not_wait_for_each_other() -> None:
     """Batches that could not be read have none; the first one is set aside for an hour."""
     aside = Run(0, 1, RunState.FREE, 1, 3_600_000, 1)
-    queue = PopQueue(0, [aside, Run(1, 2, RunState.OUT, 1, 500, 1, "a", lane=7), Run(2, 3, RunState.FREE)])
+    queue = PopQueue(0, [aside, Run(1, 2, RunState.OUT, 1, 500, 1, "a", group_hash=7), Run(2, 3, RunState.FREE)])
     assert queue.due_ms == 0
 
 
@@ -156,7 +156,7 @@ def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
 def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
     queue = PopQueue()
     taken(queue, 40)
-    before, draft = queue.runs, PopDraft(queue, [])
+    before, draft = queue.runs, UncommittedQueue(queue, [])
     draft.runs += draft.queue.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))[0]
     assert draft.drop_before(14) == 14 - 4 - 2
     draft.runs += draft.queue.take(Take("b", 10, 50), 0, 60, 2)
@@ -229,11 +229,11 @@ SPAN = 62_500
 def waiting(span: int, *, fifo: bool) -> PopQueue:
     """Return a queue with repetitions of a settled, a waiting, a released and a settled message, after a failed one."""
     queue, status = PopQueue(), (RunState.DONE, RunState.FREE, RunState.FREE, RunState.DONE)
-    queue.put(Run(0, 4, RunState.FREE, 3, 1 << 40, 5, lane=int(fifo)))
+    queue.put(Run(0, 4, RunState.FREE, 3, 1 << 40, 5, group_hash=int(fifo)))
     for at in range(4, span, 4):
         for number, state in enumerate(status):
             released = (2, (1 << 40) + at // 1_000, 5) if number == 2 else (0, 0, 0)
-            queue.put(Run(at + number, at + number + 1, state, *released, lane=fifo * (1 + at // 4 % 50)))
+            queue.put(Run(at + number, at + number + 1, state, *released, group_hash=fifo * (1 + at // 4 % 50)))
     queue.refresh()
     return queue
 

@@ -15,14 +15,19 @@ from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
-from minimq_broker.features.work_queues import popping
+from minimq_broker.features.work_queues import work_queue_service
 from minimq_broker.features.work_queues.blocking import blocking
-from minimq_broker.features.work_queues.pop_clients import MAX_FILTERS, PopClients, PopClientStream, Popper
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopKey, Run, RunState
-from minimq_broker.features.work_queues.poppers import Blocking
-from minimq_broker.features.work_queues.popping import PopService
-from minimq_broker.groups.offsets import GroupBeginnings
+from minimq_broker.features.work_queues.work_queue_clients import (
+    MAX_FILTERS,
+    PopClientStream,
+    WorkQueueClients,
+    WorkQueueMember,
+)
+from minimq_broker.features.work_queues.work_queue_members import Blocking
+from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
+from minimq_broker.groups.offsets import InitialOffsets
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
 from minimq_common.batch.builder import BatchBuilder
@@ -87,14 +92,14 @@ class Consumer:
         return result.failure.message
 
 
-def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, PopService], Awaitable[None]]) -> None:
+def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, WorkQueueService], Awaitable[None]]) -> None:
     """Run a test of one consumer on a new store, which has to be right afterwards."""
 
     async def run() -> None:
         engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
         consumer = Consumer()
         try:
-            service = PopService(engine, GroupBeginnings(engine), 1.0, lambda *_: None)
+            service = WorkQueueService(engine, InitialOffsets(engine), 1.0, lambda *_: None)
             async with asyncio.timeout(PATIENCE_S):
                 serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
                 await test(engine, consumer, service)
@@ -111,10 +116,10 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, PopService], Awai
 def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(popping, "MAX_BITMAPS_IN_ALL", 5)
-    monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(work_queue_service, "MAX_BITMAPS_IN_ALL", 5)
+    monkeypatch.setattr(work_queue_service, "_COUNT_INTERVAL_S", 0.0)
 
-    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
+    async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
         await make_topic(engine, 100)
         [queue] = engine.state.ends
         for at in range(5):
@@ -132,7 +137,7 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
 
 
 def test_the_message_group_that_blocks_is_named(tmp_path: Path) -> None:
-    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
+    async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
         await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1, is_fifo=True)))
         builder = BatchBuilder(1_000, message_group="account-7")
         builder.add([Message("t", b"x")])
@@ -147,10 +152,10 @@ def test_the_message_group_that_blocks_is_named(tmp_path: Path) -> None:
 
 
 def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(popping, "MAX_BITMAPS_IN_ALL", 20)
-    monkeypatch.setattr(popping, "_COUNT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(work_queue_service, "MAX_BITMAPS_IN_ALL", 20)
+    monkeypatch.setattr(work_queue_service, "_COUNT_INTERVAL_S", 0.0)
 
-    async def test(engine: Engine, consumer: Consumer, _: PopService) -> None:
+    async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
         await make_topic(engine, 1)
         letters = "%DLQ%g", 9, 0
         engine.state.popped[letters] = PopQueue(0, [Run(at, at + 1, RunState.FREE, at) for at in range(50)])
@@ -161,8 +166,11 @@ def test_settled_dead_letters_leave_the_room_to_consumers(tmp_path: Path, monkey
 
 
 def test_the_hashes_of_tags_count_as_a_part_of_the_filters(tmp_path: Path) -> None:
-    async def test(engine: Engine, _consumer: Consumer, _service: PopService) -> None:
-        clients, popper = PopClients(engine), Popper("g", "a", PopClientStream(cast(Any, None), ANY_CALLER), 1)
+    async def test(engine: Engine, _consumer: Consumer, _service: WorkQueueService) -> None:
+        clients, popper = (
+            WorkQueueClients(engine),
+            WorkQueueMember("g", "a", PopClientStream(cast(Any, None), ANY_CALLER), 1),
+        )
 
         def subscribe(number: int, tags: int) -> None:
             clients.subscribe(popper, broker_pb2.PopTake(topic=f"t{number}", filter="x" * tags, tag_hashes=range(tags)))
@@ -185,7 +193,7 @@ def test_a_take_whose_group_is_about_to_begin_is_answered_when_the_stream_ends(t
         held.set()
         go_on.wait(PATIENCE_S)
 
-    async def test(engine: Engine, consumer: Consumer, _service: PopService) -> None:
+    async def test(engine: Engine, consumer: Consumer, _service: WorkQueueService) -> None:
         await make_topic(engine, 1)
         holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
@@ -205,9 +213,9 @@ def test_a_take_whose_group_is_about_to_begin_is_answered_when_the_stream_ends(t
 def test_of_a_consumer_that_does_not_read_its_refusals_no_more_requests_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(popping, "MAX_WAITING", 10)
+    monkeypatch.setattr(work_queue_service, "MAX_WAITING", 10)
 
-    async def test(_engine: Engine, consumer: Consumer, _service: PopService) -> None:
+    async def test(_engine: Engine, consumer: Consumer, _service: WorkQueueService) -> None:
         reads, write = asyncio.Event(), consumer.write
 
         async def write_late(response: bytes) -> None:

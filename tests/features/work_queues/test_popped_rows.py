@@ -72,7 +72,7 @@ OVERLAP = [*SOUND_ROW.states, (Status(FREE, 1, 0, 8), SOUND_ROW.states[0][1])]
         (8, row(Run(1, 2, FREE), *SOUND), "it is settled to 1, but the offset of the group is 2"),
         (8, row(SOUND[1], SOUND[2]), "it is settled to 6, but the offset of the group is 2"),
         (8, row(*SOUND, states=OVERLAP), "messages 0 to 256 have two states, or none"),
-        (8, row(*SOUND, lanes=b"abc"), "messages 0 to 256 have 3 bytes of lanes"),
+        (8, row(*SOUND, group_hashes=b"abc"), "messages 0 to 256 have 3 bytes of group hashes"),
         (8, row(Run(2, 5, OUT), *SOUND[1:]), "3 messages are in flight, but were never delivered"),
         (7, SOUND_ROW, "message 7 was delivered, but the next new one is 7"),
         (11, SOUND_ROW, "it was delivered to 11, but ends at 10"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from minimq.features.work_queues.prefetch import Pace, Prefetched
+from minimq.features.work_queues.prefetch import Prefetched, ReceiveRate
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 
 
@@ -40,7 +40,7 @@ def test_what_is_late_is_not_received_but_goes_to_others() -> None:
 
 
 def test_a_consumer_is_worth_as_many_messages_as_it_receives_in_a_tenth_of_a_second() -> None:
-    pace = Pace()
+    pace = ReceiveRate()
     for step in range(100):
         pace.received(32, 1000 + step * 0.01)
     assert 300 <= pace.ahead <= 340

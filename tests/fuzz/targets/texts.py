@@ -23,10 +23,10 @@ from minimq_cli.line_format import LineFormat
 from minimq_common import names
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.moments import start_ms, timestamp_ms
 from minimq_common.security import access_document
 from minimq_common.serving.options import option, read_config
-from minimq_common.words import bytes_of, seconds_of
+from minimq_common.text_units import bytes_of, seconds_of
+from minimq_common.timestamps import start_ms, timestamp_ms
 from pyspark_minimq import option_values, write_options
 from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.option_table import Mode

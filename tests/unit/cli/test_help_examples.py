@@ -16,11 +16,11 @@ import click
 import minimq
 import minimq.aio
 from minimq.admin.operation import Parameter, operations_of
-from minimq.features.dead_letters.dead_letter import Chosen
+from minimq.features.dead_letters.dead_letter import DeadLetterFilter
 from minimq.features.search.search_bounds import SearchRange
 from minimq_cli.commands import Command
 from minimq_cli.main import main
-from minimq_common.moments import timestamp_ms
+from minimq_common.timestamps import timestamp_ms
 from support.command import all_commands
 
 _VALUE = r'(?:"[^"]*"|\'[^\']*\'|\[[^\]]*\]|`[^`]*`|[^\s,;"`]+[^\s,;:."`])'
@@ -70,7 +70,7 @@ def documented() -> Iterator[tuple[str, str, Any, str]]:
                 yield from _arguments(f"{name}.{method_name}", method)
     for operation in operations_of(minimq.Admin):
         yield from _arguments(operation.name, operation.function)
-    for choice in (Chosen, SearchRange):
+    for choice in (DeadLetterFilter, SearchRange):
         yield from _arguments(choice.__name__, choice)
 
 

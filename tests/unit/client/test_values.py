@@ -55,7 +55,7 @@ def popped(messages: Sequence[Message]) -> list[WorkQueueMessage]:
 
 def told(message: ReceivedMessage) -> tuple[object, ...]:
     place = (message.topic, message.queue, message.queue_offset, message.message_id)
-    content = (message.body, message.tag, message.keys, message.properties, message.is_tombstone, message.lane)
+    content = (message.body, message.tag, message.keys, message.properties, message.is_tombstone, message.group_hash)
     return place, content, (message.born_ms, message.stored_at, message.due_at, message.delivery_count)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, changes, decode, from_toml
-from minimq_common.security.access_policy import Policy, Principal, Refusal
+from minimq_common.security.access_policy import Policy, Principal, Rejection
 from minimq_common.security.access_rule import VERBS, Need, Resource, Rule, Verb, parse_rule
 from minimq_common.security.user_key import hash_of, new_key, parse_key
 from minimq_common.wire import protocol_bounds
@@ -160,16 +160,16 @@ def test_what_is_no_rule_is_refused_with_the_remedy(text: str, said: str) -> Non
 
 def test_a_key_is_known_by_its_hash_until_it_expires() -> None:
     assert POLICY.of_key(hash_of(KEY.text), ANSWER_MS - 1) == Principal("alice", KEY.id, ANSWER_MS)
-    assert POLICY.of_key(KEY.hash, ANSWER_MS) is Refusal.EXPIRED
-    assert POLICY.of_key(new_key(bytes(37)).hash, 0) is Refusal.UNKNOWN
+    assert POLICY.of_key(KEY.hash, ANSWER_MS) is Rejection.EXPIRED
+    assert POLICY.of_key(new_key(bytes(37)).hash, 0) is Rejection.UNKNOWN
 
 
 def test_a_key_is_looked_up_again_in_another_policy() -> None:
     alice = DOCUMENT.users["alice"]
     for user, found in (
-        (msgspec.structs.replace(alice, disabled=True), Refusal.DISABLED),
-        (msgspec.structs.replace(alice, keys={}), Refusal.UNKNOWN),
-        (None, Refusal.UNKNOWN),
+        (msgspec.structs.replace(alice, disabled=True), Rejection.DISABLED),
+        (msgspec.structs.replace(alice, keys={}), Rejection.UNKNOWN),
+        (None, Rejection.UNKNOWN),
     ):
         users = {**DOCUMENT.users, "alice": user} if user else {}
         assert Policy(msgspec.structs.replace(DOCUMENT, users=users)).of_key(KEY.hash, 0) is found

@@ -17,7 +17,7 @@ from minimq_common.batch.header import Section
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument, MessageTooLarge
 from minimq_common.model import Message
-from minimq_common.properties import MESSAGE_GROUP, lane_of
+from minimq_common.properties import MESSAGE_GROUP, group_hash_of
 from support.batches import ALWAYS, LIMIT, NOW_MS, born, compressions, encode, messages, one, sealed
 from support.cases import for_each
 
@@ -68,8 +68,11 @@ def test_a_message_group_is_in_the_header_and_with_each_message(
     opened, plain = RecordBatch(encoded), RecordBatch(encode(sent, times))
 
     assert (opened.header.version, plain.header.version) == (batch.FIFO_VERSION, batch.VERSION)
-    assert (opened.header.lane, plain.header.lane) == (lane_of("account-17"), 0)
-    assert (batch.read_lane(encoded), batch.read_lane(encode(sent, times))) == (lane_of("account-17"), 0)
+    assert (opened.header.group_hash, plain.header.group_hash) == (group_hash_of("account-17"), 0)
+    assert (batch.read_group_hash(encoded), batch.read_group_hash(encode(sent, times))) == (
+        group_hash_of("account-17"),
+        0,
+    )
     batch.check_header(opened.header, encoded)
     assert opened.header.tag_hashes == plain.header.tag_hashes
     assert (opened.bodies(), opened.tags()) == (plain.bodies(), plain.tags())
@@ -80,11 +83,14 @@ def test_a_message_group_is_in_the_header_and_with_each_message(
 
 def test_the_hash_of_a_message_group_is_the_same_in_every_release() -> None:
     # Other hashes would mix up the order of what is stored and what comes.
-    assert {name: lane_of(name) for name in ("123456789", "grün")} == {"123456789": 0xE3069283, "grün": 0xE8BC2FEA}
-    assert lane_of("") == 1  # 0 stands for no message group
+    assert {name: group_hash_of(name) for name in ("123456789", "grün")} == {
+        "123456789": 0xE3069283,
+        "grün": 0xE8BC2FEA,
+    }
+    assert group_hash_of("") == 1  # 0 stands for no message group
 
 
-def test_a_batch_without_a_lane_is_no_batch_of_a_fifo_topic() -> None:
+def test_a_batch_without_a_group_hash_is_no_batch_of_a_fifo_topic() -> None:
     encoded = encode([one()])
     with pytest.raises(CorruptBatch, match="without a message group"):
         RecordBatch(sealed(bytes([batch.FIFO_VERSION]) + encoded[1:48] + bytes(4) + encoded[48:-4]))

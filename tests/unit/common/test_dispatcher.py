@@ -27,13 +27,13 @@ from minimq_common.errors import (
 )
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import MAX_REQUEST_BYTES, CallLimits, Dispatcher
-from minimq_proto.v1 import attend_pb2, broker_pb2
+from minimq_proto.v1 import broker_pb2, events_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
 PATIENCE_S = 20.0
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
-CALL, STREAM = "DescribeTopic", "Attend"
+CALL, STREAM = "DescribeTopic", "Events"
 KINDS = [CALL, STREAM]
 RAISED: dict[str, Exception] = {
     "unforeseen": KeyError("k"),
@@ -113,9 +113,9 @@ def channel() -> Iterator[grpc.Channel]:
 
 
 def call(channel: grpc.Channel, method: str, what: str) -> bytes:
-    made: broker_pb2.DescribeTopicRequest | attend_pb2.AttendRequest = broker_pb2.DescribeTopicRequest(topic=what)
+    made: broker_pb2.DescribeTopicRequest | events_pb2.EventsRequest = broker_pb2.DescribeTopicRequest(topic=what)
     if method == STREAM:
-        made = attend_pb2.AttendRequest(client_id=what)
+        made = events_pb2.EventsRequest(client_id=what)
     data = b"\x0a\xff" if what == "garbled" else made.SerializeToString()
     if method == STREAM:
         return next(stream(channel, iter([data]), STREAM))  # type: ignore[no-any-return]

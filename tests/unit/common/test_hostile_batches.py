@@ -17,7 +17,7 @@ from minimq_common.batch.header import MAX_RECORDS, Section
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import Message, MessageQueue
-from minimq_common.moments import MAX_TIME_MS
+from minimq_common.timestamps import MAX_TIME_MS
 from support.batches import compressions, encode, messages, one, sealed
 from support.cases import for_each
 from support.hostile_batches import offsets, raw_batch, sections

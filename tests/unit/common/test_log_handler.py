@@ -4,7 +4,7 @@ import io
 import logging
 
 from minimq_common.record_limit import ALWAYS_WRITTEN
-from minimq_common.serving.logs import SummingHandler, formatter
+from minimq_common.serving.logs import RateLimitedHandler, formatter
 
 
 class Clock:
@@ -22,7 +22,7 @@ def logger_to(handler: logging.Handler) -> logging.Logger:
 
 def test_lines_that_repeat_are_summed_up_and_others_are_written() -> None:
     stream, clock = io.StringIO(), Clock()
-    handler = SummingHandler(stream, clock)
+    handler = RateLimitedHandler(stream, clock)
     handler.setFormatter(formatter("text"))
     log = logger_to(handler)
 
@@ -42,7 +42,7 @@ def test_lines_that_repeat_are_summed_up_and_others_are_written() -> None:
 
 def test_what_was_left_out_last_is_told_at_the_end() -> None:
     stream = io.StringIO()
-    handler = SummingHandler(stream, Clock())
+    handler = RateLimitedHandler(stream, Clock())
     log = logger_to(handler)
     for _ in range(103):
         log.info("again")
@@ -52,7 +52,7 @@ def test_what_was_left_out_last_is_told_at_the_end() -> None:
 
 def test_kinds_of_lines_take_bounded_memory() -> None:
     stream = io.StringIO()
-    handler = SummingHandler(stream, Clock())
+    handler = RateLimitedHandler(stream, Clock())
     log = logger_to(handler)
     for number in range(3_000):
         log.info(f"text {number} %s", "x")  # noqa: G004 - as a library might
@@ -62,7 +62,7 @@ def test_kinds_of_lines_take_bounded_memory() -> None:
 
 def test_lines_of_one_place_in_the_code_are_of_one_kind_if_their_text_has_its_values() -> None:
     stream = io.StringIO()
-    handler = SummingHandler(stream, Clock())
+    handler = RateLimitedHandler(stream, Clock())
     log = logger_to(handler)
     for number in range(3_000):
         log.info("Task exception was never retrieved: task %d" % number)  # noqa: G002, UP031 - as asyncio does
@@ -74,7 +74,7 @@ def test_lines_of_one_place_in_the_code_are_of_one_kind_if_their_text_has_its_va
 
 def test_tracebacks_that_repeat_do_not_fill_the_log() -> None:
     stream = io.StringIO()
-    handler = SummingHandler(stream, Clock())
+    handler = RateLimitedHandler(stream, Clock())
     handler.setFormatter(formatter("json"))
     log = logger_to(handler)
     for number in range(1_000):
@@ -86,7 +86,7 @@ def test_tracebacks_that_repeat_do_not_fill_the_log() -> None:
 
 def test_what_was_left_out_is_told_ahead_of_the_next_record_whatever_it_is() -> None:
     stream, clock = io.StringIO(), Clock()
-    log = logger_to(SummingHandler(stream, clock))
+    log = logger_to(RateLimitedHandler(stream, clock))
     for extra in ({}, ALWAYS_WRITTEN):
         for _ in range(103):
             log.info("again")
@@ -99,7 +99,7 @@ def test_what_was_left_out_is_told_ahead_of_the_next_record_whatever_it_is() -> 
 
 def test_an_account_of_what_was_done_is_written_however_long_it_is() -> None:
     stream = io.StringIO()
-    log = logger_to(SummingHandler(stream, Clock()))
+    log = logger_to(RateLimitedHandler(stream, Clock()))
     for number in range(1_000):
         log.info("deleted number=%d", number, extra=ALWAYS_WRITTEN)
     assert stream.getvalue().splitlines() == [f"deleted number={number}" for number in range(1_000)]

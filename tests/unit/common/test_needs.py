@@ -12,7 +12,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
-from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, halves_pb2, nameserver_pb2, replication_pb2
+from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, half_messages_pb2, nameserver_pb2, replication_pb2
 from support.cases import for_each
 
 FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
@@ -40,7 +40,7 @@ EXEMPT = {
     "PopRequest.takes.filter": _SELECTS,
     "SessionRequest.client_id": _CLIENT,
     "AtomicAppendRequest.appends.progress.commit.client_id": _CLIENT,
-    "AttendRequest.client_id": _CLIENT,
+    "EventsRequest.client_id": _CLIENT,
     "CommitOffsetsRequest.client_id": _CLIENT,
     "SessionRequest.join.allocation": "is the name of a strategy",
     "SessionRequest.join.filters": _SELECTS,
@@ -106,7 +106,7 @@ def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
             ),
             "write topic a, write topic b, read group g, read topic c, read group h, read topic d",
         ),
-        (broker_pb2.AtomicAppend(end=halves_pb2.EndHalf(producer_group="p")), "write transaction p"),
+        (broker_pb2.AtomicAppend(end=half_messages_pb2.EndHalf(producer_group="p")), "write transaction p"),
         (broker_pb2.PullRequest(topic="t"), "read topic t"),
         (find_pb2.FindRequest(topic="t"), "read topic t"),
         (broker_pb2.PullRequest(topic="t", lease=broker_pb2.Lease(group="g")), "read topic t, read group g"),

@@ -13,7 +13,7 @@ from minimq.features.broadcasting.broadcasting import LocalOffsets
 from minimq_common.errors import InvalidArgument, StoreError
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
-from minimq_common.words import check_path, expanded
+from minimq_common.text_units import check_path, expanded
 from support.cases import for_each
 
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from minimq_common.words import bytes_of, seconds_of
+from minimq_common.text_units import bytes_of, seconds_of
 from support.cases import for_each
 
 

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from minimq_common.security import access_control
-from minimq_common.security.access_control import RefusalLog
+from minimq_common.security.access_control import RejectionLog
 from minimq_common.security.access_rule import Need, Resource, Verb
 
 
@@ -15,7 +15,7 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     now = 0.0
-    refusals = RefusalLog(lambda: now)
+    refusals = RejectionLog(lambda: now)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             refusals.caller_refused("unknown", "aaaaaaaa")
@@ -36,7 +36,7 @@ def test_a_kind_is_logged_once_a_minute_and_kinds_that_are_made_up_no_more_than_
 
 def test_how_many_were_left_out_is_told_also_after_minutes_without_any(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    refusals = RefusalLog(lambda: now)
+    refusals = RejectionLog(lambda: now)
     for _ in range(3):
         refusals.caller_refused("unknown", "aaaaaaaa")
         refusals.request_denied("alice", None)
@@ -54,7 +54,7 @@ def test_how_many_were_left_out_is_told_also_after_minutes_without_any(caplog: p
 def test_users_that_are_made_up_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_control, "_MOST_LOGGED", 10)
     now = 0.0
-    refusals = RefusalLog(lambda: now)
+    refusals = RejectionLog(lambda: now)
     for number in range(100):
         now += 10.0
         refusals.request_denied(f"k8s:{number}", None)

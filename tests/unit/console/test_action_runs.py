@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from minimq.admin.operation import Form, Given, Operation, Param, operations_of, right
+from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of, right
 from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
@@ -42,7 +42,7 @@ def run(
     plan: Plan = PLAN,
 ) -> ActionRun:
     parameters = Parameters([("queues", filled_in)])
-    return ActionRun(number, browser, user, Given(queues=4), plan, parameters, typed, "Resize", FORM, now_s)
+    return ActionRun(number, browser, user, Arguments(queues=4), plan, parameters, typed, "Resize", FORM, now_s)
 
 
 def test_it_is_begun_once_and_its_end_is_remembered() -> None:

@@ -64,8 +64,8 @@ class Replica:
 class World:
     """A controller, three replicas, and a network and an operator that do all they can to confuse them.
 
-    Masters write entries; one is confirmed when all that the master knows to be in sync have it. It checks, all the
-    time, that there is one master, and at every clean election, that the winner has all that was ever confirmed.
+    Masters write entries; one is confirmed when all that the master knows to be in sync have it. It checks, all
+    the time, that there is one master, and at every clean election, that the winner has all that was ever confirmed.
     """
 
     def __init__(self, seed: int) -> None:

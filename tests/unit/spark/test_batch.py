@@ -9,7 +9,7 @@ from datetime import datetime
 import pytest
 
 from minimq import Credentials, MessageQueue
-from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
+from minimq.consuming.queue_finder import QueueInfo, QueueLookup, TopicOnBroker
 from minimq_common.model import TopicId, TopicRoute
 from pyspark_minimq import connections, planning
 from pyspark_minimq.columns import MESSAGE_SCHEMA
@@ -40,15 +40,15 @@ class ScriptedFinder:
     def topics(self) -> list[str]:
         return ["%RETRY%tt", "t", "tt", "u"]
 
-    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[TopicOnBroker] = ()) -> QueueLookup:
         queues = {
-            MessageQueue(name, "a", queue): FoundQueue(
+            MessageQueue(name, "a", queue): QueueInfo(
                 5, self.ends[queue], TopicId(*ID), queue < 2, self.is_readable, from_slave=False
             )
             for name in topics
             for queue in range(3)
         }
-        return Findings(queues, frozenset(), {})
+        return QueueLookup(queues, frozenset(), {})
 
     def offsets_at(self, queues: Iterable[MessageQueue], when: datetime) -> dict[MessageQueue, int]:
         return dict.fromkeys(queues, 7 if when.year < 2000 else 15)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 
 from minimq import MessageQueue, MinimqError, errors
-from minimq.connection import at_master
-from minimq.consuming.queue_finder import Carrier, Findings, FoundQueue
+from minimq.connection import master_calls
+from minimq.consuming.queue_finder import QueueInfo, QueueLookup, TopicOnBroker
 from minimq_common.model import OfflineBroker, TopicId
 from pyspark_minimq import micro_batch_planner
 from pyspark_minimq.errors import MinimqSparkError
@@ -28,8 +28,8 @@ class World:
     """The answers that brokers would give, and the requests that they had."""
 
     ends: dict[MessageQueue, int] = field(default_factory=lambda: {T0: 10})
-    silent: dict[Carrier, MinimqError] = field(default_factory=dict)
-    offline: dict[Carrier, OfflineBroker] = field(default_factory=dict)
+    silent: dict[TopicOnBroker, MinimqError] = field(default_factory=dict)
+    offline: dict[TopicOnBroker, OfflineBroker] = field(default_factory=dict)
     failure: MinimqError | None = None
     asked: list[float] = field(default_factory=list)
     committed: list[Mapping[MessageQueue, int]] = field(default_factory=list)
@@ -39,17 +39,17 @@ class World:
 
     # ---- As a finder ---------------------------------------------------------------------------------
 
-    def find(self, topics: Iterable[str], known: Iterable[Carrier] = ()) -> Findings:
+    def find(self, topics: Iterable[str], known: Iterable[TopicOnBroker] = ()) -> QueueLookup:
         self.asked.append(self.now)
         if self.failure is not None:
             raise self.failure
         names = set(topics)
         queues = {
-            queue: FoundQueue(self.first, end, TopicId(1, 10), is_shown=True, is_readable=True, from_slave=False)
+            queue: QueueInfo(self.first, end, TopicId(1, 10), is_shown=True, is_readable=True, from_slave=False)
             for queue, end in self.ends.items()
             if queue.topic in names and ("t", queue.broker_name) not in self.silent
         }
-        return Findings(queues, frozenset(), self.silent, self.offline)
+        return QueueLookup(queues, frozenset(), self.silent, self.offline)
 
     def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MinimqError]:
         if " " in group:
@@ -70,7 +70,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     made = World()
     monkeypatch.setattr(micro_batch_planner, "queue_finder", lambda *_: made)
-    for module in (micro_batch_planner, at_master):
+    for module in (micro_batch_planner, master_calls):
         monkeypatch.setattr(module, "time", made)
     return made
 

@@ -12,7 +12,7 @@ from pyspark_minimq.reading import RangePartition
 from pyspark_minimq.stream_planning import StreamOffset
 
 T0, T1 = QueueName("t", "a", 0), QueueName("t", "a", 1)
-IDS = {T0.carrier: TopicId(1, 10)}
+IDS = {T0.place: TopicId(1, 10)}
 
 
 def reader(**options: str) -> MinimqStreamReader:

@@ -13,13 +13,13 @@ from pyspark_minimq.errors import MinimqSparkError
 from pyspark_minimq.planning import (
     EARLIEST,
     LATEST,
-    Carrier,
     LookupResult,
     OffsetRange,
     QueueName,
     StoredOffsets,
     Subscription,
     TopicId,
+    TopicOnBroker,
 )
 from pyspark_minimq.stream_planning import (
     AvailableOffsets,
@@ -34,7 +34,7 @@ from pyspark_minimq.stream_planning import (
 from support.cases import for_each
 
 A0, A1, B0 = QueueName("t", "a", 0), QueueName("t", "a", 1), QueueName("t", "b", 0)
-AT_A, AT_B = Carrier("t", "a"), Carrier("t", "b")
+AT_A, AT_B = TopicOnBroker("t", "a"), TopicOnBroker("t", "b")
 T = Subscription(("t",))
 ID_7, ID_8, ID_9 = TopicId(7, 70), TopicId(8, 80), TopicId(9, 90)
 DONE = StreamOffset({A0: 15, A1: 3}, {A0: 10, A1: 0}, {AT_A: ID_7})
@@ -244,7 +244,7 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
     ],
 )
 def test_offsets_of_a_damaged_checkpoint_are_refused(changes: Mapping[str, object]) -> None:
-    whole = StreamOffset({QueueName("t", "b", 0): 5}, topic_ids={Carrier("t", "b"): TopicId(1, 2)}).to_json()
+    whole = StreamOffset({QueueName("t", "b", 0): 5}, topic_ids={TopicOnBroker("t", "b"): TopicId(1, 2)}).to_json()
 
     with pytest.raises(MinimqSparkError, match="the checkpoint holds offsets that are damaged"):
         StreamOffset.from_json({**whole, **changes})

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from pyspark_minimq import worker_process
-from pyspark_minimq.worker_process import SentToWorkers, freeze_gc
+from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def test_a_program_of_somebody_else_is_left_alone() -> None:
     assert gc.get_freeze_count() == before
 
 
-class Sent(SentToWorkers):
+class Sent(WorkerPickle):
     def __init__(self, value: int) -> None:
         self.value = value
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 
 #: Default of the longest delay: 366 days.
 MAX_DELAY_MS = 366 * 86_400_000
@@ -79,7 +79,7 @@ class BatchDelayed(NamedTuple):
 
     key: DueKey
     messages: int
-    place: Place
+    place: BatchLocation
     is_recallable: bool
     producer_id: int = 0
     sequence: int = 0

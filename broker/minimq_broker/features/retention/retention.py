@@ -43,7 +43,7 @@ NOTHING_NEEDED = 1 << 63
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentRest:
+class LiveData:
     """The needed parts of a sealed segment. Sizes are estimates, but 0 is exact."""
 
     #: Messages of topics that were deleted or have a shorter retention: deletable at any age of the segment.
@@ -57,18 +57,18 @@ class SegmentRest:
 
 
 #: Of a segment that can be removed as a whole once it expires.
-NO_REST = SegmentRest()
+NO_REST = LiveData()
 
 
 @dataclass(frozen=True, slots=True)
-class SegmentFacts:
+class SegmentInfo:
     start: int
     #: Log position after its last entry.
     end: int
     size_bytes: int
     #: Store time of its last batch, in ms since 1970; None without batches.
     newest_ms: int | None
-    rest: SegmentRest = NO_REST
+    rest: LiveData = NO_REST
 
 
 class Reason(StrEnum):
@@ -80,7 +80,7 @@ class Reason(StrEnum):
 class Expired(NamedTuple):
     """A segment to be deleted, or to be rewritten with only the entries that are still needed."""
 
-    segment: SegmentFacts
+    segment: SegmentInfo
     reason: Reason
     #: Estimated size after the rewriting; 0 only if nothing is kept.
     kept_bytes: int = 0
@@ -89,7 +89,7 @@ class Expired(NamedTuple):
 
 
 def expired(
-    segments: Sequence[SegmentFacts], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
+    segments: Sequence[SegmentInfo], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
 ) -> list[Expired]:
     """Return the segments to delete or rewrite now, oldest first; by age only some at once, see `AGED_AT_ONCE`.
 
@@ -126,7 +126,7 @@ def expired(
     return gone
 
 
-def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes: int) -> int:
+def early_bytes(excess_bytes: int, segments: Sequence[SegmentInfo], grown_bytes: int) -> int:
     """Return how many bytes to delete early; 0 if that cannot help, or it is not this log that fills the disk."""
     deletable = sum(segment.size_bytes for segment in segments[:-1])
     if not 0 < excess_bytes <= deletable or 2 * grown_bytes < segments[0].size_bytes:
@@ -134,16 +134,16 @@ def early_bytes(excess_bytes: int, segments: Sequence[SegmentFacts], grown_bytes
     return min(excess_bytes, 2 * grown_bytes)
 
 
-def _is_left_by(rest: SegmentRest, kept_bytes: int, *, is_first: bool) -> bool:
+def _is_left_by(rest: LiveData, kept_bytes: int, *, is_first: bool) -> bool:
     return rest.is_rest and (kept_bytes > 0 or not is_first)
 
 
-def is_outdated(active: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
+def is_outdated(active: SegmentInfo, now_ms: int, rules: RetentionRules) -> bool:
     """Return whether to seal the active segment as all its batches expired. Without sends, nothing else seals it."""
     return active.newest_ms is not None and _is_over_age(active, now_ms, rules)
 
 
-def _is_over_age(segment: SegmentFacts, now_ms: int, rules: RetentionRules) -> bool:
+def _is_over_age(segment: SegmentInfo, now_ms: int, rules: RetentionRules) -> bool:
     if segment.newest_ms is None:
         return bool(rules.max_age_ms)
     return rules.is_over_age(segment.newest_ms, now_ms)

@@ -22,9 +22,9 @@ from minimq_broker.features.retention.retention import (
     AGED_AT_ONCE,
     NO_REST,
     Expired,
+    LiveData,
     Reason,
-    SegmentFacts,
-    SegmentRest,
+    SegmentInfo,
     early_bytes,
     expired,
     is_outdated,
@@ -266,7 +266,7 @@ class Retention(PeriodicTask):
             commit_log.roll(position)
             log.info("retention: sealed segment=%d, all its messages have expired", facts.start)
 
-    def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentFacts:
+    def _facts(self, store: MessageStore, segment: Segment, end: int) -> SegmentInfo:
         about = segment.path.stat()
         try:
             newest = segment.newest_ms()
@@ -276,9 +276,9 @@ class Retention(PeriodicTask):
                 self._unreadable.add(segment.start)
                 log.error("retention: age unreadable, uses file time segment=%d error=%s", segment.start, error)
         rest = self._rest(store, segment, end) if segment.sealed else NO_REST
-        return SegmentFacts(segment.start, end, about.st_size, newest, rest)
+        return SegmentInfo(segment.start, end, about.st_size, newest, rest)
 
-    def _rest(self, store: MessageStore, segment: Segment, end: int) -> SegmentRest:
+    def _rest(self, store: MessageStore, segment: Segment, end: int) -> LiveData:
         try:
             return store.old.rest(segment, end)
         except DAMAGE as error:

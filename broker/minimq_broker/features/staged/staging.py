@@ -100,7 +100,7 @@ class Stage(msgspec.Struct, array_like=True):
         return max((batch.stored_ms for batch in self.batches.values()), default=0)
 
 
-class OpenHalf(NamedTuple):
+class HalfTransaction(NamedTuple):
     """An undecided transaction with half messages: its only producer, and the batches that this has staged."""
 
     producer_id: int

@@ -26,8 +26,8 @@ from minimq_broker.features.staged.staging import (
     BatchStaged,
     Ending,
     HalfOutcome,
+    HalfTransaction,
     IdleExpiry,
-    OpenHalf,
     Stage,
     StagedBatch,
     StagedCount,
@@ -111,10 +111,10 @@ class TransactionTable:
         stage = self.parts(transaction).get(producer_id)
         return stage.batches.get(sequence) if stage else None
 
-    def open_halves(self) -> dict[TransactionId, OpenHalf]:
+    def open_half_transactions(self) -> dict[TransactionId, HalfTransaction]:
         """Return the undecided transactions with half messages. Any thread may call this."""
         return {
-            transaction: OpenHalf(producer_id, stage)
+            transaction: HalfTransaction(producer_id, stage)
             for transaction, parts in self._stages.copy().items()
             if is_half_name(transaction.name)
             for producer_id, stage in parts.copy().items()

@@ -8,7 +8,7 @@ import lmdb
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.poppers import Blocking
+from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.records import RecordBatch

@@ -30,29 +30,29 @@ class BlockRow(msgspec.Struct, frozen=True, array_like=True):
 
     #: Disjoint bitmaps, least significant byte first.
     states: list[tuple[Status, _Bits]]
-    #: Lanes of the unsettled messages as 4 bytes each, ascending by offset; empty if none has one.
-    lanes: bytes = b""
+    #: Group hashes of the unsettled messages as 4 bytes each, ascending by offset; empty if none has one.
+    group_hashes: bytes = b""
 
 
 class Block:
     """The unsettled messages of `BLOCK` adjacent offsets."""
 
-    __slots__ = ("first", "lanes", "states", "used")
+    __slots__ = ("first", "group_hashes", "states", "used")
 
     def __init__(self, number: int) -> None:
         self.first = number * BLOCK
         self.states: dict[Status, int] = {}
         #: The union of the bitmaps in `states`.
         self.used = 0
-        #: Lanes by bit; None if no message ever had one.
-        self.lanes: array[int] | None = None
+        #: Group hashes by bit; None if no message ever had one.
+        self.group_hashes: array[int] | None = None
 
     def row(self) -> BlockRow:
         states = sorted((bits, status) for status, bits in self.states.items())
-        lanes = b""
-        if self.lanes is not None and any(self.lanes):
-            lanes = b"".join(self.lanes[at].to_bytes(4, "little") for at in _positions(self.used))
-        return BlockRow([(status, bits.to_bytes(BLOCK // 8, "little")) for bits, status in states], lanes)
+        group_hashes = b""
+        if self.group_hashes is not None and any(self.group_hashes):
+            group_hashes = b"".join(self.group_hashes[at].to_bytes(4, "little") for at in _positions(self.used))
+        return BlockRow([(status, bits.to_bytes(BLOCK // 8, "little")) for bits, status in states], group_hashes)
 
     def runs(self, wanted: int) -> list[Run]:
         """Return the unsettled messages of a bitmap, ascending."""
@@ -60,20 +60,21 @@ class Block:
         base = self.first
         for status, bits in [*self.states.items()]:
             for first, end in spans_in(bits & wanted):
-                if self.lanes is None:
+                if self.group_hashes is None:
                     found.append(status.run(base + first, base + end))
                 else:
                     found += [
-                        status.run(base + at, base + to, lane) for at, to, lane in _by_lane(self.lanes, first, end)
+                        status.run(base + at, base + to, group_hash)
+                        for at, to, group_hash in _by_group_hash(self.group_hashes, first, end)
                     ]
         found.sort(key=lambda run: run.first)
         return found
 
-    def lane_bits(self, lane: int) -> int:
-        if self.lanes is None:
-            return 0 if lane else self.used
+    def group_hash_bits(self, group_hash: int) -> int:
+        if self.group_hashes is None:
+            return 0 if group_hash else self.used
         # Searching bytes takes a tenth of the time of searching numbers.
-        every, wanted = self.lanes.tobytes(), lane.to_bytes(4, sys.byteorder)
+        every, wanted = self.group_hashes.tobytes(), group_hash.to_bytes(4, sys.byteorder)
         bits, at = 0, every.find(wanted)
         while at >= 0:
             if not at % 4:
@@ -81,16 +82,16 @@ class Block:
             at = every.find(wanted, at + 1)
         return bits & self.used
 
-    def lanes_of(self, bits: int) -> Sequence[int]:
-        """Return the lane of each of some messages; 0 for those without one."""
+    def group_hashes_of(self, bits: int) -> Sequence[int]:
+        """Return the message group of each of some messages; 0 for those without one."""
         count = bits.bit_count()
-        if self.lanes is None:
+        if self.group_hashes is None:
             return [0] * count
         end = bits.bit_length()
         first = (bits & -bits).bit_length() - 1
         if end - first == count:
-            return self.lanes[first:end]
-        return [self.lanes[at] for at in _positions(bits)]
+            return self.group_hashes[first:end]
+        return [self.group_hashes[at] for at in _positions(bits)]
 
 
 def spans_in(bits: int) -> list[tuple[int, int]]:
@@ -107,10 +108,10 @@ def spans_in(bits: int) -> list[tuple[int, int]]:
     return found
 
 
-def _by_lane(lanes: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int, int]]:
-    for lane, same in groupby(lanes[first:end]):
+def _by_group_hash(group_hashes: Sequence[int], first: int, end: int) -> Iterator[tuple[int, int, int]]:
+    for group_hash, same in groupby(group_hashes[first:end]):
         behind = first + sum(1 for _ in same)
-        yield first, behind, lane
+        yield first, behind, group_hash
         first = behind
 
 
@@ -130,15 +131,15 @@ def mask(number: int, first: int, end: int) -> int:
 
 
 class PopBlocks:
-    """The unsettled messages of a queue, with their counts, and the blocks that have messages of a lane."""
+    """The unsettled messages of a queue, with their counts, and the blocks that have messages of a message group."""
 
     def __init__(self) -> None:
         #: Blocks with unsettled messages, by number.
         self.blocks: dict[int, Block] = {}
         self._numbers: list[int] = []
-        #: Blocks with messages of each lane, ascending.
-        self._lanes: dict[int, list[int]] = {}
-        #: By lane, the messages with an epoch.
+        #: Blocks with messages of each message group, ascending.
+        self._group_hashes: dict[int, list[int]] = {}
+        #: By message group, the messages with an epoch.
         self._delivered = defaultdict[int, int](int)
         #: By block, how many statuses of messages in flight it has.
         self._flights = defaultdict[int, int](int)
@@ -148,13 +149,13 @@ class PopBlocks:
         self.count = self.held = self.lost = 0
         #: Blocks changed since `touched` was cleared.
         self.touched: set[int] = set()
-        #: Lanes, and -1 minus the numbers of blocks with messages without a lane, whose due time may have changed; with
-        #: the new one if it is known.
+        #: Message groups, and -1 minus the numbers of blocks with messages without a message group, whose due time may
+        #: have changed; with the new one if it is known.
         self.dirty: dict[int, int | None] = {}
 
     # ---- changes -----------------------------------------------------------------------------------
 
-    def put(self, first: int, end: int, status: Status | None, lane: int = 0) -> None:
+    def put(self, first: int, end: int, status: Status | None, group_hash: int = 0) -> None:
         """Set the status of messages; None: they are settled."""
         if status is None and end - first > BLOCK:  # most blocks of a long span may have no unsettled messages
             numbers: Iterable[int] = self._between(first, end)
@@ -168,8 +169,8 @@ class PopBlocks:
                 block = self._begin(number)
             at = block.first
             bits = (1 << min(BLOCK, end - at)) - (1 << max(0, first - at))
-            if lane or block.lanes is not None:
-                self._put_lanes(block, bits, status, lane)
+            if group_hash or block.group_hashes is not None:
+                self._put_group_hashes(block, bits, status, group_hash)
             else:
                 self._put(block, bits, status)
             self.touched.add(number)
@@ -191,40 +192,40 @@ class PopBlocks:
             for each, every in [*block.states.items()]:
                 if hit := every & former:
                     self._flip(block, hit, each, -1)
-                    if each.epoch and block.lanes is not None:
-                        self._forget_delivered(block.lanes_of(hit))
+                    if each.epoch and block.group_hashes is not None:
+                        self._forget_delivered(block.group_hashes_of(hit))
                     former ^= hit
                     if not former:
                         break
         if status is not None:
             self._flip(block, bits, status, 1)
 
-    def _put_lanes(self, block: Block, bits: int, status: Status | None, lane: int) -> None:
+    def _put_group_hashes(self, block: Block, bits: int, status: Status | None, group_hash: int) -> None:
         number, former = block.first // BLOCK, block.used & bits
         if former:
-            lanes = {*block.lanes_of(former)}
+            group_hashes = {*block.group_hashes_of(former)}
             self._put(block, former, None)
-            for each in lanes:
+            for each in group_hashes:
                 self.dirty[each or -1 - number] = None
-                if each and not (block.used and block.lane_bits(each)):
+                if each and not (block.used and block.group_hash_bits(each)):
                     self._leave(each, number)
         if status is not None:
-            if block.lanes is None:
-                block.lanes = array("I", bytes(4 * BLOCK))
+            if block.group_hashes is None:
+                block.group_hashes = array("I", bytes(4 * BLOCK))
             end, count = bits.bit_length(), bits.bit_count()
             if count == 1:
-                block.lanes[end - 1] = lane
+                block.group_hashes[end - 1] = group_hash
             else:
-                block.lanes[end - count : end] = array("I", [lane]) * count
+                block.group_hashes[end - count : end] = array("I", [group_hash]) * count
             self._flip(block, bits, status, 1)
-            if status.epoch and lane:
-                self._delivered[lane] += count
-            if lane in self._lanes or not lane:
-                self.dirty[lane or -1 - number] = None
+            if status.epoch and group_hash:
+                self._delivered[group_hash] += count
+            if group_hash in self._group_hashes or not group_hash:
+                self.dirty[group_hash or -1 - number] = None
             else:
-                self.dirty[lane] = status.until_ms
-            if lane:
-                self._enter(lane, number)
+                self.dirty[group_hash] = status.until_ms
+            if group_hash:
+                self._enter(group_hash, number)
 
     def _flip(self, block: Block, bits: int, status: Status, sign: int) -> None:
         """Add messages to the bitmap of a status, or remove them if `sign` is -1."""
@@ -238,7 +239,7 @@ class PopBlocks:
         if not every or every == bits:
             self.bitmaps += sign
             number = block.first // BLOCK
-            if block.lanes is None:  # the time when the rest is due depends on the statuses alone
+            if block.group_hashes is None:  # the time when the rest is due depends on the statuses alone
                 self.dirty[-1 - number] = None
             if is_out:
                 self._flights[number] += sign
@@ -251,25 +252,25 @@ class PopBlocks:
         if status.lost:
             self.lost += count
 
-    def _forget_delivered(self, lanes: Iterable[int]) -> None:
-        for lane in lanes:
-            if lane:
-                self._delivered[lane] -= 1
-                if not self._delivered[lane]:
-                    del self._delivered[lane]
+    def _forget_delivered(self, group_hashes: Iterable[int]) -> None:
+        for group_hash in group_hashes:
+            if group_hash:
+                self._delivered[group_hash] -= 1
+                if not self._delivered[group_hash]:
+                    del self._delivered[group_hash]
 
-    def _enter(self, lane: int, number: int) -> None:
-        numbers = self._lanes.setdefault(lane, [])
+    def _enter(self, group_hash: int, number: int) -> None:
+        numbers = self._group_hashes.setdefault(group_hash, [])
         if not numbers or numbers[-1] < number:
             numbers.append(number)
         elif (at := bisect_left(numbers, number)) == len(numbers) or numbers[at] != number:
             numbers.insert(at, number)
 
-    def _leave(self, lane: int, number: int) -> None:
-        numbers = self._lanes[lane]
+    def _leave(self, group_hash: int, number: int) -> None:
+        numbers = self._group_hashes[group_hash]
         del numbers[bisect_left(numbers, number)]
         if not numbers:
-            del self._lanes[lane]
+            del self._group_hashes[group_hash]
 
     # ---- lookups; any thread may call those of the first group ----------------------------------------
 
@@ -313,29 +314,31 @@ class PopBlocks:
         return block.first + block.used.bit_length()
 
     @property
-    def has_lanes(self) -> bool:
-        return bool(self._lanes)
+    def has_group_hashes(self) -> bool:
+        return bool(self._group_hashes)
 
-    def has_lane(self, lane: int, first: int = 0) -> bool:
-        """Return whether messages of a lane are unsettled, from an offset on."""
-        numbers = self._lanes.get(lane)
+    def has_group_hash(self, group_hash: int, first: int = 0) -> bool:
+        """Return whether messages of a message group are unsettled, from an offset on."""
+        numbers = self._group_hashes.get(group_hash)
         if numbers is None:
             return False
         if numbers[-1] > first // BLOCK:
             return True
-        return numbers[-1] == first // BLOCK and bool(self.blocks[numbers[-1]].lane_bits(lane) >> first % BLOCK)
+        return numbers[-1] == first // BLOCK and bool(
+            self.blocks[numbers[-1]].group_hash_bits(group_hash) >> first % BLOCK
+        )
 
-    def lane_runs(self, lane: int) -> Iterator[Run]:
-        """Yield the messages of a lane, ascending."""
-        for number in self._lanes.get(lane, ())[:]:
+    def group_hash_runs(self, group_hash: int) -> Iterator[Run]:
+        """Yield the messages of a message group, ascending."""
+        for number in self._group_hashes.get(group_hash, ())[:]:
             block = self.blocks[number]
-            yield from block.runs(block.lane_bits(lane))
+            yield from block.runs(block.group_hash_bits(group_hash))
 
-    def delivered_runs(self, lanes: Iterable[int]) -> list[Run]:
+    def delivered_runs(self, group_hashes: Iterable[int]) -> list[Run]:
         found: list[Run] = []
-        for lane in lanes:
-            left = self._delivered.get(lane, 0)
-            for run in self.lane_runs(lane) if left else ():
+        for group_hash in group_hashes:
+            left = self._delivered.get(group_hash, 0)
+            for run in self.group_hash_runs(group_hash) if left else ():
                 if run.epoch:
                     found.append(run)
                     left -= run.count
@@ -361,21 +364,21 @@ class PopBlocks:
     def due_ms(self, unit: int) -> int | None:
         """Return when a member of `dirty` is due; None if it has no messages."""
         if unit >= 0:
-            return self._lane_due_ms(unit)
+            return self._group_hash_due_ms(unit)
         block = self.blocks.get(-1 - unit)
         if block is None:
             return None
-        found, bits = None, block.lane_bits(0)
+        found, bits = None, block.group_hash_bits(0)
         for status, each in block.states.items():
             if each & bits and (found is None or status.until_ms < found):
                 found = status.until_ms
         return found
 
-    def _lane_due_ms(self, lane: int) -> int | None:
-        found, left = None, self._delivered.get(lane, 0)
-        for number in self._lanes.get(lane, ()):
+    def _group_hash_due_ms(self, group_hash: int) -> int | None:
+        found, left = None, self._delivered.get(group_hash, 0)
+        for number in self._group_hashes.get(group_hash, ()):
             block = self.blocks[number]
-            bits = block.lane_bits(lane)
+            bits = block.group_hash_bits(group_hash)
             wanted = bits & -bits if found is None else 0  # the oldest message, and those in flight
             for status, each in block.states.items():
                 hit = each & bits
@@ -387,14 +390,14 @@ class PopBlocks:
         return found
 
     def due_runs(self, unit: int, now_ms: int) -> Iterator[Run]:
-        """Yield the messages of a member of `dirty` that are due, ascending; of a lane those before any other."""
+        """Yield the due messages of a member of `dirty`, ascending; of a message group those before any other."""
         if unit >= 0:
-            for run in self.lane_runs(unit):
+            for run in self.group_hash_runs(unit):
                 if run.until_ms > now_ms:
                     break
                 yield run
         elif (block := self.blocks.get(-1 - unit)) is not None:
-            yield from (run for run in block.runs(block.lane_bits(0)) if run.until_ms <= now_ms)
+            yield from (run for run in block.runs(block.group_hash_bits(0)) if run.until_ms <= now_ms)
 
     def is_bitmap(self, run: Run) -> bool:
         """Return whether a run is all messages of its status in their block."""
@@ -411,12 +414,12 @@ class PopBlocks:
             if not bits or used & bits:
                 raise StoreError(f"messages {base} to {base + BLOCK} have two states, or none")
             used |= bits
-        if row.lanes and len(row.lanes) != 4 * used.bit_count():
-            raise StoreError(f"messages {base} to {base + BLOCK} have {len(row.lanes)} bytes of lanes")
-        lanes = [0] * BLOCK
-        for at, position in enumerate(_positions(used) if row.lanes else ()):
-            lanes[position] = int.from_bytes(row.lanes[4 * at : 4 * at + 4], "little")
+        if row.group_hashes and len(row.group_hashes) != 4 * used.bit_count():
+            raise StoreError(f"messages {base} to {base + BLOCK} have {len(row.group_hashes)} bytes of group hashes")
+        group_hashes = [0] * BLOCK
+        for at, position in enumerate(_positions(used) if row.group_hashes else ()):
+            group_hashes[position] = int.from_bytes(row.group_hashes[4 * at : 4 * at + 4], "little")
         for status, bits in every:
             for first, end in spans_in(bits):
-                for at, to, lane in _by_lane(lanes, first, end):
-                    self.put(base + at, base + to, status, lane)
+                for at, to, group_hash in _by_group_hash(group_hashes, first, end):
+                    self.put(base + at, base + to, status, group_hash)

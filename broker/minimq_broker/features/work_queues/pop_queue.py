@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
 
-from minimq_broker.features.work_queues import pop_lanes
+from minimq_broker.features.work_queues import message_groups
 from minimq_broker.features.work_queues.due_times import DueTimes
 from minimq_broker.features.work_queues.pop_blocks import BLOCK, BlockRow, PopBlocks, spans_in
 from minimq_broker.features.work_queues.pop_runs import (
@@ -96,7 +96,7 @@ class PopQueue:
             raise StoreError(f"messages {first} to {end} were popped, but the queue has {self.done} to {self.next}")
         if self._former is not None:
             self._note(first, end)
-        self._blocks.put(first, end, None if run.state is DONE else run.status, run.lane)
+        self._blocks.put(first, end, None if run.state is DONE else run.status, run.group_hash)
         self.done, self.next = min(self.done, first), max(self.next, end)
 
     def drop_before(self, offset: int) -> None:
@@ -137,7 +137,7 @@ class PopQueue:
             first, end, runs, following = former.pop()
             self._blocks.put(first, end, None)
             for run in runs:
-                self._blocks.put(run.first, run.end, run.status, run.lane)
+                self._blocks.put(run.first, run.end, run.status, run.group_hash)
             self.next = following
         self._former = former
         self.refresh()
@@ -231,28 +231,31 @@ class PopQueue:
             most -= sum(run.count for run in found)
         if not found or not any(run.delivery_count > 1 for run in found):
             self._begin(wanted, most, readable_end, epoch, found)
-        ends = {run.lane: run.end for run in found if run.state is OUT and run.lane}  # of each lane the last one
-        return found + pop_lanes.voided(self._blocks.delivered_runs(ends), ends, wanted.losses) if ends else found
+        ends = {
+            run.group_hash: run.end for run in found if run.state is OUT and run.group_hash
+        }  # of each message group the last one
+        return found + message_groups.voided(self._blocks.delivered_runs(ends), ends, wanted.losses) if ends else found
 
     def _begin(self, wanted: Take, most: int, readable_end: int, epoch: int, found: list[Run]) -> None:
         if wanted.redeliver_only or self.is_full:
             return
-        ends = {run.lane: run.end for run in found}  # of each lane the last one
+        ends = {run.group_hash: run.end for run in found}  # of each message group the last one
         first = self.next
         if wanted.unwanted[0] <= first < wanted.unwanted[1] <= readable_end:
             found.append(Run(first, wanted.unwanted[1], DONE))
             first = wanted.unwanted[1]
-        end = readable_end if wanted.lanes is not None else min(first + most, readable_end)
+        end = readable_end if wanted.group_hashes is not None else min(first + most, readable_end)
         if end <= first:
             return
         run = Run(first, end, OUT, 1, wanted.until_ms, epoch, wanted.client)
-        if wanted.lanes is None:
+        if wanted.group_hashes is None:
             found.append(run)
             return
-        # The oldest messages of a lane are delivered first, so a lane is free if none are behind those.
-        has_lane = self._blocks.has_lane
-        is_busy = (lambda lane: has_lane(lane, ends.get(lane, 0))) if ends else has_lane
-        found += pop_lanes.fresh_runs(wanted.lanes, is_busy, first, end, most, run)
+        # The oldest messages of a message group are delivered first, so a message group is free if none are behind
+        # those.
+        has_group_hash = self._blocks.has_group_hash
+        is_busy = (lambda group_hash: has_group_hash(group_hash, ends.get(group_hash, 0))) if ends else has_group_hash
+        found += message_groups.fresh_runs(wanted.group_hashes, is_busy, first, end, most, run)
 
     def _due_runs(self, now_ms: int, most: int) -> list[Run]:
         found: list[Run] = []
@@ -266,23 +269,27 @@ class PopQueue:
         return merged_runs(sorted(found, key=_first_of))
 
     def _again(self, due: Sequence[Run], wanted: Take, most: int, epoch: int) -> list[Run]:
-        failed = pop_lanes.leading(due, 1, _ALONE_FROM_DELIVERY - 1, wanted.losses)
+        failed = message_groups.leading(due, 1, _ALONE_FROM_DELIVERY - 1, wanted.losses)
         if found := self._pieces(failed, max(1, wanted.most // _RETRY_DIVISOR), most, wanted, epoch):
             return found
         suspects = sorted(
-            (run for run in pop_lanes.heads(due) if run.delivery_count >= _ALONE_FROM_DELIVERY or wanted.losses(run)),
+            (
+                run
+                for run in message_groups.heads(due)
+                if run.delivery_count >= _ALONE_FROM_DELIVERY or wanted.losses(run)
+            ),
             key=_delivery_count_of,
         )
         if found := self._pieces(suspects, 1, most, wanted, epoch):
             return found
-        return self._pieces(pop_lanes.leading(due, 0, 0, wanted.losses), wanted.most, most, wanted, epoch)
+        return self._pieces(message_groups.leading(due, 0, 0, wanted.losses), wanted.most, most, wanted, epoch)
 
     def _pieces(self, runs: Iterable[Run], room: int, most: int, wanted: Take, epoch: int) -> list[Run]:
         found: list[Run] = []
-        shut = set[int]()  # lanes with messages that are not delivered now
+        shut = set[int]()  # message groups with messages that are not delivered now
         may_divide = not (wanted.redeliver_only or self.is_full)
         for run in runs:
-            if run.lane in shut:
+            if run.group_hash in shut:
                 continue
             # Expired deliveries already count as held, so `most` does not limit them.
             count = min(run.count, room, run.count if run.state is OUT else most)
@@ -294,12 +301,14 @@ class PopQueue:
                 end = run.first + count
                 lost = wanted.losses(run)
                 found.append(
-                    Run(run.first, end, OUT, delivery_count, wanted.until_ms, epoch, wanted.client, run.lane, lost)
+                    Run(
+                        run.first, end, OUT, delivery_count, wanted.until_ms, epoch, wanted.client, run.group_hash, lost
+                    )
                 )
                 room -= count
                 most -= count if run.state is not OUT else 0
-            if count < run.count and run.lane:
-                shut.add(run.lane)
+            if count < run.count and run.group_hash:
+                shut.add(run.group_hash)
             if not room:
                 break
         return found
@@ -349,9 +358,9 @@ class PopQueue:
                 expired += [(base + first, base + end) for first, end in spans_in(late)]
         if len(found) > 1:
             found = merged_runs(found)
-        if settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN) and self._blocks.has_lanes:
-            lanes = {run.lane for run in found if run.lane}
-            found += pop_lanes.following(self._blocks.delivered_runs(lanes), found, settled.epoch)
+        if settled.outcome in (PopOutcome.FREE, PopOutcome.RETURN) and self._blocks.has_group_hashes:
+            group_hashes = {run.group_hash for run in found if run.group_hash}
+            found += message_groups.following(self._blocks.delivered_runs(group_hashes), found, settled.epoch)
         return found, sorted(expired)
 
     def _has_epoch(self, epoch: int) -> bool:
@@ -401,7 +410,7 @@ class PopQueue:
                 run.delivery_count,
                 0,
                 run.epoch,
-                lane=run.lane,
+                group_hash=run.group_hash,
                 lost=min(run.lost + died, MAX_LOST),
             )
             for run in merged_runs(self._blocks.runs_in_flight(client))
@@ -468,7 +477,7 @@ def _after(run: Run, settled: Settle) -> Run:
     first, end = run.first, run.end
     match settled.outcome:
         case PopOutcome.FREE:
-            return Run(first, end, FREE, run.delivery_count, settled.until_ms, run.epoch, lane=run.lane)
+            return Run(first, end, FREE, run.delivery_count, settled.until_ms, run.epoch, group_hash=run.group_hash)
         case PopOutcome.RETURN:
-            return Run(first, end, FREE, run.delivery_count - 1, 0, run.epoch, lane=run.lane, lost=run.lost)
-    return Run(first, end, OUT, run.delivery_count, settled.until_ms, run.epoch, run.client, run.lane, run.lost)
+            return Run(first, end, FREE, run.delivery_count - 1, 0, run.epoch, group_hash=run.group_hash, lost=run.lost)
+    return Run(first, end, OUT, run.delivery_count, settled.until_ms, run.epoch, run.client, run.group_hash, run.lost)

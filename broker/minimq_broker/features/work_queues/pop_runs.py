@@ -29,7 +29,7 @@ _Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 _DeliveryCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_DELIVERY_COUNT)]
 _Client = Annotated[str, msgspec.Meta(max_length=MAX_CLIENT_ID)]
 _Lost = Annotated[int, msgspec.Meta(ge=0, le=MAX_LOST)]
-_LaneHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+_GroupHash = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
 class RunState(IntEnum):
@@ -41,7 +41,7 @@ class RunState(IntEnum):
 
 
 class Status(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The state of an unsettled message, without its lane: see `Run`."""
+    """The state of an unsettled message, without its message group: see `Run`."""
 
     state: RunState
     delivery_count: _DeliveryCount = 0
@@ -50,8 +50,10 @@ class Status(msgspec.Struct, frozen=True, array_like=True, gc=False):
     client: _Client = ""
     lost: _Lost = 0
 
-    def run(self, first: int, end: int, lane: int = 0) -> Run:
-        return Run(first, end, self.state, self.delivery_count, self.until_ms, self.epoch, self.client, lane, self.lost)
+    def run(self, first: int, end: int, group_hash: int = 0) -> Run:
+        return Run(
+            first, end, self.state, self.delivery_count, self.until_ms, self.epoch, self.client, group_hash, self.lost
+        )
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -67,8 +69,8 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     #: Epoch of the latest delivery, even if that has ended; 0 without one.
     epoch: _Offset = 0
     client: _Client = ""
-    #: Lane of unsettled messages; 0 if the topic is not FIFO, or the messages cannot be read.
-    lane: _LaneHash = 0
+    #: Group hash of unsettled messages; 0 if the topic is not FIFO, or the messages cannot be read.
+    group_hash: _GroupHash = 0
     #: Consumers that died with them since the last outcome. After the first death, which other messages may have
     #: caused, each is delivered alone.
     lost: _Lost = 0
@@ -81,7 +83,15 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
         if first == self.first and end == self.end:
             return self
         return Run(
-            first, end, self.state, self.delivery_count, self.until_ms, self.epoch, self.client, self.lane, self.lost
+            first,
+            end,
+            self.state,
+            self.delivery_count,
+            self.until_ms,
+            self.epoch,
+            self.client,
+            self.group_hash,
+            self.lost,
         )
 
     @property
@@ -90,7 +100,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     def continues(self, before: Run) -> bool:
         """Return whether it can be merged with `before`: it is the next one, and everything else is the same."""
-        return before.end == self.first and before.lane == self.lane and before.status == self.status
+        return before.end == self.first and before.group_hash == self.group_hash and before.status == self.status
 
 
 def merged_runs(runs: Iterable[Run]) -> list[Run]:
@@ -149,12 +159,12 @@ class PopKey(NamedTuple):
     queue_id: int
 
 
-class Stretch(NamedTuple):
-    """Adjacent messages of a queue with the same lane; lane 0 means none."""
+class GroupRange(NamedTuple):
+    """Adjacent messages of a queue with the same group hash; 0 means none."""
 
     first: int
     end: int
-    lane: int
+    group_hash: int
 
 
 class PopOutcome(IntEnum):
@@ -178,8 +188,8 @@ class Take(NamedTuple):
     redeliver_only: bool = False
     #: A prefetch: deliver nothing while messages wait that have failed before.
     ahead: bool = False
-    #: In a FIFO topic: the lanes of the new messages.
-    lanes: Sequence[Stretch] | None = None
+    #: In a FIFO topic: the message groups of the new messages.
+    group_hashes: Sequence[GroupRange] | None = None
     #: The connected consumers of the group.
     present: Collection[str] = ()
     #: Time of the request, by the clock of redeliveries.

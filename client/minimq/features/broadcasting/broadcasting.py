@@ -23,8 +23,8 @@ from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit
 from minimq_common.errors import DataDirectoryInUse, MinimqError, StoreError, TopicNotFound
 from minimq_common.model import MessageQueue
-from minimq_common.outage_log import OutageLog
-from minimq_common.words import expanded
+from minimq_common.retry_log import RetryLog
+from minimq_common.text_units import expanded
 
 log = client_logger(__name__)
 
@@ -197,7 +197,7 @@ class BroadcastReader:
         self._new: frozenset[MessageQueue] | None = None
         #: Set once all queues are read that there were at the start.
         self._begun = asyncio.Event()
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
 
     def start(self) -> None:
         self._routes.on_change(lambda route: self._look())

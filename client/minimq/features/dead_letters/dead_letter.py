@@ -13,8 +13,8 @@ from minimq.consuming.received import ReceivedMessage
 from minimq.features.listeners import redelivery
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
-from minimq_common.moments import Time, moment, start_ms, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, retry_topic
+from minimq_common.timestamps import Time, moment, start_ms, timestamp_ms
 
 #: The reason of a dead letter that has none: any client may send to the topic.
 UNKNOWN = "unknown"
@@ -175,7 +175,7 @@ class DeadLetter:
         return f"DeadLetter({self.place} of group {self.group}, {about})"
 
 
-class Chosen(TypedDict, total=False):
+class DeadLetterFilter(TypedDict, total=False):
     """A user's selection of dead letters: arguments of `Admin.dead_letters` and others; all must match.
 
     Attributes:
@@ -197,10 +197,10 @@ class Chosen(TypedDict, total=False):
     ids: str | Iterable[str] | None
 
 
-def choice_of(chosen: Chosen) -> Wants:
+def choice_of(chosen: DeadLetterFilter) -> Wants:
     """Return the filter for a user's selection. Raises `InvalidArgument`."""
-    if unknown := sorted(chosen.keys() - Chosen.__annotations__.keys()):
-        known = ", ".join(Chosen.__annotations__)
+    if unknown := sorted(chosen.keys() - DeadLetterFilter.__annotations__.keys()):
+        known = ", ".join(DeadLetterFilter.__annotations__)
         raise InvalidArgument(f"dead letters cannot be selected by {', '.join(unknown)}: use {known}")
     now = time.time()
     key, reason, topic = (chosen.get(name) for name in ("key", "reason", "topic"))

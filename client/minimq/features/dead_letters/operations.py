@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, flag, iterating, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, iterating, right
 from minimq.admin.texts import listing, missing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker, say_offline
-from minimq.features.dead_letters.dead_letter import Chosen, Wants, choice_of
+from minimq.features.dead_letters.dead_letter import DeadLetterFilter, Wants, choice_of
 from minimq_common.errors import (
     AccessDenied,
     DamagedMessages,
@@ -24,15 +24,15 @@ from minimq_common.errors import (
     TransportError,
     Unavailable,
 )
-from minimq_common.moments import moment, timestamp_ms
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.words import count_of
+from minimq_common.text_units import count_of
+from minimq_common.timestamps import moment, timestamp_ms
 
 if TYPE_CHECKING:  # other operations do not load sending and receiving
     from minimq.admin.admin import Admin
     from minimq.features.dead_letters.dead_letter import DeadLetter
-    from minimq.features.dead_letters.letter_settler import Outcome
+    from minimq.features.dead_letters.dead_letter_resender import Outcome
     from minimq_common.model import OfflineBroker
 
 log = client_logger(__name__)
@@ -88,25 +88,25 @@ _MOST_TOPICS, _MOST_RIGHTS = 20, 1_000
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
 
-def _resend_needs(given: Given) -> Sequence[Need]:
+def _resend_needs(given: Arguments) -> Sequence[Need]:
     topic = "to" if given.to else "topic"
     return (*_READ_GROUP(given), *(right(f"write topic {topic}")(given) if given.to or given.topic else ()))
 
 
-def chosen_of(given: Given) -> Chosen:
-    chosen: Chosen = {name: getattr(given, name) for name in Chosen.__annotations__}  # type: ignore[assignment]
+def chosen_of(given: Arguments) -> DeadLetterFilter:
+    chosen: DeadLetterFilter = {name: getattr(given, name) for name in DeadLetterFilter.__annotations__}  # type: ignore[assignment]
     return chosen
 
 
-def _check_some(chosen: Chosen, *, is_all: bool) -> None:
+def _check_some(chosen: DeadLetterFilter, *, is_all: bool) -> None:
     if not is_all and not any(chosen.values()):
         raise InvalidArgument("all is not given, and no choice: choose some, by key or by time")
 
 
-class _OpenLetters:
+class _OpenDeadLetters:
     """Counts the selected open dead letters for a plan, for at most `given.patience_s`."""
 
-    def __init__(self, admin: Admin, given: Given, done: str) -> None:
+    def __init__(self, admin: Admin, given: Arguments, done: str) -> None:
         _check_some(chosen_of(given), is_all=given.all)
         if given.all and any(chosen_of(given).values()):
             raise InvalidArgument("all excludes a choice")
@@ -159,7 +159,7 @@ class _OpenLetters:
         )
 
 
-def _nothing(given: Given, found: _OpenLetters) -> Plan:
+def _nothing(given: Arguments, found: _OpenDeadLetters) -> Plan:
     said = f"Group {given.group} has no such open dead letters: they were resent or deleted, or none match."
     return found.plan([said], is_harmless=True)
 
@@ -172,9 +172,9 @@ def _target(group: str, to: str | None, *, only_group: bool) -> str | None:
     return retry_topic(group) if only_group else to
 
 
-def _plan_resend(admin: Admin, given: Given) -> Plan:
+def _plan_resend(admin: Admin, given: Arguments) -> Plan:
     _target(check_group(given.group), given.to, only_group=given.only_group)
-    found = _OpenLetters(admin, given, "resent")
+    found = _OpenDeadLetters(admin, given, "resent")
     if found.is_none:
         return _nothing(given, found)
     if not given.only_group:
@@ -193,8 +193,8 @@ def _plan_resend(admin: Admin, given: Given) -> Plan:
     return found.plan(sentences)
 
 
-def _plan_delete(admin: Admin, given: Given) -> Plan:
-    found = _OpenLetters(admin, given, "deleted")
+def _plan_delete(admin: Admin, given: Arguments) -> Plan:
+    found = _OpenDeadLetters(admin, given, "deleted")
     if found.is_none:
         return _nothing(given, found)
     return found.plan(
@@ -229,7 +229,7 @@ def damage_notes(damages: Sequence[DamagedMessages], consequence: str) -> list[s
     return [*said, f"{len(damages)} {are} damaged: run minimq-broker check on their brokers"]
 
 
-def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
+def _view_counts(admin: Admin, given: Arguments, counts: list[DeadLetterCount], _plan: Plan | None) -> View:
     rows, (damages, offline) = [row_of(each) for each in counts], _collected(given)
     if given.group is not None and not rows:
         check_known(admin, given.group)
@@ -237,13 +237,13 @@ def _view_counts(admin: Admin, given: Given, counts: list[DeadLetterCount], _pla
     return View(json=rows, lines=[Rows(_COUNTS, rows)], notes=notes, is_complete=not damages)
 
 
-def _collected(given: Given) -> tuple[list[DamagedMessages], tuple[OfflineBroker, ...]]:
+def _collected(given: Arguments) -> tuple[list[DamagedMessages], tuple[OfflineBroker, ...]]:
     damages = [each for each in given.collected if isinstance(each, DamagedMessages)]
     return damages, by_broker(each for each in given.collected if not isinstance(each, DamagedMessages))
 
 
-def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
-    def view(_admin: Admin, given: Given, count: int, _plan: Plan) -> View:
+def _view_settled(done: str) -> Callable[[Admin, Arguments, int, Plan], View]:
+    def view(_admin: Admin, given: Arguments, count: int, _plan: Plan) -> View:
         damages, offline = _collected(given)
         return View(
             json={"group": given.group, done: count},
@@ -255,7 +255,7 @@ def _view_settled(done: str) -> Callable[[Admin, Given, int, Plan], View]:
     return view
 
 
-class LetterOperations(Operations):
+class DeadLetterOperations(Operations):
     """Counts, resends and deletes dead letters; a part of `Admin`. One is open until it is resent or deleted."""
 
     @iterating
@@ -265,7 +265,7 @@ class LetterOperations(Operations):
         *,
         on_damage: OnDamage | None = None,
         on_offline: OnAway | None = None,
-        **chosen: Unpack[Chosen],
+        **chosen: Unpack[DeadLetterFilter],
     ) -> Iterator[DeadLetter]:
         """Yield the current open dead letters of a group; all, or those that match all of `chosen`.
 
@@ -275,7 +275,7 @@ class LetterOperations(Operations):
                 `next_offset` locate the batch. By default the error is raised.
             on_offline: called with each broker that is offline and has dead letters of the group, after those of the
                 other brokers. By default an error is raised then.
-            **chosen: which of them; see `Chosen`.
+            **chosen: which of them; see `DeadLetterFilter`.
 
         Raises:
             TopicUnavailable: all brokers that have them are offline.
@@ -288,9 +288,11 @@ class LetterOperations(Operations):
     def _open_letters(
         self, group: str, wants: Wants, progress: values.OnProgress | None, on_damage: OnDamage | None
     ) -> Iterator[DeadLetter]:
-        from minimq.features.dead_letters.letter_settler import LetterReader  # other operations do not load it
+        from minimq.features.dead_letters.dead_letter_resender import (
+            DeadLetterReader,  # other operations do not load it
+        )
 
-        with LetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
+        with DeadLetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
             reader.check_complete()
 
@@ -383,7 +385,7 @@ class LetterOperations(Operations):
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
-        **chosen: Unpack[Chosen],
+        **chosen: Unpack[DeadLetterFilter],
     ) -> int:
         """Resend open dead letters of a group, as they were first sent.
 
@@ -402,7 +404,7 @@ class LetterOperations(Operations):
             progress: called with the number of examined dead letters, and their total number.
             on_damage: see `dead_letters`.
             on_offline: see `dead_letters`.
-            **chosen: which of them, all unless given; see `Chosen`.
+            **chosen: which of them, all unless given; see `DeadLetterFilter`.
 
         Returns:
             How many were resent by this call.
@@ -447,7 +449,7 @@ class LetterOperations(Operations):
         progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
-        **chosen: Unpack[Chosen],
+        **chosen: Unpack[DeadLetterFilter],
     ) -> int:
         """Delete dead letters of a group: they are no longer shown or resent.
 
@@ -460,7 +462,7 @@ class LetterOperations(Operations):
             progress: see `resend_dead_letters`.
             on_damage: see `dead_letters`.
             on_offline: see `dead_letters`.
-            **chosen: which of them; see `Chosen`.
+            **chosen: which of them; see `DeadLetterFilter`.
 
         Returns:
             How many were deleted by this call; a failure has the number in its text. Repeat the call for the others.
@@ -482,9 +484,9 @@ class LetterOperations(Operations):
         *,
         dry_run: bool,
     ) -> int:
-        from minimq.features.dead_letters.letter_settler import LetterSettler  # as above
+        from minimq.features.dead_letters.dead_letter_resender import DeadLetterResender  # as above
 
-        settler = LetterSettler(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
+        settler = DeadLetterResender(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
         count = settler.run(wants, dry_run=dry_run)
         done = f"would be {outcome}" if dry_run else f"were {outcome}"
         what = f"{count} dead letters of group {group} {done}, others may be left"

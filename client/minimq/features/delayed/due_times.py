@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 #: Longest delay: a year, even a leap year.
 MAX_DELAY_DAYS: Final = 366

@@ -11,22 +11,22 @@ from itertools import islice
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin import values
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import Form, Given, Operation, Operations, Param, iterating, method, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, iterating, method, right
 from minimq.admin.texts import duration_of, instant_of, missing, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import by_broker
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue, OfflineBroker
-from minimq_common.moments import Time, moment, timestamp_ms
 from minimq_common.names import check_topic
 from minimq_common.security.access_rule import Need
+from minimq_common.timestamps import Time, moment, timestamp_ms
 from minimq_proto.v1 import delay_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.masters import Masters
+    from minimq.admin.master_client import MasterClient
     from minimq.features.delayed.recalls import RecallResult
 
 #: Maximum number of batches in a page of a broker.
@@ -64,7 +64,7 @@ class DelayedTotals:
 
 
 def _view_list(
-    _admin: Admin, given: Given, found: Sequence[DelayedMessages | DelayedTotals], _plan: Plan | None
+    _admin: Admin, given: Arguments, found: Sequence[DelayedMessages | DelayedTotals], _plan: Plan | None
 ) -> View:
     if given.topic is None:
         rows = [row_of(each) for each in found]
@@ -84,18 +84,18 @@ def _view_list(
     return View(json=rows, lines=[Rows(_WAITING, shown, without)], notes=notes)
 
 
-def _handle(given: Given) -> RecallHandle:
+def _handle(given: Arguments) -> RecallHandle:
     handle = RecallHandle.parse(given.handle)
     if getattr(given, "topic", handle.topic) != handle.topic:
         raise InvalidArgument(f"this recall handle is of topic {handle.topic}: open the form of that topic")
     return handle
 
 
-def _write_topic(given: Given) -> Sequence[Need]:
-    return right("write topic topic")(Given(topic=getattr(given, "topic", None) or _handle(given).topic))
+def _write_topic(given: Arguments) -> Sequence[Need]:
+    return right("write topic topic")(Arguments(topic=getattr(given, "topic", None) or _handle(given).topic))
 
 
-def _plan_recall(_admin: Admin, given: Given) -> Plan:
+def _plan_recall(_admin: Admin, given: Arguments) -> Plan:
     handle = _handle(given)
     return Plan(
         sentences=[
@@ -106,7 +106,7 @@ def _plan_recall(_admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_recall(_admin: Admin, given: Given, result: RecallResult, _plan: Plan | None) -> View:
+def _view_recall(_admin: Admin, given: Arguments, result: RecallResult, _plan: Plan | None) -> View:
     if not result:
         raise HandleExpired("too late: the message was due, and is in its queue")
     return View(json={"topic": _handle(given).topic, "result": result.value}, lines=[result.value])
@@ -252,19 +252,19 @@ class DelayedOperations(Operations):
         return calls.wait(lambda: recall(calls, handle, calls.timeout_s))
 
 
-def delayed_batches(masters: Masters, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
+def delayed_batches(masters: MasterClient, topic: str, *, recalled: bool) -> Iterator[tuple[DelayedMessages, bytes]]:
     """Yield the delayed or the recalled batches of a topic, with their bytes, broker by broker."""
     request = delay_pb2.ListDelayedRequest(topic=topic, max_batches=_PAGE, with_batches=True, recalled=recalled)
     for broker in _carrying(masters, topic):
         yield from _of_broker(masters, broker, request)
 
 
-def _carrying(masters: Masters, topic: str) -> list[str]:
+def _carrying(masters: MasterClient, topic: str) -> list[str]:
     return sorted(data.broker_name for data in masters.route(check_topic(topic)).queues)
 
 
 def _of_broker(
-    masters: Masters, broker: str, asked: delay_pb2.ListDelayedRequest
+    masters: MasterClient, broker: str, asked: delay_pb2.ListDelayedRequest
 ) -> Iterator[tuple[DelayedMessages, bytes]]:
     request = delay_pb2.ListDelayedRequest()
     request.CopyFrom(asked)  # its `after` advances from page to page
@@ -274,7 +274,7 @@ def _of_broker(
 
 
 def _pages(
-    masters: Masters, broker: str, request: delay_pb2.ListDelayedRequest
+    masters: MasterClient, broker: str, request: delay_pb2.ListDelayedRequest
 ) -> Iterator[delay_pb2.ListDelayedResponse]:
     while True:
         try:

@@ -7,7 +7,7 @@ import msgspec
 from minimq.features.delayed.handle_text import from_text, to_text
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_broker, check_topic
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 #: The largest number that the protocol carries.
 _MAX_NUMBER = (1 << 63) - 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from minimq.connection.at_master import at_master
 from minimq.connection.client import ClusterClient
+from minimq.connection.master_calls import call_master
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 from minimq_proto.v1 import delay_pb2
@@ -46,7 +46,7 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
         timeout_s = min(limit_s, client.timeout_s)
         return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
 
-    answer = await at_master(_MessageMaster(client, parsed), attempt, patience_s)
+    answer = await call_master(_MessageMaster(client, parsed), attempt, patience_s)
     outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None
     if outcome is None:
         raise InvalidArgument(

@@ -9,17 +9,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin import values
-from minimq.admin.masters import raise_failures
-from minimq.admin.operation import HIDDEN, Form, Given, Operation, Operations, Param, right
+from minimq.admin.master_client import raise_failures
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, right
 from minimq.admin.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
 from minimq_common.errors import InvalidArgument, MinimqError, TransactionEnded, TransactionExpired
 from minimq_common.model import OfflineBroker
 from minimq_common.names import check_producer_group
+from minimq_common.text_units import count_of
 from minimq_common.wire.convert import from_wire
-from minimq_common.words import count_of
-from minimq_proto.v1 import broker_pb2, halves_pb2
+from minimq_proto.v1 import broker_pb2, half_messages_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -70,7 +70,7 @@ _OPEN = Table(
 )
 
 
-def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Plan | None) -> View:
+def _view_list(_admin: Admin, given: Arguments, found: ListedTransactions, _plan: Plan | None) -> View:
     rows = [
         row_of(
             each,
@@ -90,7 +90,7 @@ def _view_list(_admin: Admin, given: Given, found: ListedTransactions, _plan: Pl
     return View(json=rows, lines=[Rows(_OPEN, shown)], notes=notes)
 
 
-def _plan_end(admin: Admin, given: Given) -> Plan:
+def _plan_end(admin: Admin, given: Arguments) -> Plan:
     group, number, is_commit = given.group, given.number, given.resolution is TransactionResolution.COMMIT
     broker, answer = admin._find_transaction(group, number)
     if not answer.halves:
@@ -113,7 +113,7 @@ def _plan_end(admin: Admin, given: Given) -> Plan:
     )
 
 
-def _view_end(_admin: Admin, given: Given, resolution: TransactionResolution, _plan: Plan | None) -> View:
+def _view_end(_admin: Admin, given: Arguments, resolution: TransactionResolution, _plan: Plan | None) -> View:
     row = {"group": given.group, "number": given.number, "resolution": resolution.value}
     return View(json=row, lines=["committed" if resolution is TransactionResolution.COMMIT else "rolled back"])
 
@@ -197,11 +197,11 @@ class TransactionOperations(Operations):
         if resolution not in OUTCOMES or resolution is TransactionResolution.UNKNOWN:
             raise InvalidArgument(f"resolution is {resolution!r}: give COMMIT or ROLLBACK")
         broker, _ = self._find_transaction(group, number)
-        end = halves_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
+        end = half_messages_pb2.EndHalf(producer_group=group, number=number, outcome=OUTCOMES[resolution])
         outcome = self._masters.at(broker, partial(self._end_half, end))
         return _resolution_of(group, number, resolution, outcome)
 
-    def _find_transaction(self, group: str, number: int) -> tuple[str, halves_pb2.ListHalvesResponse]:
+    def _find_transaction(self, group: str, number: int) -> tuple[str, half_messages_pb2.ListHalvesResponse]:
         """Return the broker that knows a transaction, and its response. Raises as `end_transaction`."""
         answers = self._ask_for_halves(check_producer_group(group), number, 1)
         for broker, answer in answers.items():
@@ -216,10 +216,10 @@ class TransactionOperations(Operations):
 
     def _ask_for_halves(
         self, group: str | None, number: int, most: int, on_failure: OnFailure | None = None
-    ) -> Mapping[str, halves_pb2.ListHalvesResponse]:
+    ) -> Mapping[str, half_messages_pb2.ListHalvesResponse]:
         addresses = self._masters.find(need="all") if on_failure is None else self._masters.find()
         name = "" if group is None else check_producer_group(group)
-        request = halves_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
+        request = half_messages_pb2.ListHalvesRequest(producer_group=name, number=number, most=most)
         answers, failures = self._masters.call_all(addresses, lambda stub: stub.ListHalves, request)
         if on_failure is None:
             raise_failures("transactions are not known", failures, addresses, "try again")
@@ -229,8 +229,8 @@ class TransactionOperations(Operations):
         return answers
 
     async def _end_half(
-        self, end: halves_pb2.EndHalf, address: str, limit_s: float
-    ) -> halves_pb2.HalfOutcome.ValueType:
+        self, end: half_messages_pb2.EndHalf, address: str, limit_s: float
+    ) -> half_messages_pb2.HalfOutcome.ValueType:
         from minimq.connection.loop_calls import answer_of  # other operations do not load it
         from minimq.sending.append_stream import AtomicStream
 
@@ -244,7 +244,7 @@ class TransactionOperations(Operations):
 
 
 def _resolution_of(
-    group: str, number: int, wanted: TransactionResolution, outcome: halves_pb2.HalfOutcome.ValueType
+    group: str, number: int, wanted: TransactionResolution, outcome: half_messages_pb2.HalfOutcome.ValueType
 ) -> TransactionResolution:
     named = f"transaction {number} of producer group {group!r}"
     stands = _RESOLUTIONS.get(outcome)
@@ -256,7 +256,7 @@ def _resolution_of(
     return stands
 
 
-def _listed(broker_name: str, half: halves_pb2.OpenHalf) -> ListedTransaction:
+def _listed(broker_name: str, half: half_messages_pb2.OpenHalf) -> ListedTransaction:
     keys: Sequence[str] | None = None
     body: bytes | None = None
     if half.batch:

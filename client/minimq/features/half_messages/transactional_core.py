@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 
 from google.protobuf.message import DecodeError
 
-from minimq.admin.masters import RegisteredMaster
+from minimq.admin.master_client import RegisteredMaster
 from minimq.arguments import is_async
-from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.loop_calls import PER_TURN, LoopRequest, LoopStep, OnResult, YieldToLoop, answer_of
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.master_calls import RoutedMaster, call_master
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
-from minimq.features.requests.attend_streams import AttendStreams
+from minimq.features.requests.event_streams import EventStreams
 from minimq.features.transactions.decisions import Transaction
 from minimq.sending.append_stream import AppendStream, StreamsByAddress
 from minimq.sending.callback_thread import CallbackThread
@@ -32,7 +32,7 @@ from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.selectors import Selector
-from minimq.sending.transactor import Part, PlacedMessages
+from minimq.sending.transaction_manager import Part, PlacedMessages
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import (
     Closed,
@@ -46,11 +46,11 @@ from minimq_common.errors import (
 )
 from minimq_common.model import Message, MessageQueue
 from minimq_common.names import check_producer_group, check_topic
-from minimq_common.outage_log import OutageLog
 from minimq_common.properties import MESSAGE_GROUP
+from minimq_common.retry_log import RetryLog
 from minimq_common.wire.bound_check import check_bounds
 from minimq_common.wire.protocol_bounds import MAX_SEQUENCES
-from minimq_proto.v1 import attend_pb2, broker_pb2, halves_pb2
+from minimq_proto.v1 import broker_pb2, events_pb2, half_messages_pb2
 
 log = client_logger(__name__)
 
@@ -63,9 +63,12 @@ _JOIN_S = 2.0
 
 T = TypeVar("T")
 #: Ends a transaction; the arguments are one of its topics and the name of its broker.
-EndHalf = Callable[[str, str, halves_pb2.EndHalf], Coroutine[Any, Any, halves_pb2.HalfOutcome.ValueType]]
+EndHalf = Callable[[str, str, half_messages_pb2.EndHalf], Coroutine[Any, Any, half_messages_pb2.HalfOutcome.ValueType]]
 
-_NAMES = {halves_pb2.HALF_OUTCOME_COMMITTED: "was committed", halves_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back"}
+_NAMES = {
+    half_messages_pb2.HALF_OUTCOME_COMMITTED: "was committed",
+    half_messages_pb2.HALF_OUTCOME_ROLLED_BACK: "was rolled back",
+}
 
 
 class CheckBack:
@@ -81,7 +84,7 @@ class CheckBack:
         self.open: set[int] = set()
         #: Running checks by number of transaction.
         self._asked: dict[int, asyncio.Task[None]] = {}
-        self._faults = OutageLog(log)
+        self._faults = RetryLog(log)
         self._attending: asyncio.Task[None] | None = None
         self._is_closed = False
         client.connection.call_soon(self._start)
@@ -101,12 +104,12 @@ class CheckBack:
 
     async def _attend(self) -> None:
         # All brokers of the cluster, including those that join later.
-        hello = attend_pb2.AttendRequest(
+        hello = events_pb2.EventsRequest(
             client_id=f"producer-{self._producer_id:016x}",
             producer_groups=[self._group],
             producer_ids=[self._producer_id],
         )
-        streams, nameservers = AttendStreams(self._client, hello, self._on_event), self._client.nameservers
+        streams, nameservers = EventStreams(self._client, hello, self._on_event), self._client.nameservers
         with closing(streams):
             while True:
                 try:
@@ -118,7 +121,7 @@ class CheckBack:
                     log.debug("client: the brokers to attend are not known error=%s", error.message)
                 await asyncio.sleep(_LOOK_S)
 
-    def _on_event(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
+    def _on_event(self, broker_name: str, event: events_pb2.ClientEvent) -> None:
         check = event.check
         number = check.number
         if event.WhichOneof("event") != "check" or self._is_closed or number in self._asked:
@@ -152,7 +155,7 @@ class CheckBack:
         wanted = OUTCOMES[answer]
         try:
             stands = await self._end(
-                topic, broker_name, halves_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
+                topic, broker_name, half_messages_pb2.EndHalf(producer_group=self._group, number=number, outcome=wanted)
             )
         except MinimqError as error:
             text = "producer: the answer of a check was not accepted number=%d answer=%s error=%s"
@@ -160,7 +163,7 @@ class CheckBack:
             return
         if stands != wanted:
             text = "producer: a check answered too late, another outcome stands number=%d answer=%s outcome=%s"
-            log.warning(text, number, answer.value, halves_pb2.HalfOutcome.Name(stands))
+            log.warning(text, number, answer.value, half_messages_pb2.HalfOutcome.Name(stands))
 
 
 class CheckCalls:
@@ -249,13 +252,13 @@ class HalfTransaction:
         if not self.must_roll_back:
             self.must_roll_back, self.failure = True, error
 
-    def check_ended(self, outcome: halves_pb2.HalfOutcome.ValueType) -> None:
+    def check_ended(self, outcome: half_messages_pb2.HalfOutcome.ValueType) -> None:
         """Raise an error if the transaction did not end as requested."""
         commits = not self.must_roll_back
-        if commits is (outcome == halves_pb2.HALF_OUTCOME_COMMITTED):
+        if commits is (outcome == half_messages_pb2.HALF_OUTCOME_COMMITTED):
             return
         assert self.at is not None
-        if outcome == halves_pb2.HALF_OUTCOME_EXPIRED:
+        if outcome == half_messages_pb2.HALF_OUTCOME_EXPIRED:
             raise TransactionExpired(
                 f"{self} is not committed: broker {self.at.broker_name} does not have all of its {self.batches} "
                 "batches any more; none of its messages is delivered"
@@ -364,7 +367,7 @@ class TransactionalCore:
             raise transaction.failed()
 
     async def _leave(self, transaction: HalfTransaction, at: MessageQueue) -> None:
-        end = halves_pb2.EndHalf(
+        end = half_messages_pb2.EndHalf(
             producer_group=self.group,
             number=transaction.number,
             outcome=OUTCOMES[
@@ -419,7 +422,9 @@ class TransactionalCore:
 
         await self._answer(queue.topic, queue.broker_name, attempt, again)
 
-    async def _end(self, topic: str, broker_name: str, end: halves_pb2.EndHalf) -> halves_pb2.HalfOutcome.ValueType:
+    async def _end(
+        self, topic: str, broker_name: str, end: half_messages_pb2.EndHalf
+    ) -> half_messages_pb2.HalfOutcome.ValueType:
         def ask(address: str, take: OnResult[broker_pb2.AtomicAppendResult]) -> None:
             self._transactor.streams[address].append(broker_pb2.AtomicAppend(end=end), (), take)
 
@@ -435,7 +440,7 @@ class TransactionalCore:
         attempt: Callable[[str, float], Awaitable[T]],
         again: Callable[[str, MinimqError], bool] | None = None,
     ) -> T:
-        return await at_master(
+        return await call_master(
             RoutedMaster(self.client, topic, broker_name),
             attempt,
             self._timeout_s,

@@ -8,7 +8,7 @@ from typing import ClassVar, Generic, Self, TypeVar, Unpack
 
 from minimq.arguments import check_function, check_iterable, check_plain_function
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_core import HalfTransaction, TransactionalCore

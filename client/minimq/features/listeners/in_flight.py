@@ -24,7 +24,7 @@ class InFlightLimits(NamedTuple):
     span: int
 
 
-class Suspects(NamedTuple):
+class PoisonCandidates(NamedTuple):
     """Messages that members had in flight when they died. One may be the cause, so they are delivered alone."""
 
     #: Offset from which the queue was granted.
@@ -39,7 +39,7 @@ class Suspects(NamedTuple):
     known: bool = False
 
     @classmethod
-    def of(cls, lease: Grant, most: int) -> Suspects:
+    def of(cls, lease: Grant, most: int) -> PoisonCandidates:
         """Return the suspects of a granted queue; a member has at most `most` messages in calls at once."""
         near = lease.in_flight_end or min(lease.offset + most, lease.queue_end)
         return cls(
@@ -55,7 +55,7 @@ class Suspects(NamedTuple):
         return self.known and self.delivery_count > 1 and offset == self.first and self.near == offset + 1
 
 
-_NONE = Suspects(0, 0, 0, 0)
+_NONE = PoisonCandidates(0, 0, 0, 0)
 
 
 class LeasedDelivery(Delivery):
@@ -74,7 +74,7 @@ class LeasedDelivery(Delivery):
 class _QueueWork:
     __slots__ = ("end", "in_flight", "messages", "size", "suspects")
 
-    def __init__(self, offset: int, suspects: Suspects) -> None:
+    def __init__(self, offset: int, suspects: PoisonCandidates) -> None:
         self.messages = self.size = 0
         #: Offset after the messages that were taken or filtered out.
         self.end = offset
@@ -111,7 +111,7 @@ class InFlight:
 
     # ---- queues ---------------------------------------------------------------------------------
 
-    def start(self, queue: MessageQueue, offset: int, suspects: Suspects = _NONE) -> None:
+    def start(self, queue: MessageQueue, offset: int, suspects: PoisonCandidates = _NONE) -> None:
         self.drop([queue])
         self._queues[queue] = _QueueWork(offset, suspects)
         if suspects.delivery_count:
@@ -140,7 +140,7 @@ class InFlight:
         self.drop(gone)
         return gone
 
-    def suspects(self, *, near_only: bool) -> dict[MessageQueue, Suspects]:
+    def suspects(self, *, near_only: bool) -> dict[MessageQueue, PoisonCandidates]:
         """Return the queues with unfinished suspects; with `near_only`, only those with likely ones."""
         for queue in [*self._suspect]:
             work = self._queues[queue]

@@ -15,12 +15,12 @@ from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.member_state import Grant
 from minimq.consuming.message_filter import MessageFilter
 from minimq.consuming.queue_decisions import OffsetReset
-from minimq.consuming.read_ahead import HandOver
+from minimq.consuming.read_ahead import ReadyBatches
 from minimq.consuming.received import ReceivedMessage
 from minimq.consuming.start_position import Start
 from minimq.features.broadcasting.broadcasting import BroadcastReader
-from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, Suspects
-from minimq.features.listeners.listener import ListenerCalls, Verdict, described
+from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery, PoisonCandidates
+from minimq.features.listeners.listener import ListenerCalls, ListenerResult, described
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.redelivery import DIED, from_copy, redelivered
 from minimq.features.listeners.retries import Failed, RetryRule, RetrySender, result_of
@@ -109,7 +109,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         if lease.delivery_count:
             # One at a time, the messages of a commit interval take up to `threads` times as long.
             self._suspect_until = time.monotonic() + self._threads * self._options.commit_interval_s
-        self._in_flight.start(queue, lease.offset, Suspects.of(lease, self._threads * self._batch_size))
+        self._in_flight.start(queue, lease.offset, PoisonCandidates.of(lease, self._threads * self._batch_size))
 
     def lost(self, queues: Sequence[MessageQueue]) -> None:
         self._in_flight.drop(queues)
@@ -191,7 +191,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 return
             found = await self._take(self._batch_size, 0.0, blocked | suspects.keys() if suspects else blocked)
 
-    def _account(self, handed: HandOver, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
+    def _account(self, handed: ReadyBatches, messages: Sequence[ReceivedMessage]) -> list[LeasedDelivery]:
         if messages[0].queue.topic != self._retry_topic:
             deliveries = self._in_flight.take([messages])
             handed.given += len(messages)
@@ -205,7 +205,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
                 # Back to the retry topic, for a member that knows the topic; does not count as a delivery.
                 log.info("consumer: passed on to another member group=%s topic=%s", self.group, topic)
                 delivery.messages = [redelivered(delivery.messages[0], -1)]
-                delivery.verdict = Verdict([0], _PASS_ON_LEVEL)
+                delivery.verdict = ListenerResult([0], _PASS_ON_LEVEL)
         return deliveries
 
     async def _are_alone(self) -> bool:
@@ -218,7 +218,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
             self._alone_until = 0.0
         return False
 
-    async def _take_alone(self, suspects: Mapping[MessageQueue, Suspects]) -> bool:
+    async def _take_alone(self, suspects: Mapping[MessageQueue, PoisonCandidates]) -> bool:
         """Deliver suspects while nothing else is in flight; return False if other messages may be taken now.
 
         If they kill the process, the broker knows which messages it had and how often they were delivered.
@@ -242,11 +242,11 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         await self._deliver_alone(found, suspects[found.handed.queue])
         return True
 
-    def _idle(self, suspects: Mapping[MessageQueue, Suspects]) -> list[MessageQueue]:
+    def _idle(self, suspects: Mapping[MessageQueue, PoisonCandidates]) -> list[MessageQueue]:
         in_flight = self._in_flight
         return [queue for queue in suspects if queue not in in_flight.blocked and not in_flight.of_queue(queue)[0]]
 
-    async def _deliver_alone(self, found: Found, suspects: Suspects) -> None:
+    async def _deliver_alone(self, found: Found, suspects: PoisonCandidates) -> None:
         messages = found.messages
         queue, first = found.handed.queue, messages[0].queue_offset
         if first < suspects.near or queue.topic == self._retry_topic:
@@ -263,7 +263,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         for delivery in self._account(found.handed, messages):
             self._alone_until = time.monotonic() + _SUSPECT_WAIT_S
             if is_over:
-                delivery.verdict = Verdict(range(len(delivery.messages)), reason=DIED, is_final=True)
+                delivery.verdict = ListenerResult(range(len(delivery.messages)), reason=DIED, is_final=True)
                 deaths -= 1  # the dead letter adds one
             if is_found:
                 delivery.messages = [redelivered(message, deaths) for message in delivery.messages]
@@ -280,7 +280,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
     def is_current(self, delivery: LeasedDelivery) -> bool:
         return self._in_flight.is_current(delivery)
 
-    def act_on(self, delivery: LeasedDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
+    def act_on(self, delivery: LeasedDelivery, verdict: ListenerResult | None) -> Coroutine[Any, Any, None] | None:
         """Finish messages, or schedule their retry."""
         if not self._in_flight.is_current(delivery):
             self._fetcher.wake()
@@ -293,7 +293,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._finish(delivery)
         return None
 
-    async def _try_again(self, delivery: LeasedDelivery, verdict: Verdict) -> None:
+    async def _try_again(self, delivery: LeasedDelivery, verdict: ListenerResult) -> None:
         if len(verdict.again) < len(delivery.messages):
             self._in_flight.narrow(delivery, [delivery.messages[index] for index in verdict.again])
         messages = delivery.messages  # all with the same delivery count

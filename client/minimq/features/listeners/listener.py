@@ -82,14 +82,14 @@ class RetryLater:
 
 
 #: The result of a listener: for all messages of the call, or a list with a result for each of them.
-ListenerResult = ConsumeResult | RetryLater | Reply | Sequence[ConsumeResult | Reply]
+ListenerAnswer = ConsumeResult | RetryLater | Reply | Sequence[ConsumeResult | Reply]
 
 #: Called with messages of one queue and one topic, in order.
-Listener = Callable[[list[ReceivedMessage]], ListenerResult]
-AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerResult]]
+Listener = Callable[[list[ReceivedMessage]], ListenerAnswer]
+AsyncListener = Callable[[list[ReceivedMessage]], Awaitable[ListenerAnswer]]
 
 
-class Verdict(NamedTuple):
+class ListenerResult(NamedTuple):
     #: Indexes of the messages to retry, sorted; all others have succeeded.
     again: Sequence[int]
     #: Index of their delay; None if the delivery count decides.
@@ -126,7 +126,7 @@ def _mistake_in_list(results: Sequence[object], messages: int) -> str:
     return "each result of a list must be a Reply, ConsumeResult.SUCCESS or ConsumeResult.RETRY_LATER"
 
 
-def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[Verdict, str]:
+def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[ListenerResult, str]:
     """Return the verdict of a result for a number of messages, and its mistake, if any; then all are retried."""
     again: Sequence[int] = ()
     mistake, level = "", None
@@ -151,11 +151,11 @@ def verdict(answer: object, messages: int, *, in_order: bool = False) -> tuple[V
             mistake = "it must return ConsumeResult.SUCCESS, ConsumeResult.RETRY_LATER, RetryLater(...) or Reply(...)"
     if mistake:
         return _invalid(messages), mistake
-    return Verdict(range(again[0], messages) if in_order and again else again, level), ""
+    return ListenerResult(range(again[0], messages) if in_order and again else again, level), ""
 
 
-def _invalid(messages: int) -> Verdict:
-    return Verdict(range(messages), reason="listener gave no valid answer")
+def _invalid(messages: int) -> ListenerResult:
+    return ListenerResult(range(messages), reason="listener gave no valid answer")
 
 
 def described(messages: Sequence[ReceivedMessage]) -> str:
@@ -203,7 +203,7 @@ class ListenerAdapter:
         #: The kinds of invalid results that were logged.
         self._logged: set[type] = set()
 
-    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+    def ask(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ListenerResult:
         with self._around(messages) as call:
             try:
                 found = self._verdict(self._listener(list(messages)), messages)
@@ -212,7 +212,7 @@ class ListenerAdapter:
             found.tell(call)
         return found
 
-    async def ask_async(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+    async def ask_async(self, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ListenerResult:
         """Await the listener. Raises only errors that end the task or the program."""
         with self._around(messages) as call:
             try:
@@ -232,7 +232,7 @@ class ListenerAdapter:
     def _around(self, messages: Sequence[ReceivedMessage]) -> AbstractContextManager[ConsumerCall | None]:
         return self._interceptors.process(messages) if self._interceptors else nullcontext()
 
-    def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> Verdict:
+    def failed(self, error: BaseException, queue: MessageQueue, messages: Sequence[ReceivedMessage]) -> ListenerResult:
         """Log an error of the listener; return its verdict."""
         log.error(
             "consumer: the listener failed group=%s topic=%s queue=%s call=%d messages=%s",
@@ -243,7 +243,7 @@ class ListenerAdapter:
             described(messages),
             exc_info=error,
         )
-        return Verdict(
+        return ListenerResult(
             range(len(messages)),
             reason=f"listener raised {type(error).__name__[:_SHOWN_NAME]}",
             # Of several messages, the malformed one is unknown: each is redelivered alone.
@@ -251,9 +251,9 @@ class ListenerAdapter:
             error=error,
         )
 
-    def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> Verdict:
+    def _verdict(self, answer: object, messages: Sequence[ReceivedMessage]) -> ListenerResult:
         if answer is ConsumeResult.SUCCESS:
-            return Verdict(())
+            return ListenerResult(())
         found, mistake = verdict(answer, len(messages), in_order=self._in_order)
         if not mistake and isinstance(answer, Reply | list | tuple):
             replies = (answer,) if isinstance(answer, Reply) else answer

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Any, Generic
 
 from minimq.connection.client_log import client_logger
-from minimq.connection.dropped import Closing
+from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.features.listeners.listener import ListenerAdapter, Verdict
+from minimq.features.listeners.listener import ListenerAdapter, ListenerResult
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
 from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import D, Source
 from minimq.features.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
 
@@ -51,7 +51,7 @@ class ListenerRunner(Generic[D]):
         self._broken: MinimqError | None = None
         self._refusal: MinimqError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
-        self._answers: deque[tuple[D, Verdict | None]] = deque()
+        self._answers: deque[tuple[D, ListenerResult | None]] = deque()
         self._takes, self._woken = 0, -1
         # The rest belongs to the event loop.
         self._calls: ListenerThreads[D] | ListenerTasks[D] | None = None
@@ -67,7 +67,7 @@ class ListenerRunner(Generic[D]):
         self._starting: asyncio.Task[None] | None = None
         self._taking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
 
     @property
     def is_ready(self) -> bool:
@@ -195,9 +195,9 @@ class ListenerRunner(Generic[D]):
 
     def _on_cancelled(self, delivery: D) -> None:
         log.error("consumer: the listener was cancelled group=%s queue=%s", self._source.group, delivery.queue)
-        self.answered(delivery, Verdict(range(len(delivery.messages)), reason=CANCELLED))
+        self.answered(delivery, ListenerResult(range(len(delivery.messages)), reason=CANCELLED))
 
-    def answered(self, delivery: D, verdict: Verdict | None) -> None:
+    def answered(self, delivery: D, verdict: ListenerResult | None) -> None:
         """Pass the result of a call to the loop; None if it did not begin. On any thread: one wake-up serves many."""
         self._answers.append((delivery, verdict))
         if self._woken != (takes := self._takes):
@@ -210,7 +210,7 @@ class ListenerRunner(Generic[D]):
             self._act_on(*self._answers.popleft())
         self._flush()
 
-    def _act_on(self, delivery: D, verdict: Verdict | None) -> None:
+    def _act_on(self, delivery: D, verdict: ListenerResult | None) -> None:
         delivery.began_at = None
         if delivery.is_over:
             return
@@ -315,7 +315,7 @@ class ListenerRunner(Generic[D]):
         offset, count = delivery.messages[0].queue_offset, len(delivery.messages)
         log.error(text, self._hangs_after_s, self._source.group, delivery.queue, offset, count)
         if self._source.retries_hanging:
-            self._act_on(delivery, Verdict(range(len(delivery.messages)), reason=TIMED_OUT))
+            self._act_on(delivery, ListenerResult(range(len(delivery.messages)), reason=TIMED_OUT))
         self._changed.set()
 
     # ---- close -------------------------------------------------------------------------------------

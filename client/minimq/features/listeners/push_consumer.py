@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, Unpack, get_args
 from minimq.arguments import check_count, check_switch, check_text, waiting_s
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.consuming.consumer import BaseConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptor, ReceiveInterceptors

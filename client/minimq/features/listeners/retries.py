@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from minimq.admin.masters import make_group_topic
+from minimq.admin.master_client import make_group_topic
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import resolve
@@ -23,7 +23,7 @@ from minimq.sending.receipt import SendReceipt
 from minimq_common.errors import MinimqError, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicRoute
 from minimq_common.names import dead_letter_topic, retry_topic
-from minimq_common.outage_log import OutageLog
+from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
 
@@ -98,7 +98,7 @@ class RetrySender:
         self._thread = CallbackThread(f"minimq-retries-{group}")
         # The rest belongs to the thread.
         self._producer: Producer | None = None
-        self._outages = {topic: OutageLog(log) for topic in self._queues}
+        self._outages = {topic: RetryLog(log) for topic in self._queues}
         self._complete: set[str] = set()
         self._avoided: dict[str, float] = {}
 

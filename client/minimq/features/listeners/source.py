@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from minimq.connection.client import ClusterClient
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.listeners.listener import Verdict
+from minimq.features.listeners.listener import ListenerResult
 from minimq_common.model import MessageQueue
 
 
@@ -24,7 +24,7 @@ class Delivery:
         #: When the call began; set by the listener's thread.
         self.began_at: float | None = None
         #: A verdict that is known in advance: the listener is not called.
-        self.verdict: Verdict | None = None
+        self.verdict: ListenerResult | None = None
         self.hangs = False
         #: The verdict was processed; later ones are ignored.
         self.is_over = False
@@ -73,7 +73,7 @@ class Source(ABC, Generic[D]):
         return True
 
     @abstractmethod
-    def act_on(self, delivery: D, verdict: Verdict | None) -> Coroutine[Any, Any, None] | None:
+    def act_on(self, delivery: D, verdict: ListenerResult | None) -> Coroutine[Any, Any, None] | None:
         """Settle the messages, or return a coroutine that does; without a verdict, `may_begin` was false."""
 
     def is_current(self, delivery: D) -> bool:

@@ -14,7 +14,7 @@ from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, WorkQueueOptions, invisible_ms
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
-from minimq.features.listeners.listener import ListenerCalls, Verdict
+from minimq.features.listeners.listener import ListenerCalls, ListenerResult
 from minimq.features.listeners.listener_runner import ListenerRunner
 from minimq.features.listeners.retries import Failed, RetryRule
 from minimq.features.listeners.source import Delivery, Source
@@ -49,7 +49,7 @@ class WorkQueueDelivery(Delivery):
     def __init__(self, messages: Sequence[WorkQueueMessage], now: float) -> None:
         super().__init__(messages[0].queue, messages)
         #: In FIFO topics, the next messages of the message group wait until these are settled.
-        self.keeps_slot = messages[0].lane != 0
+        self.keeps_slot = messages[0].group_hash != 0
         #: The messages to extend, and when that was last done.
         self.kept = messages
         self.kept_at = now
@@ -58,9 +58,9 @@ class WorkQueueDelivery(Delivery):
         self.is_lost = False
 
     @property
-    def lane(self) -> tuple[MessageQueue, int]:
+    def group_hash(self) -> tuple[MessageQueue, int]:
         """Identifies the message group: queue and hash of the group, which is 0 if the topic is not FIFO."""
-        return self.queue, self.messages[0].lane
+        return self.queue, self.messages[0].group_hash
 
     def cut(self, count: int) -> Sequence[WorkQueueMessage]:
         """Keep the first `count` messages and return the others."""
@@ -74,14 +74,14 @@ def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float
 
     A retried message has a delivery of its own, so that it cannot make others fail.
     """
-    by_lane: dict[int, list[WorkQueueMessage]] = {}
+    by_group_hash: dict[int, list[WorkQueueMessage]] = {}
     for message in messages:
-        by_lane.setdefault(message.lane, []).append(message)
-    for lane, of_lane in by_lane.items():
-        if not lane:
-            of_lane.sort(key=lambda message: message.delivery_count > 1)
+        by_group_hash.setdefault(message.group_hash, []).append(message)
+    for group_hash, of_group_hash in by_group_hash.items():
+        if not group_hash:
+            of_group_hash.sort(key=lambda message: message.delivery_count > 1)
         part: list[WorkQueueMessage] = []
-        for message in of_lane:
+        for message in of_group_hash:
             if part and (len(part) == batch_size or message.delivery_count > 1 or part[-1].delivery_count > 1):
                 yield WorkQueueDelivery(part, now)
                 part = []
@@ -89,7 +89,7 @@ def deliveries(messages: Sequence[WorkQueueMessage], batch_size: int, now: float
         yield WorkQueueDelivery(part, now)
 
 
-class Lanes:
+class MessageGroups:
     """Serializes the deliveries of each message group: one runs, the others wait."""
 
     def __init__(self) -> None:
@@ -99,18 +99,18 @@ class Lanes:
         """Add a delivery; return whether it may begin now. Otherwise `following` returns it later."""
         if not delivery.keeps_slot:
             return True
-        waiting = self._waiting.get(delivery.lane)
+        waiting = self._waiting.get(delivery.group_hash)
         if waiting is None:
-            self._waiting[delivery.lane] = deque()
+            self._waiting[delivery.group_hash] = deque()
         else:
             waiting.append(delivery)
         return waiting is None
 
     def withdraw(self, delivery: WorkQueueDelivery) -> list[WorkQueueDelivery]:
         """Remove and return the waiting deliveries of its message group that were popped together with it."""
-        epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.lane]
+        epoch, waiting = delivery.messages[0].epoch, self._waiting[delivery.group_hash]
         found = [each for each in waiting if each.messages[0].epoch == epoch]
-        self._waiting[delivery.lane] = deque(each for each in waiting if each not in found)
+        self._waiting[delivery.group_hash] = deque(each for each in waiting if each not in found)
         return found
 
     def withdraw_all(self) -> list[WorkQueueDelivery]:
@@ -121,9 +121,9 @@ class Lanes:
 
     def following(self, delivery: WorkQueueDelivery) -> WorkQueueDelivery | None:
         """Return the next delivery of the message group of a finished one; None if none waits."""
-        if waiting := self._waiting[delivery.lane]:
+        if waiting := self._waiting[delivery.group_hash]:
             return waiting.popleft()
-        del self._waiting[delivery.lane]
+        del self._waiting[delivery.group_hash]
         return None
 
 
@@ -163,7 +163,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         self.client = self._reader.client
         self.group, self.client_id = self._reader.group, self._reader.client_id
         self._is_started = False
-        self._lanes = Lanes()
+        self._group_hashes = MessageGroups()
 
     @property
     def is_ready(self) -> bool:
@@ -213,7 +213,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         messages = TakenMessages()
         await self._reader.receive(most, None, self._options.long_poll_s, messages)
         for delivery in deliveries(messages, self._batch_size, time.monotonic()):
-            if self._lanes.add(delivery):
+            if self._group_hashes.add(delivery):
                 self.host.submit(delivery)
             else:
                 self.host.in_flight[delivery] = None
@@ -245,11 +245,11 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     # ---- outcomes ----------------------------------------------------------------------------------
 
-    def act_on(self, delivery: WorkQueueDelivery, verdict: Verdict | None) -> Coroutine[Any, Any, None]:
-        found = Verdict(()) if verdict is None else verdict
+    def act_on(self, delivery: WorkQueueDelivery, verdict: ListenerResult | None) -> Coroutine[Any, Any, None]:
+        found = ListenerResult(()) if verdict is None else verdict
         return self._settle_in_order(delivery, found) if delivery.keeps_slot else self._settle(delivery, found)
 
-    async def _settle_in_order(self, delivery: WorkQueueDelivery, verdict: Verdict) -> None:
+    async def _settle_in_order(self, delivery: WorkQueueDelivery, verdict: ListenerResult) -> None:
         """Settle messages of a FIFO topic, then submit the next delivery of their message group.
 
         If a message failed or was redelivered to others, later ones of its group must wait for it: those popped
@@ -258,15 +258,15 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         try:
             if verdict.again:
                 first = verdict.again[0]
-                left = [*delivery.cut(first + 1), *self._withdraw(self._lanes.withdraw(delivery))]
+                left = [*delivery.cut(first + 1), *self._withdraw(self._group_hashes.withdraw(delivery))]
                 verdict = verdict._replace(again=[first])
                 await self._settle_with_retries(delivery, left, RETURNED)
             await self._settle(delivery, verdict)
             if delivery.is_lost:
-                left = self._withdraw(self._lanes.withdraw(delivery))
+                left = self._withdraw(self._group_hashes.withdraw(delivery))
                 await self._settle_with_retries(delivery, left, RETURNED)
         finally:
-            if (following := self._lanes.following(delivery)) is not None:
+            if (following := self._group_hashes.following(delivery)) is not None:
                 self.host.submit(following)
 
     def _withdraw(self, withdrawn: Sequence[WorkQueueDelivery]) -> list[WorkQueueMessage]:
@@ -274,7 +274,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             self.host.in_flight.pop(delivery, None)
         return [message for delivery in withdrawn for message in delivery.messages]
 
-    async def _settle(self, delivery: WorkQueueDelivery, verdict: Verdict) -> None:
+    async def _settle(self, delivery: WorkQueueDelivery, verdict: ListenerResult) -> None:
         if not verdict.again:  # the common case
             await self._settle_with_retries(delivery, delivery.messages, DONE)
             return
@@ -332,7 +332,7 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         taking.cancel()
 
     async def give_back(self, withdrawn: Sequence[WorkQueueDelivery]) -> None:
-        messages = self._withdraw([*withdrawn, *self._lanes.withdraw_all()])
+        messages = self._withdraw([*withdrawn, *self._group_hashes.withdraw_all()])
         if messages:
             await self._reader.give_back(messages)
 

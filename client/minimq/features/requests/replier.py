@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from minimq.connection.at_master import RoutedMaster, at_master
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import answer_of
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.master_calls import RoutedMaster, call_master
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.features.requests.reply import Reply, encoded_reply
 from minimq_common.errors import Closed, InvalidArgument, MinimqError
-from minimq_common.outage_log import OutageLog
 from minimq_common.properties import REPLY_TO, ReplyTo, reply_to
+from minimq_common.retry_log import RetryLog
 from minimq_common.wire.protocol_bounds import MAX_INBOXES, MAX_REPLIES
 from minimq_common.wire.rpc import from_failure
-from minimq_proto.v1 import attend_pb2
+from minimq_proto.v1 import events_pb2
 
 log = client_logger(__name__)
 
@@ -63,7 +63,7 @@ class RequestMessage(Protocol):
 class PreparedReply(NamedTuple):
     to: ReplyTo
     topic: str
-    made: attend_pb2.RequestReply
+    made: events_pb2.RequestReply
     size: int
     #: End of its retries, in seconds on the monotonic clock.
     until: float
@@ -78,7 +78,7 @@ class Replier:
         self._max_body_bytes = max_body_bytes
         self.outcomes: Counter[str] = Counter()
         self._is_used = self._is_closed = False
-        self._outage = OutageLog(log)
+        self._outage = RetryLog(log)
         # Owned by the event loop.
         self._lines: dict[str, _ReplyQueue] = {}
         self._bytes = 0
@@ -177,7 +177,7 @@ class Replier:
         self._notify_if_done()
 
 
-_Stream = CorrelatedStream[attend_pb2.ReplyRequest, attend_pb2.ReplyResponse, attend_pb2.ReplyResponse]
+_Stream = CorrelatedStream[events_pb2.ReplyRequest, events_pb2.ReplyResponse, events_pb2.ReplyResponse]
 
 
 class _ReplyQueue:
@@ -235,7 +235,7 @@ class _ReplyQueue:
         master = RoutedMaster(self._replier.client, replies[0].topic, self._broker_name)
         left_s = max(reply.until for reply in replies) - time.monotonic()
         try:
-            response = await at_master(master, partial(self._send, parts), left_s, again=self._failed)
+            response = await call_master(master, partial(self._send, parts), left_s, again=self._failed)
         except MinimqError as error:
             log.warning("client: replies were not delivered broker=%s error=%s", self._broker_name, error)
             # A permanent error may concern only this topic, such as its deletion: send replies of other topics again.
@@ -252,7 +252,7 @@ class _ReplyQueue:
 
     async def _send(
         self, parts: Mapping[bytes, Sequence[PreparedReply]], address: str, limit_s: float
-    ) -> attend_pb2.ReplyResponse:
+    ) -> events_pb2.ReplyResponse:
         if self._stream is None or self._stream.ended or self._stream.address != address:
             self._stream = CorrelatedStream(
                 self._replier.client.connection,
@@ -261,30 +261,30 @@ class _ReplyQueue:
                 lambda response: (Part(response.request_id, response),),
             )
         items = [
-            attend_pb2.InboxReplies(
+            events_pb2.InboxReplies(
                 inbox=inbox,
-                replies=attend_pb2.ReplyBatch(replies=[reply.made for reply in part]).SerializeToString(),
+                replies=events_pb2.ReplyBatch(replies=[reply.made for reply in part]).SerializeToString(),
                 count=len(part),
             )
             for inbox, part in parts.items()
         ]
 
-        def make(request_id: int) -> attend_pb2.ReplyRequest:
-            return attend_pb2.ReplyRequest(request_id=request_id, inboxes=items)
+        def make(request_id: int) -> events_pb2.ReplyRequest:
+            return events_pb2.ReplyRequest(request_id=request_id, inboxes=items)
 
-        response: attend_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make), limit_s)
+        response: events_pb2.ReplyResponse = await answer_of(partial(self._stream.request, make), limit_s)
         if response.HasField("failure"):
             raise from_failure(response.failure)
         return response
 
-    def _answered(self, parts: Mapping[bytes, Sequence[PreparedReply]], response: attend_pb2.ReplyResponse) -> None:
+    def _answered(self, parts: Mapping[bytes, Sequence[PreparedReply]], response: events_pb2.ReplyResponse) -> None:
         again: list[PreparedReply] = []
         for part, outcome in zip(parts.values(), response.outcomes, strict=False):
-            if outcome == attend_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be reconnecting
+            if outcome == events_pb2.REPLY_OUTCOME_NOT_OPEN:  # the requester may be reconnecting
                 again += part
-            elif outcome == attend_pb2.REPLY_OUTCOME_UNREAD:
+            elif outcome == events_pb2.REPLY_OUTCOME_UNREAD:
                 self._replier.over(part, "unread")
-            elif outcome == attend_pb2.REPLY_OUTCOME_TOO_LARGE:
+            elif outcome == events_pb2.REPLY_OUTCOME_TOO_LARGE:
                 size = max(reply.size for reply in part)
                 log.error("client: a reply is too large for its broker bytes=%d broker=%s", size, self._broker_name)
                 self._replier.over(part, "too-large")

@@ -8,8 +8,8 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument, MessageTooLarge
 from minimq_common.model import NO_PROPERTIES
-from minimq_common.words import kind_of
-from minimq_proto.v1 import attend_pb2
+from minimq_common.text_units import kind_of
+from minimq_proto.v1 import events_pb2
 
 #: Limit for properties and error of a reply together, the same as for a message.
 _MOST_CHARACTERS = 32_767
@@ -29,7 +29,7 @@ class Reply(msgspec.Struct, frozen=True, gc=False):
     error: str | None = None
 
 
-def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> attend_pb2.RequestReply:
+def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> events_pb2.RequestReply:
     if not isinstance(reply, Reply):
         raise InvalidArgument(f"the reply is {kind_of(reply)}: give a minimq.Reply")
     body, properties = reply.body, reply.properties
@@ -37,7 +37,7 @@ def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> att
         raise InvalidArgument(f"the body of the reply is {kind_of(body)}: give bytes")
     if len(body) > max_body_bytes:
         raise MessageTooLarge(f"the body of the reply has {len(body)} bytes, the limit is {max_body_bytes} bytes")
-    made = attend_pb2.RequestReply(correlation_id=correlation_id, body=bytes(body))
+    made = events_pb2.RequestReply(correlation_id=correlation_id, body=bytes(body))
     characters = len(reply.error or "")
     try:
         if properties is not NO_PROPERTIES:
@@ -54,6 +54,6 @@ def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> att
     return made
 
 
-def decoded_reply(reply: attend_pb2.RequestReply) -> Reply:
+def decoded_reply(reply: events_pb2.RequestReply) -> Reply:
     error = reply.error if reply.HasField("error") else None
     return Reply(reply.body, dict(reply.properties) if reply.properties else NO_PROPERTIES, error)

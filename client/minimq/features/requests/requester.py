@@ -14,12 +14,12 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from minimq.arguments import check_message_type
-from minimq.connection.at_master import RoutedMaster
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import Awaited
 from minimq.connection.loop_thread import CLOSED
-from minimq.features.requests.attend_streams import Attendance, AttendStreams
+from minimq.connection.master_calls import RoutedMaster
+from minimq.features.requests.event_streams import EventStream, EventStreams
 from minimq.features.requests.reply import Reply, decoded_reply
 from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import Outcome, UserCall
@@ -29,7 +29,7 @@ from minimq_common.errors import Closed, DeadlineExceeded, InvalidArgument, Mini
 from minimq_common.model import NO_PROPERTIES, Message, MessageQueue, TopicRoute
 from minimq_common.properties import MAX_WAIT_MS, REPLY_TO, inbox_of
 from minimq_common.wire.bound_check import check_bounds
-from minimq_proto.v1 import attend_pb2
+from minimq_proto.v1 import events_pb2
 
 log = client_logger(__name__)
 
@@ -51,13 +51,13 @@ class OpenRequest:
         self._open = open_requests
         self._outcome = outcome
         self._receipt: SendReceipt | None = None
-        self._home: Attendance | None = None
+        self._home: EventStream | None = None
         self._events = 0
         self.id = request_id
         self.timeout_s = timeout_s
         self.deadline = time.monotonic() + timeout_s
 
-    def begin(self, home: Attendance) -> None:
+    def begin(self, home: EventStream) -> None:
         """Record the broker at which the reply is expected."""
         self._home, self._events = home, home.events
 
@@ -109,7 +109,7 @@ class Requester:
         #: Number of replies that arrived after their requests had ended.
         self.late_replies = 0
         #: The broker with the inbox, by topic of the requests.
-        self._homes: dict[str, Attendance] = {}
+        self._homes: dict[str, EventStream] = {}
         self._key = os.urandom(_KEY_BYTES)
         self._inbox = ""  # address, in hexadecimal digits
         self._is_closed = False
@@ -119,19 +119,19 @@ class Requester:
         self._looks, self._woken = 0, -1
         # Owned by the event loop.
         self._timer: asyncio.TimerHandle | None = None
-        self._streams: AttendStreams | None = None
+        self._streams: EventStreams | None = None
         client.connection.at_end(self._end_all)
 
     # ---- the inbox ------------------------------------------------------------------------------
 
-    def home(self, topic: str) -> Attendance | None:
+    def home(self, topic: str) -> EventStream | None:
         """Return the broker with the open inbox for requests to a topic; None if there is none: see `open_inbox`."""
         home, route = self._homes.get(topic), self._client.routes.known(topic)
         if home is None or route is None or not home.is_open or home.broker_name not in route.brokers:
             return None
         return None if self._health.is_silent(home.address) else home
 
-    async def open_inbox(self, message: Message, deadline: float) -> Attendance:
+    async def open_inbox(self, message: Message, deadline: float) -> EventStream:
         """Open the inbox at a broker of the topic of a request. On the event loop of the connection."""
         make, left_s = message.message_group is None, deadline - time.monotonic()
         route = await self._find(message.topic, make=make, timeout_s=left_s)
@@ -139,8 +139,8 @@ class Requester:
             raise Closed(CLOSED)
         if self._streams is None:
             self._inbox = inbox_of(self._key).hex()
-            hello = attend_pb2.AttendRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
-            self._streams = AttendStreams(self._client, hello, self._on_event)
+            hello = events_pb2.EventsRequest(client_id=f"requester-{self._inbox[:8]}", inbox_key=self._key)
+            self._streams = EventStreams(self._client, hello, self._on_event)
         streams = self._streams
         masters = [RoutedMaster(self._client, route.topic, name) for name in self._candidates(route)]
         try:
@@ -208,7 +208,7 @@ class Requester:
             raise InvalidArgument(f"the timeout must be above 0, and at most {MAX_WAIT_MS // 1000} s")
         return OpenRequest(self._open, self._new_id(), timeout_s, outcome)
 
-    def begin(self, request: OpenRequest, home: Attendance) -> str:
+    def begin(self, request: OpenRequest, home: EventStream) -> str:
         """Register a request before it is sent; return its property `REPLY_TO`."""
         request.begin(home)
         deadline = request.deadline
@@ -271,11 +271,11 @@ class Requester:
     def _first_deadline(self) -> float:
         return min((request.deadline for request in [*self._open.values()]), default=math.inf)
 
-    def _on_event(self, broker_name: str, event: attend_pb2.AttendEvent) -> None:
+    def _on_event(self, broker_name: str, event: events_pb2.ClientEvent) -> None:
         if event.WhichOneof("event") != "replies":
             return  # an event of a newer broker
         try:
-            batch = attend_pb2.ReplyBatch.FromString(event.replies)
+            batch = events_pb2.ReplyBatch.FromString(event.replies)
             check_bounds(batch)
         except (DecodeError, MinimqError) as error:  # anyone who has received a request may have sent it
             log.warning("client: dropped replies that cannot be read broker=%s error=%s", broker_name, error)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from minimq.admin.messages import store_order
 from minimq.admin.values import OnProgress
 from minimq.connection.client import ClusterClient
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
 from minimq.features.search.search_bounds import SearchBounds
@@ -20,7 +20,7 @@ from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, MinimqError, NoPermission
 from minimq_common.model import MessageQueue, OfflineBroker
-from minimq_common.words import quoted
+from minimq_common.text_units import quoted
 from minimq_proto.v1 import find_pb2
 
 _ID = re.compile(r"[0-9a-fA-F]{40}", re.ASCII)
@@ -159,7 +159,7 @@ class MessageSearch:
         self, client: ClusterClient, criterion: Criterion, bounds: SearchBounds, progress: OnProgress | None = None
     ) -> None:
         self._client = client
-        self._places = ReadPlaces(client)
+        self._places = ReplicaSelector(client)
         self._criterion = criterion
         self._bounds = bounds
         self._progress = progress

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import Enum
 
-from minimq.admin.masters import Masters
+from minimq.admin.master_client import MasterClient
 from minimq.admin.values import OnProgress
-from minimq.connection.read_places import ReadPlaces
+from minimq.connection.replica_selector import ReplicaSelector
 from minimq.consuming.received import ReceivedMessage
-from minimq.features.dead_letters.letter_settler import LetterReader
+from minimq.features.dead_letters.dead_letter_resender import DeadLetterReader
 from minimq.features.delayed.operations import DelayedMessages, delayed_batches
 from minimq.features.listeners.redelivery import ORIGIN_MESSAGE_ID, from_copy
 from minimq.features.search.message_search import (
@@ -26,10 +26,10 @@ from minimq.features.search.search_bounds import MessageAddress, SearchBounds
 from minimq_common.batch.header import read_header
 from minimq_common.errors import AccessDenied, CorruptBatch, InvalidArgument, TopicNotFound, TopicUnavailable
 from minimq_common.model import OfflineBroker
-from minimq_common.moments import moment
 from minimq_common.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, dead_letter_topic, retry_topic
-from minimq_common.words import count_of
-from minimq_proto.v1 import find_pb2, halves_pb2
+from minimq_common.text_units import count_of
+from minimq_common.timestamps import moment
+from minimq_proto.v1 import find_pb2, half_messages_pb2
 
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
@@ -138,10 +138,10 @@ _STATES = {
 class Tracer:
     """Traces one message. Used by one thread."""
 
-    def __init__(self, masters: Masters, bounds: SearchBounds, progress: OnProgress | None = None) -> None:
+    def __init__(self, masters: MasterClient, bounds: SearchBounds, progress: OnProgress | None = None) -> None:
         self._masters = masters
         self._client = masters.calls
-        self._places = ReadPlaces(self._client)
+        self._places = ReplicaSelector(self._client)
         self._bounds = bounds
         self._progress = progress
         self._unread: list[UnreadOffsets] = []
@@ -254,7 +254,7 @@ class Tracer:
         if not copies:
             return None
         copy = copies[-1]
-        with LetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
+        with DeadLetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
             is_settled = copy in reader.settled([copy.queue.broker_name])
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
         delivery_count = from_copy(copy).delivery_count - 1
@@ -278,7 +278,7 @@ class Tracer:
         return None
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
-        request = halves_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
+        request = half_messages_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
         answers, failures = self._client.call_all(
             self._masters.find(need="readable"), lambda stub: stub.ListHalves, request
         )

@@ -11,9 +11,9 @@ import msgspec
 from minimq.options import refuse_unknown
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
-from minimq_common.moments import Time, start_ms, timestamp_ms
 from minimq_common.names import check_broker, check_topic
-from minimq_common.words import quoted
+from minimq_common.text_units import quoted
+from minimq_common.timestamps import Time, start_ms, timestamp_ms
 
 _MOST_OFFSET = (1 << 63) - 1
 _MOST_QUEUE = (1 << 31) - 1

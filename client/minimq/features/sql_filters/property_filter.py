@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from minimq.features.sql_filters.tokens import Token, TokenKind, Value, mistake, number_of, scan, truth_of
 from minimq_common.errors import InvalidArgument
-from minimq_common.words import kind_of
+from minimq_common.text_units import kind_of
 
 #: Characters that a where-expression may have.
 MAX_LENGTH: Final = 4096

@@ -10,15 +10,15 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.connection.at_master import with_retries
 from minimq.connection.cluster import Cluster
+from minimq.connection.master_calls import with_retries
 from minimq.connection.offline_brokers import describe_offline
-from minimq.consuming.queue_finder import Findings, FoundQueue, QueueFinder
+from minimq.consuming.queue_finder import QueueFinder, QueueInfo, QueueLookup
 from minimq.consuming.range_reader import RangeOptions
 from minimq_common.errors import InvalidArgument, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId
-from minimq_common.moments import Time, start_ms, timestamp_ms
 from minimq_common.names import check_topic
+from minimq_common.timestamps import Time, start_ms, timestamp_ms
 
 #: "earliest", "latest", a time, or offsets by queue.
 Bound = Time | Mapping[MessageQueue, int]
@@ -70,8 +70,8 @@ def planned(
     ]
 
 
-def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | None) -> dict[MessageQueue, FoundQueue]:
-    findings: Findings = finder.find([topic])
+def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | None) -> dict[MessageQueue, QueueInfo]:
+    findings: QueueLookup = finder.find([topic])
     wanted = None if queues is None else {queue.broker_name for queue in queues}
     for (_, broker), error in findings.failures.items():
         if wanted is None or broker in wanted:
@@ -86,8 +86,8 @@ def _found(finder: QueueFinder, topic: str, queues: Collection[MessageQueue] | N
 
 
 def _chosen(
-    found: Mapping[MessageQueue, FoundQueue], topic: str, queues: Collection[MessageQueue]
-) -> dict[MessageQueue, FoundQueue]:
+    found: Mapping[MessageQueue, QueueInfo], topic: str, queues: Collection[MessageQueue]
+) -> dict[MessageQueue, QueueInfo]:
     for queue in queues:
         if queue not in found:
             raise QueueNotFound(f"topic {topic} has no queue {queue}: see `minimq topic describe {topic}`")
@@ -95,7 +95,7 @@ def _chosen(
 
 
 def _offsets(
-    finder: QueueFinder, found: Mapping[MessageQueue, FoundQueue], bound: Bound, name: str, now: float
+    finder: QueueFinder, found: Mapping[MessageQueue, QueueInfo], bound: Bound, name: str, now: float
 ) -> Mapping[MessageQueue, int]:
     if bound == "earliest":
         return {queue: about.first for queue, about in found.items()}
@@ -127,7 +127,7 @@ def _time_ms(bound: Time, now: float, name: str) -> int:
     return convert(bound, now, name, "'earliest', 'latest', offsets by queue, ")
 
 
-def _check_offsets(found: Mapping[MessageQueue, FoundQueue], given: Mapping[MessageQueue, int], name: str) -> None:
+def _check_offsets(found: Mapping[MessageQueue, QueueInfo], given: Mapping[MessageQueue, int], name: str) -> None:
     for queue, offset in given.items():
         if queue not in found:
             raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")

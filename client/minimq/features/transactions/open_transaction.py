@@ -12,7 +12,7 @@ from minimq.connection.loop_calls import LoopStep, run_steps
 from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.receipt import SendReceipt
 from minimq.sending.selectors import Selector
-from minimq.sending.transactor import Consumed, StoredBatches, Transactor
+from minimq.sending.transaction_manager import Consumed, StoredBatches, TransactionManager
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SendFailed
 from minimq_common.model import Message, MessageQueue
 from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BYTES
@@ -50,7 +50,7 @@ class BaseTransaction(Generic[M]):
     #: Whether its consumer is one of `minimq.aio`.
     _awaits: ClassVar[bool] = False
 
-    def __init__(self, transactor: Transactor, consumer: TransactionalConsumer[M] | None) -> None:
+    def __init__(self, transactor: TransactionManager, consumer: TransactionalConsumer[M] | None) -> None:
         transactor.client.check_open()
         self._transactor = transactor
         self._source = None if consumer is None else self._checked_input(consumer)

@@ -9,11 +9,11 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from minimq.admin.masters import Masters, raise_failures
+from minimq.admin.master_client import MasterClient, raise_failures
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.sending.pending_batch import Records
@@ -104,7 +104,7 @@ class TransactionCommitter:
             if value <= 0:
                 raise InvalidArgument(f"{option} is {value}: it must be above 0")
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
-        self._masters = Masters(self._client)
+        self._masters = MasterClient(self._client)
         self._patience_s = patience_s
         self._finalizer = Finalizer(self, self._client.close)
 
@@ -153,7 +153,7 @@ class TransactionCommitter:
 class _Attempt:
     """One call of `commit`."""
 
-    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: Masters) -> None:
+    def __init__(self, protocol: CommitProtocol, topics: Collection[str], masters: MasterClient) -> None:
         self.protocol = protocol
         self._topics = sorted(topics)
         self._masters = masters

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from minimq.connection.client_log import client_logger
 from minimq.connection.connection import Connection
-from minimq.features.work_queues.takes_in_turn import TakeResult
+from minimq.features.work_queues.work_queue_fetcher import TakeResult
 from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 from minimq_common.errors import MinimqError
 
@@ -70,7 +70,7 @@ class Prefetched:
         return found
 
 
-class Pace:
+class ReceiveRate:
     """Estimates how many messages the application receives in `_AHEAD_S`; approximate, as threads count unlocked."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Prefetch:
         self._take = take
         self._give_back = give_back
         self._messages = Prefetched()
-        self._pace = Pace()
+        self._pace = ReceiveRate()
         #: A prefetch was requested; until this time no other is.
         self._asked_until = 0.0
         # The rest is changed on the event loop only.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from minimq.connection.at_master import tried
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.loop_calls import LoopRequest, answer_of, resolve
 from minimq.connection.loop_thread import CLOSED
+from minimq.connection.master_calls import tried
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.broker_sessions import new_run
 from minimq.features.work_queues.pop_stream import PopStream, SettleKey

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Finalizer
+from minimq.connection.finalizers import Finalizer
 from minimq.consuming.consumer_options import PREFETCH_MESSAGES, WorkQueueOptions
 from minimq.consuming.interceptor import Operation, ReceiveInterceptor, ReceiveInterceptors
 from minimq.consuming.message_filter import TagExpression
@@ -18,7 +18,7 @@ from minimq.features.transactions.transaction_inputs import WorkQueueInput
 from minimq.features.work_queues.settler import DONE, Settlement
 from minimq.features.work_queues.work_queue_message import Receivables, WorkQueueMessage, each_of
 from minimq.features.work_queues.work_queue_reader import TakenMessages, WorkQueueReader
-from minimq.options import NoOthers, refuse_others
+from minimq.options import NoOptions, reject_options
 from minimq_common.security.credentials import CredentialsArgument
 
 
@@ -41,9 +41,9 @@ class BaseWorkQueueConsumer:
         prefetch_messages: int = PREFETCH_MESSAGES,
         credentials: CredentialsArgument | None = None,
         interceptors: Sequence[ReceiveInterceptor] = (),
-        **unknown: Unpack[NoOthers],
+        **unknown: Unpack[NoOptions],
     ) -> None:
-        refuse_others(unknown, type(self))
+        reject_options(unknown, type(self))
         options = WorkQueueOptions(
             invisible_s, max_deliveries, start, release_on_close, request_timeout_s, prefetch_messages, credentials
         )

@@ -11,7 +11,7 @@ from minimq.arguments import check_count, check_text, waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
-from minimq.connection.dropped import Closing
+from minimq.connection.finalizers import Closing
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.assignment import OFFLINE_TIMEOUT_S
 from minimq.consuming.consumer import check_subscriptions, checked_client_id, new_client_id
@@ -25,7 +25,13 @@ from minimq.features.listeners.retries import Failed, RetrySender
 from minimq.features.work_queues.pop_stream import PopStream
 from minimq.features.work_queues.prefetch import PREFETCH_HOLD_S, Prefetch
 from minimq.features.work_queues.settler import DONE, RETURNED, Settlement, Settler
-from minimq.features.work_queues.takes_in_turn import LOOK_UP_S, PopPlace, TakeRequest, TakeResult, TakesInTurn
+from minimq.features.work_queues.work_queue_fetcher import (
+    LOOK_UP_S,
+    TakeRequest,
+    TakeResult,
+    TopicOnBroker,
+    WorkQueueFetcher,
+)
 from minimq.features.work_queues.work_queue_message import (
     OpenedBatch,
     Receipts,
@@ -91,7 +97,7 @@ class WorkQueueReader:
         self.filtered_messages = 0
         self.is_closed = False
         self._closing = Closing()
-        self._takes = TakesInTurn(self.client, self._take, self._give_back_soon, self._run)
+        self._takes = WorkQueueFetcher(self.client, self._take, self._give_back_soon, self._run)
         # A process that dies would otherwise delay or lose the messages that it has.
         ahead = options.prefetch_messages if options.release_on_close and options.max_deliveries > 1 else 0
         self._prefetch = Prefetch(self.client.connection, ahead, self._take_ahead, self._give_back_soon)
@@ -223,7 +229,7 @@ class WorkQueueReader:
         return task
 
     async def _request(
-        self, place: PopPlace, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
+        self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
         filtered_by = self._filters[place.topic]
         wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
@@ -251,7 +257,7 @@ class WorkQueueReader:
             self.settler.in_flight.make_room()
         return popped
 
-    async def _take(self, place: PopPlace, wanted: TakeRequest, wait_s: float) -> TakeResult:
+    async def _take(self, place: TopicOnBroker, wanted: TakeRequest, wait_s: float) -> TakeResult:
         stream = self.settler.stream(place.address)
         filtered_by = self._filters[place.topic]
         kept = stream.opened.kept()
@@ -283,13 +289,13 @@ class WorkQueueReader:
             except BaseException:
                 self._give_back_soon(found)
                 raise
-            if found and found[0].lane and (damaged or not is_aside):  # FIFO: unsettled older messages go first
+            if found and found[0].group_hash and (damaged or not is_aside):  # FIFO: unsettled older messages go first
                 self._give_back_soon(found)
                 return TakeResult([])
         return TakeResult(found, count, popped.has_more)
 
     def _opened(
-        self, place: PopPlace, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
+        self, place: TopicOnBroker, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
     ) -> tuple[list[WorkQueueMessage], list[Span], list[Span]]:
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         messages: list[WorkQueueMessage] = []

@@ -147,7 +147,7 @@ def answering(answer: TransactionResolution, asked: list[bytes]) -> partial[Tran
 
 
 def attending(broker: BrokerProcess) -> float:
-    return Scrape(metrics_address(broker.log_path)).value("minimq_broker_streams", call="attend")
+    return Scrape(metrics_address(broker.log_path)).value("minimq_broker_streams", call="events")
 
 
 def leave_open(cluster: LocalCluster, count: int) -> dict[int, bytes]:

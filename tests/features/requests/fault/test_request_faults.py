@@ -111,7 +111,7 @@ def test_a_requester_that_is_killed_is_forgotten_and_others_are_answered(produce
             admin.create_topic("t")
 
         def attending() -> float:
-            return Scrape(metrics_address(own.brokers[0].log_path)).value("minimq_broker_streams", call="attend")
+            return Scrape(metrics_address(own.brokers[0].log_path)).value("minimq_broker_streams", call="events")
 
         with service(own.nameserver, "t"), Producer(own.nameserver) as asker, Asking(asker, "t", PATIENCE_S) as asking:
             with program("asks", own.nameserver, "t") as other:

@@ -16,7 +16,7 @@ from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
-from support.photographs import photographed
+from support.page_pictures import photographed
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
 

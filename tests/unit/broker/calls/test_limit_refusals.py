@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.calls.append import checked_header
-from minimq_broker.calls.limits import LimitRefusals, Limits
+from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
 from support.stores import make_batch
 
 
 def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    refusals = LimitRefusals(lambda: now)
+    refusals = LimitErrors(lambda: now)
 
     def lines() -> list[str]:
         found = [record.getMessage() for record in caplog.records]

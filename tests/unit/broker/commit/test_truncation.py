@@ -12,7 +12,7 @@ from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicDeleted, TopicSet
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
-from support.photographs import photographed
+from support.page_pictures import photographed
 from support.states import rows
 from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
 

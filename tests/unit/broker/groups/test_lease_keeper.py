@@ -12,7 +12,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.groups import lease_service as leases
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.groups.lease_service import LeaseKeeper
-from minimq_broker.groups.offsets import GroupBeginnings
+from minimq_broker.groups.offsets import InitialOffsets
 from minimq_broker.log.clock import now_ms
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import State
@@ -26,7 +26,7 @@ EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
 def test_members_request_a_limited_number_of_queues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(engine: Engine) -> None:
-        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *_: None)
+        keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", lambda *_: None)
         keeper._check_room("g", "member", leases.MAX_OF_MEMBER - 1)
         with pytest.raises(SystemBusy, match=r"member requests more than 20000 queues .*: start more members"):
             keeper._check_room("g", "member", leases.MAX_OF_MEMBER)
@@ -54,7 +54,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
             if event.HasField("granted"):
                 told.put_nowait((client_id, event.granted))
 
-        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", tell)
+        keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", tell)
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         for name in ("former", "next"):
             engine.groups.join("g", name, GroupConfig((("t", ""),), "averagely"))
@@ -85,7 +85,7 @@ def test_a_member_whose_broker_was_ahead_of_this_one_passes_nothing_over(tmp_pat
         await engine.lead(1, waits_for_replicas=False)
         await make_topic(engine, messages=5)
         told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
-        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
+        keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
         engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
         acquire = broker_pb2.AcquireQueues(
             group="g",
@@ -104,7 +104,7 @@ def test_a_member_is_told_why_a_queue_that_appeared_is_not_granted(tmp_path: Pat
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
         told: asyncio.Queue[broker_pb2.SessionEvent] = asyncio.Queue()
-        keeper = LeaseKeeper(engine, GroupBeginnings(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
+        keeper = LeaseKeeper(engine, InitialOffsets(engine), "broker-a", lambda *event: told.put_nowait(event[2]))
         engine.groups.join("g", "member", GroupConfig((("t", ""),), "averagely"))
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         await keeper.acquire("member", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)

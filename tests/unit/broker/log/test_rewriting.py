@@ -21,7 +21,7 @@ from minimq_broker.log.rows import ReadLimits, unpack_row
 from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyNeeded, StoreError
-from support.photographs import photographed
+from support.page_pictures import photographed
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows
 from support.stores import OpenStore, Stores, make_batch

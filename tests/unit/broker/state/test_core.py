@@ -24,7 +24,7 @@ from minimq_broker.state.facts import (
     Topic,
     TopicSet,
 )
-from minimq_broker.state.producers import Place
+from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import StoreError
@@ -56,7 +56,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         TermBegun(9, "an identity"),
         AccessSet(3, b"{}"),
     ]
-    state.apply(BatchApplied(queue, QueueEnd(2, 17), Place(1, 0, 0, 17), 77, 5, 5, 9), 100)
+    state.apply(BatchApplied(queue, QueueEnd(2, 17), BatchLocation(1, 0, 0, 17), 77, 5, 5, 9), 100)
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position, 5_000 + position)
     kinds = {row[0] for row, _ in changed_rows(state)}
@@ -72,7 +72,7 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     assert again.used == state.used == {"g": 5_105}
     assert again.access == state.access == AccessSet(3, b"{}")
     assert again.terms == state.terms == [TermStart(9, 106)]
-    assert again.producers.find((77, 1, 9), 5) == Place(1, 0, 0, 17)
+    assert again.producers.find((77, 1, 9), 5) == BatchLocation(1, 0, 0, 17)
 
 
 def test_a_group_without_members_agrees_on_nothing() -> None:

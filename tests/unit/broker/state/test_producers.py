@@ -14,7 +14,14 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.log.entry import effect
 from minimq_broker.state.facts import Fact, Topic, TopicDeleted, TopicSet
-from minimq_broker.state.producers import MAX_BATCHES, PendingBatches, Place, ProducerKey, ProducerTable, Repeated
+from minimq_broker.state.producers import (
+    MAX_BATCHES,
+    BatchLocation,
+    PendingBatches,
+    ProducerKey,
+    ProducerTable,
+    Repeated,
+)
 from minimq_broker.state.state import BatchApplied, QueueEnd, QueueKey, State
 from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.batch import header as batch
@@ -22,8 +29,8 @@ from minimq_common.errors import MinimqError, StaleSequence
 from support.stores import numbered_batch
 
 
-def place(offset: int, topic_id: int = 1) -> Place:
-    return Place(topic_id, 0, offset, 1000 + offset)
+def place(offset: int, topic_id: int = 1) -> BatchLocation:
+    return BatchLocation(topic_id, 0, offset, 1000 + offset)
 
 
 def filled(table: ProducerTable, *numbers: tuple[int, int, int]) -> ProducerTable:
@@ -156,7 +163,7 @@ def apply_batches(state: State, producer_id: int, sequences: range, window: int)
     queue = QueueKey(1, 0)
     for sequence in sequences:
         end = QueueEnd(sequence + 1, 1_700_000_000_000)
-        at = Place(*queue, sequence, end.stored_ms)
+        at = BatchLocation(*queue, sequence, end.stored_ms)
         state.apply(BatchApplied(queue, end, at, producer_id, sequence, max(sequence - window, 0)), sequence + 1)
 
 

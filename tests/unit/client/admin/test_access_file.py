@@ -21,7 +21,7 @@ from minimq.local.certificate_authority import CertificateAuthority
 from minimq.local.certificate_signer import Signer
 from minimq_cli.main import main
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml, to_toml
-from minimq_common.security.access_policy import Policy, Principal, Refusal
+from minimq_common.security.access_policy import Policy, Principal, Rejection
 from minimq_common.security.access_rule import need_of
 from minimq_common.security.credentials_file import CredentialsFile, written
 from minimq_common.security.server_secrets import ServerSecrets
@@ -199,7 +199,7 @@ def test_rights_come_and_go(folder: Path) -> None:
 
 
 def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
-    def of(text: str) -> Principal | Refusal:
+    def of(text: str) -> Principal | Rejection:
         key = CredentialsFile(Credentials.from_text(text)).trust().bearer
         assert isinstance(key, UserKey)
         return policy(folder).of_key(key.hash, FOREVER_MS)
@@ -210,10 +210,10 @@ def test_a_key_is_rotated_without_a_gap_or_at_once(folder: Path) -> None:
     assert isinstance(of(second), Principal)
     assert "2 keys already" in run("user", "rotate", "alice", "--secrets", folder, status=2).stderr
     run("user", "delete-old-keys", "alice", "--secrets", folder)
-    assert (of(first), isinstance(of(second), Principal)) == (Refusal.UNKNOWN, True)
+    assert (of(first), isinstance(of(second), Principal)) == (Rejection.UNKNOWN, True)
     assert "no former key" in run("user", "delete-old-keys", "alice", "--secrets", folder, status=2).stderr
     third = run("user", "rotate", "alice", "--delete-old", "--lifetime", "90d", "--secrets", folder).stdout
-    assert (of(second), of(third)) == (Refusal.UNKNOWN, Refusal.EXPIRED)
+    assert (of(second), of(third)) == (Rejection.UNKNOWN, Rejection.EXPIRED)
     (row,) = (
         row
         for row in json.loads(run("user", "list", "--secrets", folder, "--output", "json").stdout)

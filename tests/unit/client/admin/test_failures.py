@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.admin.masters import merge_failures, raise_failures
+from minimq.admin.master_client import merge_failures, raise_failures
 from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, SystemBusy, Unavailable
 from support.cases import for_each
 

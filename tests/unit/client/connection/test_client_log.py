@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import pytest
 
 from minimq.connection import client_log
-from minimq.connection.home_process import loop_threads
+from minimq.connection.fork_guard import loop_threads
 from minimq_common.record_limit import RecordLimit
 from support.pages import ROOT
 

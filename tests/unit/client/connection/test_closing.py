@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from minimq.connection import dropped
-from minimq.connection.dropped import Closing, Finalizer
+from minimq.connection import finalizers
+from minimq.connection.finalizers import Closing, Finalizer
 
 
 def test_a_second_close_returns_when_the_first_is_over() -> None:
@@ -45,7 +45,7 @@ def test_a_client_that_a_fork_closes_and_drops_keeps_its_parts(monkeypatch: pyte
         raise AssertionError("released in a fork")
 
     kept: list[object] = []
-    monkeypatch.setattr(dropped, "_never_released", kept)
+    monkeypatch.setattr(finalizers, "_never_released", kept)
     client = Client()
     finalizer = Finalizer(client, release)
     monkeypatch.setattr(os, "getpid", lambda: -1)

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from minimq.admin.masters import raise_failures
-from minimq.connection.at_master import with_retries
+from minimq.admin.master_client import raise_failures
+from minimq.connection.master_calls import with_retries
 from minimq.connection.retry_schedule import RetrySchedule, after_waiting, attempt_timeout_s, batch_pause_s
 from minimq_common import errors
 from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable

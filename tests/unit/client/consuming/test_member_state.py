@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.consuming.member_state import Ask, Begin, GiveBack, Grant, Lose, MemberState, Phase, Revoke, Saved, Step
+from minimq.consuming.member_state import (
+    Grant,
+    LeaseLost,
+    MemberState,
+    Phase,
+    ReleaseLease,
+    RequestLease,
+    Revoke,
+    StartReading,
+    StateSaved,
+    Step,
+)
 from minimq_common.model import MessageQueue
 
 REVOKE_TIMEOUT_S, LEASE_TIMEOUT_S = 5.0, 30.0
@@ -41,31 +52,31 @@ def holder(state: MemberState) -> MemberState:
 
 
 def test_a_queue_is_asked_for_granted_revoked_and_given_back(state: MemberState) -> None:
-    assert state.aim([R, Q], 0.0) == [Ask(Q, 0), Ask(R, 0)]
+    assert state.aim([R, Q], 0.0) == [RequestLease(Q, 0), RequestLease(R, 0)]
     assert state.aim([R, Q], 0.5) == []
-    assert state.granted(Q, grant(7), 1.0) == [Begin(Q, grant(7))]
+    assert state.granted(Q, grant(7), 1.0) == [StartReading(Q, grant(7))]
     assert state.held() == [Q]
     assert state.granted(Q, grant(7), 1.5) == [], "told again"
-    assert state.aim([], 2.0) == [Revoke(Q), GiveBack(R, 0)]
+    assert state.aim([], 2.0) == [Revoke(Q), ReleaseLease(R, 0)]
     assert state.held() == [Q]
-    assert state.released({Q: 7}) == [GiveBack(Q, 7)]
+    assert state.released({Q: 7}) == [ReleaseLease(Q, 7)]
     assert state.held() == []
     assert state.released({Q: 7}) == []
-    assert state.aim([Q], 3.0) == [Ask(Q, 7, 1)], "with the former epoch"
+    assert state.aim([Q], 3.0) == [RequestLease(Q, 7, 1)], "with the former epoch"
 
 
 def test_a_grant_that_crossed_the_giving_back_does_not_hold(state: MemberState) -> None:
     state.aim([Q], 0.0)
-    assert state.aim([], 0.1) == [GiveBack(Q, 0)]
-    assert state.aim([Q], 0.2) == [Ask(Q, 0, 1)]
+    assert state.aim([], 0.1) == [ReleaseLease(Q, 0)]
+    assert state.aim([Q], 0.2) == [RequestLease(Q, 0, 1)]
     assert state.granted(Q, grant(7), 0.3) == [], "another has it by now"
     assert state.held() == []
     again = grant(9)._replace(given_back=1)
-    assert state.granted(Q, again, 0.4) == [Begin(Q, again)]
-    assert state.connected("a") == [Ask(Q, 9, 1)]
+    assert state.granted(Q, again, 0.4) == [StartReading(Q, again)]
+    assert state.connected("a") == [RequestLease(Q, 9, 1)]
     assert state.aim([], 0.5) == [Revoke(Q)]
-    assert state.released({Q: 9}) == [GiveBack(Q, 9)]
-    assert state.aim([Q], 0.6) == [Ask(Q, 9, 2)]
+    assert state.released({Q: 9}) == [ReleaseLease(Q, 9)]
+    assert state.aim([Q], 0.6) == [RequestLease(Q, 9, 2)]
     assert state.granted(Q, again, 0.7) == [], "confirmed before it was given back"
 
 
@@ -74,7 +85,7 @@ def test_a_broker_that_has_another_wait_for_what_was_given_back_is_told_again(ho
     holder.aim([], 1.0)
     assert holder.wanted(Q) == [], "it is about to be given back"
     holder.released({Q: 7})
-    assert holder.wanted(Q) == [GiveBack(Q, 7)]
+    assert holder.wanted(Q) == [ReleaseLease(Q, 7)]
 
 
 def test_after_a_break_everything_is_said_again(state: MemberState) -> None:
@@ -84,8 +95,8 @@ def test_after_a_break_everything_is_said_again(state: MemberState) -> None:
     state.aim([Q, OTHER], 1.0)
     state.saved([R])
     state.released({R: 8})
-    assert state.connected("a") == [GiveBack(R, 8), Saved(R, 8), Ask(Q, 7)]
-    assert state.connected("b") == [Ask(OTHER, 0)]
+    assert state.connected("a") == [ReleaseLease(R, 8), StateSaved(R, 8), RequestLease(Q, 7)]
+    assert state.connected("b") == [RequestLease(OTHER, 0)]
 
 
 # ---- trust --------------------------------------------------------------------------------------
@@ -96,19 +107,19 @@ def test_queues_of_a_silent_broker_are_lost_and_asked_for_when_it_is_back(holder
     holder.granted(OTHER, grant(3), 1.0)
     holder.heard("b", 20.0, 20.0)
     assert holder.tick(29.9) == []
-    assert holder.tick(30.0) == [Lose(Q)]
+    assert holder.tick(30.0) == [LeaseLost(Q)]
     assert holder.held() == [OTHER]
     assert holder.heard("a", 0.5, 31.0) == [], "an answer to what was sent long ago is no sign"
     assert holder.granted(Q, grant(7), 31.0) == [], "nor is a grant that was on its way for long"
-    assert holder.heard("a", 32.0, 33.0) == [Ask(Q, 7)]
-    assert holder.granted(Q, grant(7), 33.0) == [Begin(Q, grant(7))], "confirmed"
+    assert holder.heard("a", 32.0, 33.0) == [RequestLease(Q, 7)]
+    assert holder.granted(Q, grant(7), 33.0) == [StartReading(Q, grant(7))], "confirmed"
 
 
 def test_a_lease_that_its_broker_does_not_know_is_asked_for_once(holder: MemberState) -> None:
     assert holder.lease_over(Q, 6, 1.0) == [], "of an earlier lease"
-    assert holder.lease_over(Q, 7, 1.0) == [Ask(Q, 7)]
+    assert holder.lease_over(Q, 7, 1.0) == [RequestLease(Q, 7)]
     assert holder.held() == [Q]
-    assert holder.granted(Q, grant(9), 2.0) == [Begin(Q, grant(9))]
+    assert holder.granted(Q, grant(9), 2.0) == [StartReading(Q, grant(9))]
     assert holder.granted(Q, grant(7), 2.1) == [], "late"
     assert holder.lease_over(Q, 7, 3.0) == []
 
@@ -122,17 +133,19 @@ def test_a_session_that_breaks_puts_its_leases_in_doubt_until_they_are_confirmed
     assert holder.heard("a", 3.0, 3.0) == [], "the session is back, which says nothing of the lease"
     assert (trust.until, trust.is_broken) == (4.0, True)
     assert (holder.trust("a").until, holder.trust("a").is_broken) == (33.0, False)
-    assert holder.granted(Q, grant(7), 3.0) == [Begin(Q, grant(7))], "confirmed"
+    assert holder.granted(Q, grant(7), 3.0) == [StartReading(Q, grant(7))], "confirmed"
     assert holder.granted(Q, grant(7), 3.1) == []
 
 
 def test_a_lease_in_doubt_is_lost_when_another_had_the_queue_meanwhile_or_nobody_knows(holder: MemberState) -> None:
     holder.disconnected("a", 4.0, 2.0)
-    assert holder.granted(Q, grant(9), 3.0) == [Begin(Q, grant(9))], "a lease of its own, which the reader begins anew"
+    assert holder.granted(Q, grant(9), 3.0) == [StartReading(Q, grant(9))], (
+        "a lease of its own, which the reader begins anew"
+    )
     holder.disconnected("a", 6.0, 5.0)
     holder.heard("a", 20.0, 20.0)
     assert holder.tick(34.9) == []
-    assert holder.tick(35.0) == [Lose(Q)]
+    assert holder.tick(35.0) == [LeaseLost(Q)]
 
 
 # ---- state --------------------------------------------------------------------------------------
@@ -142,15 +155,15 @@ def test_saved_state_is_told_after_the_queue_was_given_back(holder: MemberState)
     assert holder.saved([OTHER]) == [], "never held"
     assert holder.saved([Q]) == []
     holder.aim([], 1.0)
-    assert holder.released({Q: 7}) == [GiveBack(Q, 7), Saved(Q, 7)]
-    assert holder.saved([Q]) == [Saved(Q, 7)], "or later"
+    assert holder.released({Q: 7}) == [ReleaseLease(Q, 7), StateSaved(Q, 7)]
+    assert holder.saved([Q]) == [StateSaved(Q, 7)], "or later"
 
 
 def test_state_of_a_new_lease_has_to_be_saved_anew(holder: MemberState) -> None:
     holder.saved([Q])
     holder.granted(Q, grant(9), 1.0)
     holder.aim([], 2.0)
-    assert holder.released({Q: 9}) == [GiveBack(Q, 9)]
+    assert holder.released({Q: 9}) == [ReleaseLease(Q, 9)]
 
 
 def test_a_member_that_leaves_asks_for_nothing_any_more(state: MemberState) -> None:
@@ -158,7 +171,7 @@ def test_a_member_that_leaves_asks_for_nothing_any_more(state: MemberState) -> N
     state.granted(Q, grant(7), 0.0)
     state.granted(R, grant(8), 0.0)
     state.saved([Q])
-    assert state.retire() == [GiveBack(Q, 7), GiveBack(R, 8), Saved(Q, 7)]
+    assert state.retire() == [ReleaseLease(Q, 7), ReleaseLease(R, 8), StateSaved(Q, 7)]
     assert state.held() == []
 
 
@@ -193,12 +206,12 @@ class Reader:
     def take(self, steps: Sequence[Step]) -> None:
         for step in steps:
             match step:
-                case Ask(queue, _, given_back):
+                case RequestLease(queue, _, given_back):
                     assert given_back == self.given_back[queue]
                     self.asked[queue] = given_back
-                case GiveBack(queue):
+                case ReleaseLease(queue):
                     self.given_back[queue] += 1
-                case Begin(queue, given):
+                case StartReading(queue, given):
                     assert given.given_back == self.given_back[queue], "a lease that was given back"
                     before = self.reads.get(queue, 0)
                     assert given.epoch > before or (given.epoch == before and queue in self.unconfirmed), (
@@ -211,7 +224,7 @@ class Reader:
                     assert queue in self.reads
                     assert queue not in self.leaving, "revoked twice"
                     self.leaving.add(queue)
-                case Lose(queue):
+                case LeaseLost(queue):
                     assert queue in self.reads, "lost what was not had"
                     del self.reads[queue]
                     self.unconfirmed.discard(queue)

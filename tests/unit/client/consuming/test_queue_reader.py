@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from minimq.consuming.member_state import Grant, Trust
+from minimq.consuming.member_state import Grant, LeaseDeadline
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
 from minimq.consuming.received import EncodedBatch, ReceivedMessage
@@ -255,7 +255,7 @@ def test_who_was_offline_goes_on_unless_somebody_else_got_anywhere(
     committed: int, delivery_count: int, goes_on: bool
 ) -> None:
     reader = reader_from(10, epoch=FIRST + 1)
-    trust = Trust()
+    trust = LeaseDeadline()
     reader.renewed(reader.lease._replace(trust=trust), 3.0)
     trust.is_broken = True
     lease = Grant(FIRST + 2, committed, 7, delivery_count=delivery_count)
@@ -280,7 +280,7 @@ def test_another_broker_is_asked_at_once_though_enough_is_fetched() -> None:
 def test_nothing_is_handed_out_while_the_lease_is_in_doubt() -> None:
     reader = reader_from(epoch=FIRST)
     reader.frame_arrived(1, Frame([stored(0, 3)], max_offset=3), 0.0)
-    trust = Trust(5.1)
+    trust = LeaseDeadline(5.1)
     assert reader.renewed(Grant(FIRST, 0, 7, trust=trust), 4.0) is not None
     assert (has_any(reader, 5.0), has_any(reader, 5.1)) == (True, False)
     trust.until = 9.0
@@ -440,7 +440,7 @@ def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
 
 def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
     reader = reader_from(epoch=FIRST)
-    assert reader.renewed(Grant(FIRST, 0, 7, trust=Trust()), 0.0) is not None
+    assert reader.renewed(Grant(FIRST, 0, 7, trust=LeaseDeadline()), 0.0) is not None
     assert not reader.may_be_recorded(FIRST)
     reader.lease.trust.is_broken = True
     assert reader.may_be_recorded(FIRST)

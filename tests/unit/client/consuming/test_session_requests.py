@@ -13,7 +13,7 @@ from minimq.consuming import broker_sessions
 from minimq.consuming.assignment import InitialOffsets
 from minimq.consuming.consumer import check_subscriptions, new_client_id
 from minimq.consuming.consumer_options import ConsumerOptions
-from minimq.consuming.member_state import Ask, GiveBack, Saved
+from minimq.consuming.member_state import ReleaseLease, RequestLease, StateSaved
 from minimq.consuming.message_filter import MessageFilter
 from minimq.rebalance import allocation_strategy
 from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy, Unavailable
@@ -44,8 +44,8 @@ def test_what_is_held_is_said_in_parts() -> None:
     assert [len(request.holding.queues) for request in broker_sessions.holding("g", [])] == [0]
 
 
-@pytest.mark.parametrize("kind", [Ask, GiveBack, Saved])
-def test_queues_are_asked_for_and_given_back_in_parts(kind: type[Ask | GiveBack | Saved]) -> None:
+@pytest.mark.parametrize("kind", [RequestLease, ReleaseLease, StateSaved])
+def test_queues_are_asked_for_and_given_back_in_parts(kind: type[RequestLease | ReleaseLease | StateSaved]) -> None:
     steps = [kind(queue, 0) for queue in QUEUES]
     told = [request for _, request in broker_sessions.of_queues("g", steps, InitialOffsets(), 0.0)]
     parts = [getattr(request, str(request.WhichOneof("action"))).queues for request in told]

@@ -14,7 +14,7 @@ from minimq.sending.pending_batch import PendingMessage
 from minimq.sending.placement import bound_queue, brokers_of
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import SendStatus
-from minimq.sending.transactor import Part, PlacedMessages, Transactor, _receipts, divided
+from minimq.sending.transaction_manager import Part, PlacedMessages, TransactionManager, _receipts, divided
 from minimq_common.errors import InvalidArgument, TopicNotFound
 from minimq_common.model import MASTER_ID, BrokerData, Message, MessageQueue, TopicRoute
 from minimq_proto.v1 import broker_pb2
@@ -113,7 +113,9 @@ def test_a_transaction_avoids_a_slow_broker_unless_told_otherwise(avoids: bool, 
     troubles.measured("a:1", 20.0, time.monotonic())
     client = SimpleNamespace(connection=SimpleNamespace(health=troubles))
     options = ProducerOptions(fault_avoidance=avoids)
-    transactor = Transactor(cast("Any", client), options, cast("Any", None), cast("Any", None), Interceptors(()))
+    transactor = TransactionManager(
+        cast("Any", client), options, cast("Any", None), cast("Any", None), Interceptors(())
+    )
     brokers = {name: BrokerData("default", name, {MASTER_ID: f"{name}:1"}) for name in "ab"}
     assert [*transactor._best(TopicRoute("both", (), brokers), ["a", "b"])] == chosen
 

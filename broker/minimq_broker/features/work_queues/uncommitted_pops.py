@@ -1,0 +1,286 @@
+"""Jobs for popped queues, and their decisions within one commit group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from minimq_broker.commit.jobs import Job
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
+    Claim,
+    Leave,
+    PopKey,
+    PopMoved,
+    QueueMoved,
+    Reopen,
+    Run,
+    RunState,
+    Settle,
+    Take,
+    epoch_of_user,
+    handle_epoch,
+)
+from minimq_broker.log.commit_log import CommitLog
+from minimq_broker.state.state import QueueEnd, QueueKey, State
+from minimq_common.errors import Fenced, GroupConflict, MinimqError, TopicNotFound
+
+if TYPE_CHECKING:
+    from minimq_broker.commit.commit_group import CommitGroup
+
+#: Stands for the end of a queue after the batches of the same commit group.
+AS_WRITTEN = -1
+_WITH_SPANS = (Settle, Claim, Reopen)
+
+
+@dataclass(slots=True, eq=False)
+class PopStep:
+    id: int
+    key: PopKey
+    what: Take | Settle | Leave | Claim | Reopen
+    #: First offset, and the end of the queue for readers. `AS_WRITTEN` includes the batches of the same commit: they
+    #: and the delivery are on disk together or not at all.
+    stored: tuple[int, int] = (0, 0)
+    #: Why it was refused. Does not affect other steps.
+    error: MinimqError | None = field(default=None, init=False)
+    #: The delivered messages.
+    runs: list[Run] = field(default_factory=list, init=False)
+    #: Messages of a late settle that were already redelivered.
+    expired: list[tuple[int, int]] = field(default_factory=list, init=False)
+    #: Number of messages that were deleted unsettled.
+    missed: int = field(default=0, init=False)
+    #: The consumer must settle its messages before it gets more.
+    makes_room: bool = field(default=False, init=False)
+    #: The take skipped new messages.
+    passed_over: bool = field(default=False, init=False)
+    #: The consumer must repeat the take, to show that it is alive.
+    must_ask_again: bool = field(default=False, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class PopJob(Job):
+    """The steps of one request, in order. Recorded by one fact per group."""
+
+    group: str
+    steps: Sequence[PopStep]
+    #: Time of the decision, in ms since 1970.
+    now_ms: int
+    #: Of its deliveries, as consumers see it; their runs have `epoch_of_user`.
+    epoch: int = field(default=0, init=False)
+
+    pops = True
+
+    @property
+    def size(self) -> int:
+        size = 256 * len(self.steps)
+        for step in self.steps:
+            if isinstance(step.what, _WITH_SPANS):
+                size += 100 * len(step.what.spans)
+        return size
+
+    def decide(self, group: CommitGroup, log: CommitLog) -> None:
+        """Record the changes. A refused step has its `error` set."""
+        for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
+            group.add(moved)
+
+
+class UncommittedQueue:
+    """A popped queue as it will be after a commit. The queue is changed only if a later decision depends on that."""
+
+    def __init__(self, queue: PopQueue, tried: list[PopQueue]) -> None:
+        self._queue = queue
+        self._tried = tried
+        #: New states of messages, in order. The first `_tried_runs` are in the queue, the first `_recorded` in a fact.
+        self.runs: list[Run] = []
+        self._tried_runs = self._recorded = 0
+        self._done = 0
+
+    @property
+    def queue(self) -> PopQueue:
+        """The queue with all changes so far; read-only."""
+        if self._tried_runs < len(self.runs):
+            self._begin()
+            for run in self.runs[self._tried_runs :]:
+                self._queue.put(run)
+            self._tried_runs = len(self.runs)
+            self._queue.refresh()
+        return self._queue
+
+    def _begin(self) -> None:
+        self._queue.begin()
+        self._tried.append(self._queue)
+
+    def drop_before(self, first: int) -> int:
+        """Drop deleted messages; return how many of them were not settled."""
+        queue = self.queue
+        if first <= queue.done:
+            return 0
+        missed = queue.unsettled_before(first)
+        self._begin()
+        queue.drop_before(first)
+        queue.refresh()
+        self._done = first
+        # `State.apply` drops first, then puts the runs: these must not contain dropped messages.
+        runs = self.runs[self._recorded :]
+        self.runs[self._recorded :] = [run.part(max(run.first, first), run.end) for run in runs if run.end > first]
+        self._tried_runs = len(self.runs)
+        return missed
+
+    def changes(self, key: PopKey) -> QueueMoved | None:
+        """Return the changes since the previous call; None if there are none."""
+        runs, done = self.runs[self._recorded :], self._done
+        if not runs and not done:
+            return None
+        self._recorded, self._done = len(self.runs), 0
+        return QueueMoved(key.topic_id, key.queue_id, tuple(runs), done)
+
+    def undo(self, mark: int) -> None:
+        """Undo the changes since a mark of the queue, at which all earlier ones were in the queue and in a fact."""
+        self.runs, self._tried_runs, self._recorded, self._done = [], 0, 0, 0
+        self._queue.undo(mark)
+
+
+class UncommittedPops:
+    """The popped queues that one commit group changes, as they will be after the commit.
+
+    Args:
+        state: of the broker.
+        tried: gets the queues with changes, which `PopQueue.end` undoes: applying the facts makes them.
+        ends: of the queues to which the commit group adds batches.
+    """
+
+    def __init__(
+        self, state: State, tried: list[PopQueue], ends: Mapping[QueueKey, QueueEnd] = MappingProxyType({})
+    ) -> None:
+        self._state = state
+        self._tried = tried
+        self._ends = ends
+        self._drafts: dict[PopKey, UncommittedQueue] = {}
+
+    def decide(self, job: PopJob, epoch: int) -> list[PopMoved]:
+        """Return the facts that result from a job, one per group. A refused step has its `error` set."""
+        job.epoch = epoch
+        touched: dict[PopKey, UncommittedQueue] = {}
+        for step in job.steps:
+            try:
+                self._decide(step, job, touched)
+            except MinimqError as error:
+                step.error = error
+        moved: dict[str, list[QueueMoved]] = {}
+        for key, draft in touched.items():
+            if (changes := draft.changes(key)) is not None:
+                moved.setdefault(key.group, []).append(changes)
+        return [*map(PopMoved, moved, map(tuple, moved.values()))]
+
+    def decide_all_or_none(self, job: PopJob, *, strict: bool) -> list[PopMoved]:
+        """Return the facts of a job of settles, or raise if one fails. `strict`: a repeated settle fails, too."""
+        keys = {step.key for step in job.steps}
+        marks = {key: self._drafts[key].queue.mark() for key in keys if key in self._drafts}
+        try:
+            for step in job.steps:
+                if strict and isinstance(step.what, Settle) and not self._has_all(step.key, step.what):
+                    raise _not_held(step)
+            moved = self.decide(job, 0)
+            for step in job.steps:
+                if step.error is not None:
+                    raise step.error
+                if step.expired:
+                    raise _not_held(step)
+        except MinimqError:
+            for key in keys & self._drafts.keys():
+                self._drafts[key].undo(marks.get(key, 0))
+                if key not in marks:
+                    del self._drafts[key]
+            raise
+        return moved
+
+    def _has_all(self, key: PopKey, settle: Settle) -> bool:
+        draft = self._draft(key)
+        return draft is not None and draft.queue.has_all(settle)
+
+    def _decide(self, step: PopStep, job: PopJob, touched: dict[PopKey, UncommittedQueue]) -> None:
+        key, what = step.key, step.what
+        draft = self._draft(key) or self._begun(key, what)
+        if draft is None:  # the group was reset or deleted
+            step.expired = [*what.spans] if isinstance(what, Settle) else []
+            return
+        touched[key] = draft
+        if step.stored[0]:
+            step.missed = draft.drop_before(step.stored[0])
+        match what:
+            case Take():
+                self._take(step, what, job, draft)
+            case Settle():
+                settled, step.expired = draft.queue.settle(what)
+                draft.runs += settled
+            case Leave():
+                step.runs = draft.queue.freed(what)
+                draft.runs += step.runs
+            case Claim():
+                draft.runs += draft.queue.claim(what)
+            case Reopen():
+                draft.runs += draft.queue.reopen(what, step.stored)
+
+    def _begun(self, key: PopKey, what: Take | Settle | Leave | Claim | Reopen) -> UncommittedQueue | None:
+        if self._state.topic_name(key.topic_id) is None:
+            raise TopicNotFound("the topic was deleted while its messages were received: retry")
+        if isinstance(what, Reopen):
+            raise GroupConflict(f"group {key.group!r} does not receive messages of the queue one by one now")
+        if not isinstance(what, Take | Claim):
+            return None
+        draft = self._drafts[key] = UncommittedQueue(PopQueue(self._state.committed.get(key, 0)), self._tried)
+        return draft
+
+    def _take(self, step: PopStep, take: Take, job: PopJob, draft: UncommittedQueue) -> None:
+        queues = self._queues(step.key.group)
+
+        def has_some(*, lost_only: bool) -> bool:
+            return take.client != "" and any(
+                queue.is_with(take.client, job.now_ms, lost_only=lost_only) for queue in queues
+            )
+
+        for queue in queues:
+            if queue.has_expired_since(take.asked_ms, job.now_ms):
+                step.must_ask_again = True  # this consumer may hang too, or be the one that held them
+                return
+        step.makes_room = has_some(lost_only=True)
+        if step.makes_room:
+            return
+        epoch = epoch_of_user(job.epoch, take.user)
+        runs = draft.queue.take(take, job.now_ms, self._readable_end(step), epoch)
+        step.makes_room = any(run.state is RunState.OUT and run.lost for run in runs) and has_some(lost_only=False)
+        if not step.makes_room:
+            draft.runs += runs
+            step.runs = [run for run in runs if run.state is RunState.OUT]
+            step.passed_over = len(runs) > len(step.runs)
+
+    def _queues(self, group: str) -> list[PopQueue]:
+        found = list[PopQueue]()
+        for topic_id, queue_id in self._state.index.queues(group):
+            key = PopKey(group, topic_id, queue_id)
+            if (draft := self._drafts.get(key)) is not None:
+                found.append(draft.queue)
+            elif (queue := self._state.popped.get(key)) is not None:
+                found.append(queue)
+        return found
+
+    def _readable_end(self, step: PopStep) -> int:
+        if step.stored[1] != AS_WRITTEN:
+            return step.stored[1]
+        queue = QueueKey(step.key.topic_id, step.key.queue_id)
+        return (self._ends.get(queue) or self._state.end(queue)).offset
+
+    def _draft(self, key: PopKey) -> UncommittedQueue | None:
+        draft = self._drafts.get(key)
+        if draft is None and (queue := self._state.popped.get(key)) is not None:
+            draft = self._drafts[key] = UncommittedQueue(queue, self._tried)
+        return draft
+
+
+def _not_held(step: PopStep) -> Fenced:
+    return Fenced(
+        f"messages of queue {step.key.queue_id} no longer belong to this consumer of group {step.key.group!r}: "
+        "their invisible duration expired, and others have got them; nothing of the transaction is stored"
+    )

@@ -1,0 +1,143 @@
+"""The consumers of work queues: their streams and filters, within bounds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from operator import add
+from typing import NamedTuple
+
+from minimq_broker.calls.engine import Engine
+from minimq_broker.features.work_queues.pop_answers import PopAnswers
+from minimq_broker.features.work_queues.pop_runs import PopKey, PopOutcome, Settle, epoch_of_user
+from minimq_broker.features.work_queues.uncommitted_pops import PopStep
+from minimq_broker.groups.offsets import check_new_group
+from minimq_broker.log.clock import PopClock
+from minimq_broker.state.state import State
+from minimq_common.errors import GroupConflict, InvalidArgument, SystemBusy
+from minimq_common.security.caller import Caller, current_caller
+from minimq_common.wire.protocol_bounds import MAX_FILTER, MAX_TAGS, MIN_INVISIBLE_MS
+from minimq_proto.v1 import broker_pb2
+
+#: Maximum consumers of one stream, topics that these take from, and size of their filters: their characters, and 8 for
+#: the hash of each tag.
+MAX_CLIENTS = 1_000
+MAX_TOPICS = 5_000
+MAX_FILTERS = 2 * (MAX_FILTER + 8 * MAX_TAGS)
+
+
+@dataclass(slots=True, eq=False)
+class PopClientStream:
+    """One stream of a client, which may serve several consumers."""
+
+    answers: PopAnswers
+    caller: Caller
+    clients: set[tuple[str, str]] = field(default_factory=set)
+    subscribed: dict[tuple[str, str, str], tuple[str, frozenset[int]]] = field(default_factory=dict)
+    filter_size: int = 0
+    leaving: set[tuple[str, str]] = field(default_factory=set)
+
+
+class WorkQueueMember(NamedTuple):
+    group: str
+    client_id: str
+    stream: PopClientStream
+    run: int
+
+
+class WorkQueueClients:
+    """Admits the consumers of one role."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._work_queue_members = engine.tables.work_queue_members
+
+    def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
+        """Count consumers that have messages as present for the grace period, so that no group member can join yet."""
+        popped = self._engine.handle.any_store.state.popped.copy()
+        holders = {(group, client_id) for (group, _, _), queue in popped.items() for client_id in queue.clients(now_ms)}
+        for group, client_id in holders:
+            self._work_queue_members.expect(group, client_id)
+
+        def miss() -> None:
+            for group, client_id in holders:
+                self._work_queue_members.missed(group, client_id)
+            for group in {group for group, _ in holders}:
+                left(group)
+
+        if holders:
+            asyncio.get_running_loop().call_later(grace_s, miss)
+
+    def enter(self, popper: WorkQueueMember) -> None:
+        """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""
+        group, client_id, stream, run = popper
+        if (group, client_id) in stream.clients:
+            return
+        members = self._engine.groups.members(group).client_ids
+        if members:
+            raise GroupConflict(
+                f"members of group {group!r} divide its queues, such as {members[0]}: consumers that receive messages "
+                "one by one need another group, or have to wait until the members have left"
+            )
+        if len(stream.clients) >= MAX_CLIENTS:
+            text = f"one stream takes for {MAX_CLIENTS:,} consumers at most"
+            raise SystemBusy(text, limit="pops")
+        check_new_group(self._engine, group)
+        stream.clients.add((group, client_id))
+        self._work_queue_members.came(group, client_id, stream.caller.user, run)
+
+    def subscribe(self, popper: WorkQueueMember, take: broker_pb2.PopTake) -> frozenset[int]:
+        """Set the filter of a consumer for a topic, and return the hashes of its tags. Raises `SystemBusy`."""
+        self.enter(popper)
+        group, client_id, stream, _ = popper
+        key = (group, client_id, take.topic)
+        known = stream.subscribed.get(key)
+        if known is not None and known[0] == take.filter:
+            return known[1]
+        tags = frozenset(take.tag_hashes)
+        size = stream.filter_size + _size(take.filter, tags) - (_size(*known) if known else 0)
+        if (known is None and len(stream.subscribed) >= MAX_TOPICS) or size > MAX_FILTERS:
+            text = (
+                f"one stream takes from {MAX_TOPICS:,} topics at most, by filters of {MAX_FILTERS:,} characters; "
+                "each tag counts as 8 characters"
+            )
+            raise SystemBusy(text, limit="pops")
+        tags = self._work_queue_members.subscribe(group, client_id, take.topic, take.filter, tags)
+        stream.subscribed[key], stream.filter_size = (take.filter, tags), size
+        return tags
+
+
+def _size(expression: str, tags: frozenset[int]) -> int:
+    return len(expression) + 8 * len(tags)
+
+
+_OUTCOMES = {
+    broker_pb2.POP_OUTCOME_DONE: PopOutcome.DONE,
+    broker_pb2.POP_OUTCOME_FREE: PopOutcome.FREE,
+    broker_pb2.POP_OUTCOME_EXTEND: PopOutcome.EXTEND,
+    broker_pb2.POP_OUTCOME_RETURN: PopOutcome.RETURN,
+}
+
+
+def spans_of(settle: broker_pb2.PopSettle) -> list[tuple[int, int]]:
+    """Return the spans of a settle as pairs of the first offset and the end. Raises `InvalidArgument`."""
+    if len(settle.spans) % 2 or not settle.spans:
+        raise InvalidArgument("a settle needs pairs of first offset and number of messages, at least one")
+    firsts = settle.spans[::2]
+    return [*zip(firsts, map(add, firsts, settle.spans[1::2]), strict=True)]
+
+
+def settle_step(state: State, group: str, settle: broker_pb2.PopSettle, clock: PopClock) -> PopStep:
+    queue = state.queue(settle.topic, settle.queue_id)
+    outcome = _OUTCOMES.get(settle.outcome)
+    if outcome is None:
+        raise InvalidArgument(f"{settle.outcome} is not an outcome: use done, free, extend or return")
+    if outcome is PopOutcome.EXTEND and settle.duration_ms < MIN_INVISIBLE_MS:
+        raise InvalidArgument(f"messages are kept for {MIN_INVISIBLE_MS} ms at least, not for {settle.duration_ms}")
+    spans = spans_of(settle)
+    until_ms = 0
+    if outcome is PopOutcome.EXTEND or settle.duration_ms:
+        until_ms = clock.after_ms(settle.duration_ms)
+    epoch = epoch_of_user(settle.epoch, current_caller().tag)
+    return PopStep(settle.id, PopKey(group, *queue), Settle(epoch, spans, outcome, until_ms))

@@ -1,0 +1,412 @@
+"""Finds the masters of a cluster, calls them, and waits until the name servers show their changes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from minimq.connection.client_log import client_logger
+from minimq.connection.offline_brokers import ClusterView, say_offline
+from minimq_common.errors import (
+    InvalidArgument,
+    MinimqError,
+    NotDrained,
+    NotEnoughReplicas,
+    NotMaster,
+    TopicNotFound,
+    TopicUnavailable,
+    Unavailable,
+)
+from minimq_common.model import MASTER_ID, BrokerData, MessageQueue, OfflineBroker, Permission, TopicRoute
+from minimq_proto.v1 import broker_pb2
+
+if TYPE_CHECKING:  # gRPC takes longer to load than --help: operations load it when they run
+    from minimq.connection.client import ClusterClient
+    from minimq.connection.connection import BrokerMethod
+    from minimq.connection.name_servers import NameServers
+
+log = client_logger(__name__)
+
+#: Identifies a call to a broker: its name, a pair of anything and its name, or one of its queues.
+Key = TypeVar("Key", str, tuple[str, str], MessageQueue)
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Result = TypeVar("Result")
+Deletion = TypeVar("Deletion", broker_pb2.DeleteTopicResponse, broker_pb2.DeleteGroupResponse)
+
+#: "present": the masters that exist; each named broker must have one. "all": every broker must have one. "readable": a
+#: slave stands in for a missing master.
+Needed = Literal["present", "all", "readable"]
+#: Responses with the version of the broker's data.
+Versioned = (
+    broker_pb2.CreateTopicResponse
+    | broker_pb2.UpdateTopicResponse
+    | broker_pb2.DeleteTopicResponse
+    | broker_pb2.DescribeTopicResponse
+    | broker_pb2.DeleteGroupResponse
+    | broker_pb2.SetPermissionResponse
+)
+#: Errors that an election may resolve.
+_FAILOVER_ERRORS = (NotMaster, NotEnoughReplicas, Unavailable)
+
+
+class MasterClient:
+    """Finds and calls the masters that the name servers know. Thread-safe."""
+
+    def __init__(self, calls: ClusterClient) -> None:
+        self.calls = calls
+        self._nameservers = calls.nameservers
+        self._timeout_s = calls.timeout_s
+
+    def route(self, topic: str) -> TopicRoute:
+        """Return the current route of a topic, not a cached one. Raises as `NameServers.route`."""
+        return self.calls.wait(lambda: self._nameservers.route(topic, self._timeout_s))
+
+    def brokers(self, *, settled: bool = False) -> list[BrokerData]:
+        """Return the known brokers, sorted; with `settled`, wait while all name servers have just started."""
+        return self.calls.wait(lambda: self._brokers(settled=settled))
+
+    async def _brokers(self, *, settled: bool) -> list[BrokerData]:
+        known = await self._nameservers.cluster(self._timeout_s)  # raises the proper error if none answers
+        return await self._nameservers.brokers_of_all(settled=settled, timeout_s=self._timeout_s) or known
+
+    def find(
+        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
+    ) -> dict[str, str]:
+        """Return addresses by broker name; waits for the election of needed masters."""
+
+        def attempt() -> dict[str, str]:
+            return self.calls.wait(lambda: self.look(cluster, names, need=need))
+
+        return attempt() if need == "readable" else self.with_retries(attempt, lambda: names)
+
+    async def look(
+        self, cluster: str | None = None, names: Sequence[str] = (), *, need: Needed = "present"
+    ) -> dict[str, str]:
+        """Do as `find` without waiting for elections; runs on the event loop of the connection."""
+        brokers = await self._brokers(settled=need != "readable")
+        first = {each.broker_name: min(each.addresses.items())[1] for each in brokers if each.addresses}
+        if need == "readable" and first:
+            return first
+        own = [broker for broker in brokers if cluster in (None, broker.cluster)]
+        here = {broker.broker_name for broker in own}
+        if not here or not here.issuperset(names):
+            gone = [each for each in await self._nameservers.offline() if cluster in (None, each.cluster)]
+            offline = [each for each in gone if not names or each.broker_name in names]
+            if offline:
+                raise Unavailable(say_offline(offline))
+        if not brokers:
+            raise Unavailable(
+                "no broker is registered with the name server: start one with "
+                f"`minimq-broker --nameserver {self._nameservers.preferred}`"
+            )
+        if not own:
+            known = sorted({broker.cluster for broker in brokers})
+            raise InvalidArgument(f"there is no cluster {cluster!r}: the name server knows {', '.join(known)}")
+        masters = {broker.broker_name: broker.addresses[MASTER_ID] for broker in own if broker.master}
+        lacking = [name for name in names or here if name in here and name not in masters]
+        if lacking and (names or need == "all" or not masters):
+            others = ", ".join(name for name in masters if not names or name in names)
+            remedy = f"name other brokers: {others}" if others else "start the others"
+            raise Unavailable(
+                f"broker {', '.join(sorted(lacking))} has no master now: wait until one of its slaves is elected "
+                f"(`minimq cluster status`), or {remedy}"
+            )
+        unknown = [name for name in names if name not in masters]
+        if unknown:
+            raise InvalidArgument(
+                f"there is no broker {', '.join(map(repr, unknown))}: the name server knows {', '.join(masters)}"
+            )
+        return {name: masters[name] for name in names} if names else masters
+
+    def offline(self, cluster: str | None = None, topic: str | None = None) -> tuple[OfflineBroker, ...]:
+        """Return the offline brokers, sorted by name; only of `cluster`, or that carry `topic`, if given."""
+        found = self.calls.wait(self._nameservers.offline) if topic is None else self.offline_lookup()(topic)
+        return tuple(each for each in found if cluster in (None, each.cluster))
+
+    def refuse_if_offline(
+        self,
+        what: str,
+        remedy: str,
+        *,
+        cluster: str | None = None,
+        topic: str | None = None,
+        names: Collection[str] = (),
+    ) -> None:
+        """Raise `Unavailable` if a broker that a change concerns is offline."""
+        offline = [each for each in self.offline(cluster, topic) if not names or each.broker_name in names]
+        if offline:
+            raise Unavailable(f"{what}: {say_offline(offline)}; or {remedy}")
+
+    def before_offline(self, look: Callable[[], Result], check_offline: Callable[[], None]) -> Result:
+        """Return the result of `look`, with retries, unless a broker is offline: that error says more than its own.
+
+        The order matters: a broker that goes offline in between is in the result, so that its call fails, or in the
+            check.
+        """
+        try:
+            found = self.with_retries(look)
+        except MinimqError:
+            check_offline()
+            raise
+        check_offline()
+        return found
+
+    def offline_lookup(self) -> Callable[[str], tuple[OfflineBroker, ...]]:
+        """Return a function that looks up which departed brokers carry a topic, sorted. Results are cached."""
+        gone = {offline.broker_name for offline in self.offline()}
+
+        @functools.cache
+        def offline(topic: str) -> tuple[OfflineBroker, ...]:
+            try:
+                found = self.route(topic).offline if gone else ()
+            except TopicUnavailable as error:
+                found = error.offline
+            except TopicNotFound:
+                found = ()
+            return tuple(broker for broker in found if broker.broker_name in gone)
+
+        return offline
+
+    def with_retries(
+        self, attempt: Callable[[], Result], concerned: Callable[[], Collection[str]] = lambda: ()
+    ) -> Result:
+        """Return the result of `attempt`; retry while one of the `concerned` brokers may get another master.
+
+        `concerned` returns broker names; none means all brokers.
+        """
+        from minimq.connection.master_calls import with_retries  # asyncio takes as long to load as gRPC
+
+        def may_move(error: MinimqError) -> bool:
+            return isinstance(error, _FAILOVER_ERRORS) and self._have_replicas(concerned())
+
+        return with_retries(lambda _: attempt(), self._timeout_s, wait=self.calls.pause, only=may_move)
+
+    def _have_replicas(self, names: Collection[str]) -> bool:
+        try:
+            known = [broker for broker in self.brokers() if not names or broker.broker_name in names]
+        except MinimqError:
+            return False
+        return any(len(broker.addresses) > 1 or not broker.master for broker in known)
+
+    def at(self, broker_name: str, attempt: Callable[[str, float], Awaitable[Result]]) -> Result:
+        """Call `attempt` with the address of a broker's master and a timeout in seconds; see `call_master`."""
+        from minimq.connection.master_calls import call_master  # as above
+
+        return self.calls.wait(
+            lambda: call_master(RegisteredMaster(self._nameservers, broker_name), attempt, self._timeout_s)
+        )
+
+    def call(self, broker_name: str, method: BrokerMethod[Request, Response], request: Request) -> Response:
+        """Call the master of a broker. Raises as `find` and `call_all`."""
+        answers, failures = self.call_all(self.find(names=[broker_name]), method, request)
+        for failure in failures.values():
+            raise failure
+        return answers[broker_name]
+
+    def call_all(
+        self,
+        addresses: Mapping[Key, str],
+        method: BrokerMethod[Request, Response],
+        request: Request | Mapping[Key, Request],
+    ) -> tuple[dict[Key, Response], dict[Key, MinimqError]]:
+        """Do as `ClusterClient.call_all`; if a master changes meanwhile, retry at its successor."""
+        answers: dict[Key, Response] = {}
+        failures: dict[Key, MinimqError] = {}
+
+        def attempt() -> None:
+            now: dict[str, str] = {}
+            if moving := [key for key, error in failures.items() if isinstance(error, _FAILOVER_ERRORS)]:
+                with suppress(MinimqError):
+                    now = self.find(need="readable")
+            asked = {key: now.get(_broker_of(key), addresses[key]) for key in moving} or addresses
+            answered, failed = self.calls.call_all(asked, method, request)
+            answers.update(answered)
+            for key in asked:
+                failures.pop(key, None)
+            failures.update(failed)
+            for error in failed.values():
+                if isinstance(error, _FAILOVER_ERRORS):
+                    raise error
+
+        with suppress(*_FAILOVER_ERRORS):
+            self.with_retries(attempt, lambda: {_broker_of(key) for key in failures})
+        return (
+            {key: answers[key] for key in addresses if key in answers},
+            {key: failures[key] for key in addresses if key in failures},
+        )
+
+    def call_about(
+        self,
+        names: Collection[str],
+        addresses: Mapping[str, str],
+        method: BrokerMethod[Request, Response],
+        request: Callable[[str], Request],
+    ) -> dict[str, tuple[dict[str, Response], dict[str, MinimqError]]]:
+        """Ask all brokers about each name; return the responses and failures of each name, by broker."""
+        keys = {(name, broker): address for name in names for broker, address in addresses.items()}
+        answers, failures = self.call_all(keys, method, {key: request(key[0]) for key in keys})
+        return {
+            name: (
+                {broker: answers[name, broker] for broker in addresses if (name, broker) in answers},
+                {broker: failures[name, broker] for broker in addresses if (name, broker) in failures},
+            )
+            for name in names
+        }
+
+    def describe(self, topic: str, masters: Mapping[str, str]) -> dict[str, broker_pb2.DescribeTopicResponse]:
+        """Return the descriptions of a topic from the brokers that carry it, by name. Raises if one fails."""
+        answers, failures = self.describe_each(topic, masters)
+        raise_failures(
+            f"topic {topic} cannot be looked up", failures, masters, "nothing was changed; see to these brokers first"
+        )
+        return answers
+
+    def describe_each(
+        self, topic: str, masters: Mapping[str, str]
+    ) -> tuple[dict[str, broker_pb2.DescribeTopicResponse], dict[str, MinimqError]]:
+        """Return the descriptions of a topic from the brokers that carry it, and the failures, by broker name."""
+        request = broker_pb2.DescribeTopicRequest(topic=topic)
+        answers, failures = self.call_all(masters, lambda stub: stub.DescribeTopic, request)
+        return answers, {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+
+    def offsets_at(
+        self, queues: Collection[MessageQueue], timestamp_ms: int, addresses: Mapping[str, str]
+    ) -> dict[MessageQueue, int]:
+        """Return for each queue the first offset stored at or after a moment, or its end when there is none."""
+        for queue in queues:
+            if queue.broker_name not in addresses:
+                raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
+        answers, failures = self.call_all(
+            {queue: addresses[queue.broker_name] for queue in queues},
+            lambda stub: stub.GetOffset,
+            {
+                queue: broker_pb2.GetOffsetRequest(
+                    topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms
+                )
+                for queue in queues
+            },
+        )
+        for queue, error in failures.items():
+            raise error.with_message(f"the offset of queue {queue} at that time is not known: {error.message}")
+        return {queue: answer.offset for queue, answer in answers.items()}
+
+    def delete(
+        self,
+        what: str,
+        addresses: Mapping[str, str],
+        method: BrokerMethod[Request, Deletion],
+        request: Request,
+        *,
+        wait: bool,
+    ) -> dict[str, Deletion]:
+        """Delete on all brokers; a missing topic is no failure. With `wait`, return when the name servers show it."""
+        answers, failures = self.call_all(addresses, method, request)
+        failures = {broker: error for broker, error in failures.items() if not isinstance(error, TopicNotFound)}
+        raise_failures(f"{what} was not deleted", failures, addresses, "repeat the call to complete it")
+        if wait and answers:
+            self.wait_until_shown(answers, gone=True)
+        return answers
+
+    def wait_until_shown(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
+        """Block until every name server that answers shows these changes of brokers; see `show`."""
+        self.calls.wait(lambda: self.show(answers, gone=gone))
+
+    async def show(self, answers: Mapping[str, Versioned], *, gone: bool = False) -> None:
+        """Wait until every name server that answers shows these changes; runs on the event loop of the connection.
+
+        The version of a broker grows with every change and over restarts, so later changes do not matter. A broker that
+        has left is waited for, since it registers with the change when it is back; but not after a deletion (`gone`).
+        """
+
+        def lack(view: ClusterView) -> str | None:
+            for broker, answer in answers.items():
+                shown = view.versions.get((broker, MASTER_ID))
+                if shown is None and not (gone and view.settled):
+                    return f"broker {broker} is not registered there yet"
+                if shown is not None and shown < answer.data_version:
+                    return f"it does not show the change of broker {broker} yet"
+            return None
+
+        await self._nameservers.wait_until_shown(lack, self._timeout_s)
+
+
+class RegisteredMaster(NamedTuple):
+    """Finds the master of a broker at the name servers, again for each attempt."""
+
+    nameservers: NameServers
+    broker_name: str
+
+    async def find(self, limit_s: float) -> str:
+        """Return its current address. Raises `Unavailable`."""
+        for broker in await self.nameservers.brokers_of_all(settled=True, timeout_s=limit_s):
+            if broker.broker_name == self.broker_name and broker.master is not None:
+                return broker.master
+        raise Unavailable(f"no name server knows a master of broker {self.broker_name} now")
+
+    def failed(self, address: str, error: MinimqError) -> None:
+        """Do nothing: `find` caches no address."""
+
+
+def _broker_of(key: str | tuple[str, str] | MessageQueue) -> str:
+    if isinstance(key, MessageQueue):
+        return key.broker_name
+    return key if isinstance(key, str) else key[1]
+
+
+def make_group_topic(client: ClusterClient, topic: str, queues: int, timeout_s: float) -> None:
+    """Create a topic of a group on all reachable masters. Masters that have it keep it unchanged."""
+    wanted = broker_pb2.Topic(
+        topic=topic, read_queues=queues, write_queues=queues, permission=int(Permission.READ_WRITE)
+    )
+    request = broker_pb2.CreateTopicRequest(topic=wanted, if_not_exists=True)
+    masters = MasterClient(client)
+    found = masters.find()
+    answers, failures = client.call_all(found, lambda stub: stub.CreateTopic, request, timeout_s=timeout_s)
+    if not answers:
+        raise_failures(f"topic {topic} was not created", failures, found, "it will be retried")
+    masters.wait_until_shown(answers)
+    log.info("consumer: topic is there topic=%s brokers=%s", topic, ", ".join(answers))
+    client.routes.refresh(topic)
+
+
+# ---- One error for many brokers -----------------------------------------------------------------------
+
+
+def permanent_first(error: MinimqError) -> tuple[bool, bool]:
+    """Return a sort key: permanent errors come first, then queues that groups have to read."""
+    return error.retriable, not isinstance(error, NotDrained)
+
+
+def merge_failures(
+    failures: Mapping[str, MinimqError], order: Callable[[MinimqError], Any] = permanent_first
+) -> MinimqError:
+    """Merge the failures of brokers into one error, with the class and retry delay of the first in `order`."""
+    ordered = sorted(failures.items(), key=lambda item: order(item[1]))
+    first = ordered[0][1]
+    if len({error.message for error in failures.values()}) == 1:
+        text = f"{', '.join(broker for broker, _ in ordered)}: {first.message}"
+    else:
+        text = "; ".join(f"{broker}: {error.message}" for broker, error in ordered)
+    return first.with_message(text)
+
+
+def raise_failures(
+    what: str,
+    failures: Mapping[str, MinimqError],
+    asked: Mapping[str, str],
+    remedy: str,
+    order: Callable[[MinimqError], Any] = permanent_first,
+) -> None:
+    """Raise the merged error of all failures, if there are any; see `merge_failures`."""
+    if not failures:
+        return
+    merged = merge_failures({f"{broker} ({asked[broker]})": error for broker, error in failures.items()}, order)
+    texts = {error.message for error in failures.values()}
+    if len(failures) == len(asked) and len(texts) == 1:
+        text = f"{what}: {texts.pop()}"
+    else:
+        text = f"{what} on {len(failures)} of {len(asked)} brokers: {merged.message}; {remedy}"
+    raise merged.with_message(text)

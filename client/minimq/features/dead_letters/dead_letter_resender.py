@@ -1,0 +1,405 @@
+"""Settles dead letters: resends or deletes each of them once.
+
+The resent messages and the claim of their dead letters are one atomic append at the broker of the dead letters, which
+rejects it if one of them is already settled. So a killed command leaves nothing half done, and of two concurrent
+commands the later one rereads what is open. Messages for queues of other brokers are sent before the claim: they are
+sent twice if the command is killed in between, or if two commands run at the same time.
+
+To resend to its group alone, a dead letter goes to the group's retry topic. One of a work queue is not copied: its
+broker redelivers the original message. If that is not possible, it stays open, and the error at the end names it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from minimq.admin.master_client import MasterClient, make_group_topic
+from minimq.connection.client import ClusterClient
+from minimq.connection.retry_schedule import PAUSE_S
+from minimq.consuming.consumer_options import RETRY_DELAYS_S
+from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.consuming.received import ReceivedMessage
+from minimq.features.dead_letters.dead_letter import DeadLetter, Wants
+from minimq.features.work_queues.work_queue_message import merged
+from minimq.sending.pending_batch import PendingMessage
+from minimq.sending.producer_core import ProducerCore
+from minimq.sending.producer_options import ProducerOptions
+from minimq.sending.transaction_manager import is_in_doubt
+from minimq_common.errors import (
+    DamagedMessages,
+    Fenced,
+    GroupConflict,
+    InvalidArgument,
+    MinimqError,
+    OffsetOutOfRange,
+    QueueNotFound,
+    TopicNotFound,
+    TransportError,
+    Unavailable,
+)
+from minimq_common.model import Message, MessageQueue, TopicRoute
+from minimq_common.names import dead_letter_topic, retry_topic
+from minimq_common.wire.protocol_bounds import MAX_ATOMIC_BATCHES
+from minimq_proto.v1 import broker_pb2
+
+#: Called for each damaged batch, which is skipped; the attributes of the error say where it is.
+OnDamage = Callable[[DamagedMessages], None]
+
+Outcome = Literal["resent", "deleted"]
+#: Bounds of one atomic append: dead letters, and bytes of their bodies. A larger body is sent before its claim.
+_PART = MAX_ATOMIC_BATCHES
+_PART_BYTES = 8 << 20
+#: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
+_MOST_BYTES = 32 << 20
+#: Maximum attempts. One fails if a concurrent command has settled some of the dead letters first.
+_TRIES = 50
+#: Errors for which reading an original is not retried.
+_CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
+_MOST_NAMED = 5
+
+
+class Span(NamedTuple):
+    """The range of offsets that a queue had at some time; `end` is exclusive."""
+
+    queue: MessageQueue
+    first: int
+    end: int
+
+
+class ResolvedDeadLetters:
+    """The dead letters that were resent or deleted, by queue."""
+
+    def __init__(self, spans: dict[MessageQueue, Sequence[int]]) -> None:
+        self._spans = {queue: (flat[::2], [*map(int.__add__, flat[::2], flat[1::2])]) for queue, flat in spans.items()}
+
+    def __contains__(self, message: ReceivedMessage) -> bool:
+        firsts, ends = self._spans.get(message.queue, ((), ()))
+        index = bisect_right(firsts, message.queue_offset) - 1
+        return index >= 0 and message.queue_offset < ends[index]
+
+
+class DeadLetterReader:
+    """Reads the dead letters of one group, from masters only: a slave may not know yet which are settled."""
+
+    def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
+        self.group = group
+        self._on_damage = on_damage
+        self._known_damage: set[tuple[MessageQueue, int]] = set()
+        #: The errors of brokers that do not answer; they are not called again.
+        self._silent: dict[str, TransportError] = {}
+        #: First and end offset of the queues of originals, cached.
+        self._bounds: dict[MessageQueue, tuple[int, int]] = {}
+        self._masters = MasterClient(client)
+        self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
+
+    def __enter__(self) -> DeadLetterReader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reader.close()
+
+    def spans(self) -> list[Span]:
+        """Return the ranges of the stored dead letters, including settled ones. Raises `MinimqError`.
+
+        Brokers that do not answer are left out; see `check_complete`.
+        """
+        route, found = self.route(dead_letter_topic(self.group)), list[Span]()
+        for queue in sorted(route.read_queues() if route else ()):
+            with self._noting_silence(queue.broker_name):
+                if queue.broker_name not in self._silent:
+                    found.append(Span(queue, *self._reader.bounds(queue)))
+        return found
+
+    def check_complete(self) -> None:
+        """Raise the error of a broker that did not answer, if there is one."""
+        for name, error in self._silent.items():
+            raise error.with_message(f"broker {name} does not answer, its dead letters are missing: {error.message}")
+
+    @contextmanager
+    def _noting_silence(self, broker_name: str) -> Iterator[None]:
+        try:
+            yield
+        except TransportError as error:
+            self._silent.setdefault(broker_name, error)
+
+    def settled(self, broker_names: Iterable[str]) -> ResolvedDeadLetters:
+        """Ask these brokers which dead letters are settled. Raises `MinimqError`."""
+        request, topic = broker_pb2.DescribeGroupRequest(group=self.group), dead_letter_topic(self.group)
+        found: dict[MessageQueue, Sequence[int]] = {}
+        for name in dict.fromkeys(broker_names):
+            answer = self._masters.call(name, lambda stub: stub.DescribeGroup, request)
+            for each in answer.settled_letters:
+                found[MessageQueue(topic, name, each.queue_id)] = [*each.spans]
+        return ResolvedDeadLetters(found)
+
+    def letters(
+        self, spans: Sequence[Span], wants: Wants, progress: Callable[[int, int], None] | None = None
+    ) -> Iterator[DeadLetter]:
+        """Yield the open dead letters that `wants` selects; `progress` gets the number examined and the total.
+
+        Those of brokers that do not answer are left out; see `check_complete`.
+        """
+        seen, total = 0, sum(span.end - span.first for span in spans)
+        for name, own in groupby(spans, key=lambda span: span.queue.broker_name):
+            with self._noting_silence(name):
+                settled = self.settled([name])
+                for span in own:
+                    for examined, messages in self._read(span):
+                        open_ones = (DeadLetter(message) for message in messages if message not in settled)
+                        yield from filter(wants, open_ones)
+                        seen += examined
+                        if progress is not None:
+                            progress(seen, total)
+
+    def original(self, letter: DeadLetter) -> ReceivedMessage:
+        """Return the message that a dead letter is a copy of. Raises `OffsetOutOfRange` if it was deleted."""
+        queue, offset = letter.origin_queue, letter.origin_offset
+        if queue is not None and offset is not None:
+            if queue not in self._bounds:
+                self._bounds[queue] = self._reader.bounds(queue) if self.route(queue.topic) else (0, 0)
+            first, end = self._bounds[queue]
+            for batch in self._reader.read(queue, offset, offset + 1) if first <= offset < end else ():
+                for message in batch.messages(offset):
+                    if message.queue_offset == offset and message.message_id == letter.message_id:
+                        return message
+        raise OffsetOutOfRange("its message is not stored any more")
+
+    def forget_bounds(self) -> None:
+        self._bounds.clear()
+
+    def route(self, topic: str) -> TopicRoute | None:
+        """Fetch the route of a topic; None if there is none. Raises `MinimqError`."""
+        try:
+            return self._masters.route(topic)
+        except TopicNotFound:
+            return None
+
+    def _read(self, span: Span) -> Iterator[tuple[int, list[ReceivedMessage]]]:
+        queue, at, end = span
+        while at < end:
+            try:
+                for batch in self._reader.read(queue, at, end):
+                    batch.check_texts()
+                    messages = [message for message in batch.messages(at) if message.queue_offset < end]
+                    at = batch.end_offset
+                    yield len(messages), messages
+            except DamagedMessages as error:
+                if self._on_damage is None:
+                    raise
+                behind = error.next_offset
+                if behind is None or behind <= at:
+                    behind = end  # the start of the next batch is unknown: skip the rest of this queue
+                if (queue, at) not in self._known_damage:
+                    self._known_damage.add((queue, at))
+                    self._on_damage(error.at(queue, at, behind))
+                yield min(behind, end) - at, []
+                at = behind
+
+
+class _Settles:
+    """The settles of dead letters and their originals in one atomic append; see `Consumed`."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self.queue: MessageQueue | None = None
+        #: True if an attempt that failed may have been stored all the same.
+        self.in_doubt = False
+        self._settles: list[broker_pb2.PopSettle] = []
+
+    def add(self, queue: MessageQueue, offsets: Iterable[int], outcome: broker_pb2.PopOutcome.ValueType) -> _Settles:
+        self.queue = queue
+        spans = merged((at, at + 1) for at in sorted(offsets))
+        flat = [number for first, end in spans for number in (first, end - first)]
+        self._settles.append(
+            broker_pb2.PopSettle(topic=queue.topic, queue_id=queue.queue_id, spans=flat, outcome=outcome)
+        )
+        return self
+
+    def progress(self) -> broker_pb2.AtomicProgress:
+        return broker_pb2.AtomicProgress(group=self._group, settles=self._settles)
+
+    def answered(self, error: MinimqError | None) -> None:
+        self.in_doubt |= error is not None and is_in_doubt(error)
+
+    def may_pass(self) -> bool:
+        """Return False: a settled message stays settled, so a retry would be fenced again."""
+        return False
+
+
+class DeadLetterResender:
+    """Resends or deletes dead letters of one group. Used once, by one thread."""
+
+    def __init__(
+        self,
+        client: ClusterClient,
+        group: str,
+        outcome: Outcome,
+        to: str | None,
+        patience_s: float,
+        progress: Callable[[int, int], None] | None,
+        on_damage: OnDamage | None,
+    ) -> None:
+        self._client = client
+        self._outcome: Outcome = outcome
+        self._to = to
+        self._progress = progress
+        self._retry = retry_topic(group)
+        self._patience_s = patience_s
+        self._ends = ExitStack()
+        self._reader = self._ends.enter_context(DeadLetterReader(client, group, patience_s, on_damage))
+        self._group = group
+        self._count = 0
+        #: Why a dead letter stays open, by its place.
+        self._passed: dict[str, str] = {}
+        #: Writable queues by topic, cached at the first use.
+        self._writable: dict[str, frozenset[MessageQueue]] = {}
+
+    def run(self, wants: Wants, *, dry_run: bool = False) -> int:
+        """Settle the selected dead letters that are open now; return how many."""
+        with self._ends:
+            spans = [span for span in self._reader.spans() if span.first < span.end]
+            if dry_run:
+                return sum(1 for _ in self._reader.letters(spans, wants, self._progress))
+            try:
+                if spans:
+                    self._run(spans, wants)
+                self._tell_passed()
+                self._reader.check_complete()
+            except MinimqError as error:
+                raise error.with_message(
+                    f"{self._count} dead letters of group {self._group} were {self._outcome}, others may be left: "
+                    f"{error.message}"
+                ) from None
+            return self._count
+
+    def _run(self, spans: Sequence[Span], wants: Wants) -> None:
+        options = ProducerOptions(max_body_bytes=_MOST_BYTES, send_timeout_s=self._patience_s)
+        sender = ProducerCore(self._client.cluster, options, ())
+        self._ends.callback(sender.close, 0.0)
+        for _ in range(_TRIES):
+            try:
+                for part in self._parts(spans, lambda letter: wants(letter) and letter.place not in self._passed):
+                    self._settle(sender, part)
+            except (Fenced, OffsetOutOfRange):  # another command was faster, or originals were deleted
+                self._reader.forget_bounds()
+                self._client.pause(PAUSE_S)
+            else:
+                return
+        raise Unavailable("another command settles dead letters of the group now: run this one again after it")
+
+    def _parts(self, spans: Sequence[Span], wants: Wants) -> Iterator[list[DeadLetter]]:
+        part: list[DeadLetter] = []
+        size = 0
+        for letter in self._reader.letters(spans, wants, self._progress):
+            size += len(letter.body)
+            if part and (letter.queue != part[0].queue or len(part) == _PART or size > _PART_BYTES):
+                yield part
+                part, size = [], len(letter.body)
+            part.append(letter)
+        if part:
+            yield part
+
+    def _settle(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
+        by_origin: defaultdict[MessageQueue, list[DeadLetter]] = defaultdict(list)
+        others: list[DeadLetter] = []
+        for letter in letters:
+            if self._to == self._retry and letter.received_from is not None:
+                self._passed[letter.place] = f"the group consumed it from {letter.received_from}"
+            elif self._to != self._retry or not letter.of_work_queue:
+                others.append(letter)
+            elif (origin := self._origin(letter)) is not None:
+                by_origin[origin].append(letter)
+        for origin, again in by_origin.items():
+            self._reopen(sender, origin, again)
+        if others:
+            self._send(sender, others)
+
+    def _send(self, sender: ProducerCore, letters: Sequence[DeadLetter]) -> None:
+        here: list[PendingMessage] = []
+        elsewhere: defaultdict[MessageQueue | None, list[Message]] = defaultdict(list)
+        for letter in letters if self._outcome == "resent" else ():
+            message, wanted = self._resent(letter)
+            at = sender.destination(message, wanted)
+            brokers = {each.broker_name for each in ([at] if at is not None else self._writable_queues(message.topic))}
+            if len(message.body) <= _PART_BYTES and letter.queue.broker_name in brokers:
+                born_ms = time.time_ns() // 1_000_000
+                here.append(PendingMessage(message, wanted, len(message.body), None, born_ms=born_ms))
+            else:
+                elsewhere[wanted].append(message)
+        for wanted, messages in elsewhere.items():
+            sender.send_many(messages, wanted, None)
+        self._claim(sender, here, _Settles(self._group), letters)
+
+    def _claim(
+        self, sender: ProducerCore, here: Sequence[PendingMessage], settles: _Settles, letters: Sequence[DeadLetter]
+    ) -> None:
+        queue, offsets = letters[0].queue, [letter.queue_offset for letter in letters]
+        try:
+            sender.append_atomically(here, settles.add(queue, offsets, broker_pb2.POP_OUTCOME_CLAIM))
+        except Fenced:
+            settled = self._reader.settled([queue.broker_name]) if settles.in_doubt else ()
+            if not all(letter.received in settled for letter in letters):
+                raise
+        self._count += len(letters)
+
+    def _origin(self, letter: DeadLetter) -> MessageQueue | None:
+        try:
+            return self._reader.original(letter).queue
+        except _CANNOT as error:
+            self._passed[letter.place] = error.message
+            return None
+
+    def _reopen(self, sender: ProducerCore, origin: MessageQueue, letters: Sequence[DeadLetter]) -> None:
+        """Redeliver originals of one queue, atomically with the claim if both are on the same broker."""
+        offsets = [letter.origin_offset for letter in letters if letter.origin_offset is not None]
+        settles = _Settles(self._group).add(origin, offsets, broker_pb2.POP_OUTCOME_REOPEN)
+        try:
+            if origin.broker_name != letters[0].queue.broker_name:
+                sender.append_atomically((), settles)
+                settles = _Settles(self._group)
+            self._claim(sender, (), settles, letters)
+        except (GroupConflict, InvalidArgument) as error:
+            self._passed |= dict.fromkeys((letter.place for letter in letters), error.message)
+
+    def _tell_passed(self) -> None:
+        if self._passed:
+            places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MOST_NAMED)]
+            raise OffsetOutOfRange(
+                f"cannot redeliver {len(self._passed)} of them to the group alone: resend them to their topic or "
+                "another one (--to), or delete them: "
+                f"{'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
+            )
+
+    def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:
+        """Return the message to send for a dead letter, and the queue that it must go to; None for any."""
+        topic = self._to or letter.topic
+        if topic == self._retry and letter.topic is not None:
+            return letter.retry(), self._first_of(topic, letter.queue.broker_name)
+        if topic is None or topic == self._retry:
+            remedy = "give one (--to)" + (" in place of --only-group" if self._to else "")
+            raise InvalidArgument(
+                f"the topic of dead letter {letter.place} is unknown: {remedy}, or select other dead letters"
+            )
+        message, origin, route = letter.message(topic), letter.origin_queue, self._client.routes.known(topic)
+        is_chosen = message.message_group is not None or (route is not None and bool(route.key_queues))
+        has_origin = origin is not None and origin.topic == topic and origin in self._writable_queues(topic)
+        return message, origin if has_origin and not is_chosen else None
+
+    def _first_of(self, topic: str, near: str) -> MessageQueue | None:
+        queues = sorted(queue for queue in self._writable_queues(topic) if queue.queue_id == 0)
+        return next((queue for queue in queues if queue.broker_name == near), queues[0] if queues else None)
+
+    def _writable_queues(self, topic: str) -> frozenset[MessageQueue]:
+        if topic not in self._writable:
+            if topic == self._retry:
+                make_group_topic(self._client, topic, len(RETRY_DELAYS_S), self._client.timeout_s)
+            route = self._reader.route(topic)
+            self._writable[topic] = frozenset(route.write_queues() if route else ())
+        return self._writable[topic]

@@ -1,0 +1,183 @@
+"""Streams on which brokers push events to a client, such as replies to its requests."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from minimq.connection.client import ClusterClient
+from minimq.connection.client_log import client_logger
+from minimq.connection.loop_thread import CLOSED
+from minimq.connection.master_calls import Master, call_master
+from minimq.connection.retry_schedule import PAUSE_S
+from minimq.connection.stream import Stream
+from minimq_common.errors import Closed, MinimqError, Unavailable
+from minimq_common.model import TopicRoute
+from minimq_common.retry_log import RetryLog
+from minimq_proto.v1 import events_pb2
+
+log = client_logger(__name__)
+
+#: If a broker does not answer in this time, the next one is tried as well.
+_PATIENCE_S = 0.3
+
+#: Called with the name of a broker and an event from it, on the event loop; it must be quick.
+OnEvent = Callable[[str, events_pb2.ClientEvent], None]
+
+
+class NamedMaster(Master, Protocol):
+    """Finds the current master of a broker, and knows the name of the broker."""
+
+    @property
+    def broker_name(self) -> str:
+        """The name of the broker."""
+
+
+class EventStream:
+    """An event stream to the master of one broker, reopened whenever it ends."""
+
+    def __init__(self, streams: EventStreams, master: NamedMaster) -> None:
+        self._streams = streams
+        #: Found by the route of the latest topic: earlier ones may be deleted by now.
+        self.master = master
+        self.broker_name = master.broker_name
+        self.address = ""
+        self.is_open = False
+        self.error: MinimqError | None = None
+        self.events = 0
+        self._outage = RetryLog(log)
+        self._ended: asyncio.Future[None] | None = None
+
+    async def run(self) -> None:
+        """Keep the stream open until this is cancelled, or the connection is closed."""
+        with suppress(Closed):
+            while True:
+                await call_master(self, self._attend, math.inf, again=lambda _, error: not isinstance(error, Closed))
+                await asyncio.sleep(PAUSE_S)
+
+    async def find(self, limit_s: float) -> str:
+        """Return the address of the master. Raises `Unavailable`, and what finding a topic raises."""
+        return await self.master.find(limit_s)
+
+    def failed(self, address: str, error: MinimqError) -> None:
+        """See `Master.failed`."""
+        text = "client: no event stream broker=%s address=%s error=%s"
+        self._outage.failed(text, self.broker_name, address, error, cause=error, level=logging.DEBUG)
+        self.is_open, self.error = False, error
+        self._streams.changed()
+        self.master.failed(address, error)
+
+    async def _attend(self, address: str, _: float) -> None:
+        events, self.address = self.events, address
+        self._ended = ended = asyncio.get_running_loop().create_future()
+        stream = self._streams.open(address, self._on_event, ended)
+        try:
+            await ended
+        except MinimqError as error:
+            if self.events == events:
+                raise
+            self.failed(address, error)  # not raised, as the stream has worked: the backoff starts over
+        finally:
+            self.is_open = False
+            stream.cancel()
+
+    def moved(self, address: str) -> None:
+        """Reconnect if the broker has a new master: the former one may hang without ending the stream."""
+        if self._ended is not None and not self._ended.done() and self.address != address:
+            self._ended.set_exception(Unavailable(f"{address} is the master of broker {self.broker_name} now"))
+
+    def _on_event(self, event: events_pb2.ClientEvent) -> None:
+        self.events += 1
+        if event.HasField("opened"):
+            self.is_open, self.error = True, None
+            self._outage.worked("client: event stream is back broker=%s", self.broker_name)
+            self._streams.changed()
+        else:
+            self._streams.on_event(self.broker_name, event)
+
+
+class EventStreams:
+    """The event streams of one client, by broker name. On the event loop of the connection."""
+
+    def __init__(self, client: ClusterClient, hello: events_pb2.EventsRequest, on_event: OnEvent) -> None:
+        self._connection = client.connection
+        self._hello = hello
+        self.on_event = on_event
+        self._attendances: dict[str, EventStream] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changes = asyncio.Event()
+        self._is_closed = False
+        client.routes.on_change(self._route_changed)
+
+    def attend(self, master: NamedMaster) -> EventStream:
+        """Open an event stream to a broker unless there is one. Does not wait. Raises `Closed`."""
+        if self._is_closed:
+            raise Closed(CLOSED)
+        attendance = self._attendances.get(master.broker_name)
+        if attendance is None:
+            attendance = self._attendances[master.broker_name] = EventStream(self, master)
+            self._tasks.add(asyncio.create_task(attendance.run(), name=f"events-{master.broker_name}"))
+        attendance.master = master
+        return attendance
+
+    async def attend_one(self, masters: Sequence[NamedMaster]) -> EventStream:
+        """Open streams to brokers, in this order, until one is open; wait for that, and return it."""
+        attended: list[EventStream] = []
+        for master in masters:
+            attended.append(self.attend(master))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PATIENCE_S):
+                    return await self._first_open(attended)
+        return await self._first_open(attended)
+
+    async def _first_open(self, attended: Sequence[EventStream]) -> EventStream:
+        while True:
+            for attendance in attended:
+                if attendance.is_open:
+                    return attendance
+            errors = [attendance.error for attendance in attended if attendance.error is not None]
+            if attended and len(errors) == len(attended) and not any(error.retriable for error in errors):
+                raise errors[0].with_message(errors[0].message)  # a copy: a raised error keeps its traceback
+            self._changes.clear()
+            await self._changes.wait()
+
+    def close(self) -> None:
+        """Close all streams, without waiting for their ends. Thread-safe."""
+        self._connection.call_soon(self._end)
+
+    def _end(self) -> None:
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        self._tasks.clear()
+        self._attendances.clear()
+
+    def _route_changed(self, route: TopicRoute) -> None:
+        for attendance in self._attendances.values():
+            master = route.master_of(attendance.broker_name)
+            if master is not None:
+                attendance.moved(master)
+
+    # ---- for the attendances --------------------------------------------------------------------
+
+    def open(
+        self, address: str, on_event: Callable[[events_pb2.ClientEvent], None], ended: asyncio.Future[None]
+    ) -> Stream[events_pb2.EventsRequest, events_pb2.ClientEvent]:
+        """Open a stream, and identify the client. Raises `Closed`."""
+
+        def end(error: MinimqError | None) -> None:
+            if not ended.done():
+                ended.set_exception(error or Unavailable(f"{address} ended the stream"))
+
+        stream: Stream[events_pb2.EventsRequest, events_pb2.ClientEvent] = Stream(
+            self._connection, address, lambda stub: stub.Events, on_event, end
+        )
+        stream.send(self._hello)
+        return stream
+
+    def changed(self) -> None:
+        self._changes.set()
