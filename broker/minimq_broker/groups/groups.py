@@ -71,8 +71,8 @@ def check_agreement(group: str, theirs: GroupConfig, own: GroupConfig) -> None:
             )
     if own.handover_timeout_ms != theirs.handover_timeout_ms:
         raise GroupConflict(
-            f"group {group!r} has a handover timeout of {theirs.handover_timeout_ms} ms, "
-            f"this member one of {own.handover_timeout_ms} ms: "
+            f"group {group!r} has a handover timeout of {theirs.handover_timeout_ms / 1000:g} s, "
+            f"this member one of {own.handover_timeout_ms / 1000:g} s: "
             "all members of a group need the same handover_timeout_s"
         )
 

@@ -46,7 +46,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
         (RED, "filters topic 't' by '', this member by 'red'.*same filters"),
         (RED_WITH_U, "filters topic 't' by '', this member by 'red'.*same filters"),
         (PUSH, "has pull consumers, this member is one of push consumers.*of one kind"),
-        (T._replace(handover_timeout_ms=50_000), "of 0 ms, this member one of 50000 ms.*same handover_timeout_s"),
+        (T._replace(handover_timeout_ms=50_000), "of 0 s, this member one of 50 s.*same handover_timeout_s"),
     ],
 )
 def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: GroupConfig, text: str) -> None:
