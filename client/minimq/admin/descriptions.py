@@ -234,8 +234,8 @@ class Compaction:
     The latest message of each key is kept; older ones are removed in the background.
 
     Attributes:
-        min_lag_s: seconds for which new messages are not compacted.
-        tombstone_s: seconds for which a tombstone stays after its first compaction. A reader that reads the whole topic
+        min_lag_s: how long new messages are not compacted.
+        tombstone_s: how long a tombstone stays after its first compaction. A reader that reads the whole topic
             within this time misses no deletion.
         dirty_ratio: compaction begins when this share of the stored data is not compacted yet, 0.01 to 1. A smaller
             share saves disk and costs CPU time.

@@ -126,7 +126,8 @@ class Producer(BaseProducer):
             queue: send to this queue only.
             selector: chooses the queue, as for `send`.
             callback: a plain function, called with the receipt and None, or with None and the error. A thread of the
-                producer calls all callbacks, one after the other: they must not block, nor call the producer.
+                producer calls all callbacks, one after the other: they must not block. Of this producer, they may
+                call `send_async` and `send_one_way`.
 
         Returns:
             A future of the receipt. It raises as `send`.
