@@ -75,10 +75,7 @@ def start_ms(given: object, now: float, name: str, also: str = "") -> int:
     """
     ms = timestamp_ms(given, now, name, also)
     if ms > now * 1000 + _AHEAD_MS:
-        raise InvalidArgument(
-            f"{name} is {_shown(given)}, which is in the future: give a past time, or 'latest' for messages sent from "
-            "now on"
-        )
+        raise InvalidArgument(f"{name} is {_shown(given)}, which is in the future: give a past time")
     return ms
 
 
