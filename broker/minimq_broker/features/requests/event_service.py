@@ -161,7 +161,7 @@ def _check(hello: events_pb2.EventsRequest) -> None:
 
 async def _receive(incoming: AsyncIterator[events_pb2.EventsRequest]) -> None:
     async for _ in incoming:
-        raise InvalidArgument("a client sends only one request on a stream of Attend")
+        raise InvalidArgument("a client sends only one request on a stream of Events")
 
 
 #: Bytes of unread replies per client. A larger batch is still forwarded if nothing else waits.
