@@ -11,9 +11,9 @@ from typing import NamedTuple
 from minimq import Admin, Message, Producer, PullConsumer, by_hash
 
 _KEYS = 200
-_MOST_AMOUNT = 1000
+_MAX_AMOUNT = 1000
 _PADDING = b" " * 200
-_MOST_EXAMPLES = 8
+_MAX_EXAMPLES = 8
 
 
 class Row(NamedTuple):
@@ -54,13 +54,13 @@ class Verdict:
         return not (self.lost or self.twice or self.strange or self.wrong_keys or self.disordered)
 
     def find(self, text: str) -> None:
-        if len(self.examples) < _MOST_EXAMPLES:
+        if len(self.examples) < _MAX_EXAMPLES:
             self.examples.append(text)
 
 
 def random_rows(chance: random.Random, count: int) -> list[Row]:
     return [
-        Row(number, f"key-{chance.randrange(_KEYS)}", chance.randint(-_MOST_AMOUNT, _MOST_AMOUNT))
+        Row(number, f"key-{chance.randrange(_KEYS)}", chance.randint(-_MAX_AMOUNT, _MAX_AMOUNT))
         for number in range(count)
     ]
 

@@ -17,7 +17,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 
 #: Queues at each of the two brokers.
 _QUEUES = 2
-_MOST_STARTS = 15
+_MAX_STARTS = 15
 _END_S = 300.0
 #: Fraction of runs where all messages of one key go to one queue, in order.
 _KEYED = 1 / 2
@@ -144,7 +144,7 @@ class CopyingRun:
     def _start_again(self, scene: Scene) -> None:
         """Restart the query from its checkpoint."""
         self.line.restarts += 1
-        if self.line.restarts > _MOST_STARTS:
+        if self.line.restarts > _MAX_STARTS:
             raise SystemExit(f"run {self.line.number} does not come to its end: {self.line.failures[-1]}")
         batch = self._checkpoint.planned
         if batch > self._checkpoint.done:

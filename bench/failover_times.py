@@ -14,7 +14,7 @@ from typing import Self
 
 from kill_runs import Plan
 from numbered_load import QUEUES, TOPIC
-from replica_cluster import PATIENCE_S, ReplicaCluster
+from replica_cluster import TIMEOUT_S, ReplicaCluster
 
 from minimq import Admin, Message, Producer
 
@@ -60,7 +60,7 @@ class Sending:
 
     def first_since(self, moment: float) -> float:
         """Wait for the ack of the first message whose send began at `moment` or later; return the time of the ack."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         index = 0
         while time.monotonic() < deadline:
             for began, done in self._sent[index:]:
@@ -68,10 +68,10 @@ class Sending:
                 if began >= moment:
                     return done
             time.sleep(0.005)
-        raise SystemExit(f"nothing was acknowledged within {PATIENCE_S:g} s")
+        raise SystemExit(f"nothing was acknowledged within {TIMEOUT_S:g} s")
 
     def _run(self) -> None:
-        with Producer(self._nameserver, send_timeout_s=PATIENCE_S) as producer:
+        with Producer(self._nameserver, send_timeout_s=TIMEOUT_S) as producer:
             while not self._end.is_set():
                 began = time.monotonic()
                 producer.send(Message(TOPIC, b"x" * 100))

@@ -24,7 +24,7 @@ from group_run import started, wait_until
 from minimq import Admin, LocalCluster, Message, MinimqError, Producer
 from minimq.local.server_process import BrokerProcess
 
-_PATIENCE_S = 120.0
+_TIMEOUT_S = 120.0
 _STEP_S = 0.02
 _EXAMPLES = 10
 
@@ -104,7 +104,7 @@ class Trial:
         finally:
             self._end.set()
             self._sending.join()
-        wait_until(self._is_done, "not all messages are done", _PATIENCE_S)
+        wait_until(self._is_done, "not all messages are done", _TIMEOUT_S)
         for process in self._live.values():
             process.terminate()
         for process in self._live.values():
@@ -116,7 +116,7 @@ class Trial:
             process.kill()
 
     def _send(self) -> None:
-        with Producer(self.cluster.nameserver, send_timeout_s=_PATIENCE_S) as producer:
+        with Producer(self.cluster.nameserver, send_timeout_s=_TIMEOUT_S) as producer:
             while not self._end.wait(_STEP_S):
                 count = max(1, int(self._rate * _STEP_S))
                 futures = [producer.send_async(self.message(self.sent + number)) for number in range(count)]
@@ -174,7 +174,7 @@ class Trial:
             found[:] = [broker for broker in self.cluster.brokers if broker.current_role in ("alone", "master")]
             return bool(found)
 
-        wait_until(look, "nobody leads", _PATIENCE_S)
+        wait_until(look, "nobody leads", _TIMEOUT_S)
         return found[0]
 
     def kill_broker(self) -> None:

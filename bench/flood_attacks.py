@@ -123,7 +123,7 @@ def snapshots_unread(attacker: Attacker) -> None:
     attacker.hold(calls)
 
 
-def appends_refused(attacker: Attacker) -> None:
+def appends_rejected(attacker: Attacker) -> None:
     """Batches for topics with names of 4 MiB, on streams whose answers are not read."""
     request = broker_pb2.AppendRequest(request_id=1, topic="t" * 4 * MIB, batch=b"x").SerializeToString()
 
@@ -347,7 +347,7 @@ ATTACKS: dict[str, Callable[[Attacker], None]] = {
     for function in (
         pulls_unread,
         snapshots_unread,
-        appends_refused,
+        appends_rejected,
         appends_half_sent,
         appends_whole,
         connections_half_sent,

@@ -37,9 +37,9 @@ def figures(latencies: list[float]) -> tuple[float, float, float]:
 class BrokerCanary:
     """Sends messages and receives them."""
 
-    def __init__(self, nameserver: str, topic: str, patience_s: float) -> None:
+    def __init__(self, nameserver: str, topic: str, max_wait_s: float) -> None:
         self.acts = {"send": self._send}
-        self._topic, self._patience_s = topic, patience_s
+        self._topic, self._max_wait_s = topic, max_wait_s
         self._producer = Producer(nameserver)
         self._consumer = PullConsumer(nameserver, group="canary")
         self._consumer.subscribe(topic)
@@ -63,7 +63,7 @@ class BrokerCanary:
                 self._received.add(message.body)
                 self._received_in.append(time.monotonic() - float(message.body))
             if self._is_over.is_set():
-                until = min(until, time.monotonic() + self._patience_s)
+                until = min(until, time.monotonic() + self._max_wait_s)
 
     def begin(self, took: dict[str, list[float]]) -> None:
         """Start the measurement; earlier sends, without an attack, become `calm`."""
@@ -82,8 +82,8 @@ class BrokerCanary:
 class NameServerCanary:
     """A broker that sends heartbeats and renews its lease, and a client that looks up routes; also at a calm server."""
 
-    def __init__(self, address: str, calm: str, patience_s: float) -> None:
-        self._patience_s = patience_s
+    def __init__(self, address: str, calm: str, max_wait_s: float) -> None:
+        self._max_wait_s = max_wait_s
         self._channels = [rpc.open_channel(each) for each in (address, address, address, calm, calm)]
         self._names, self._calm_names = map(nameserver_pb2_grpc.NameServerStub, self._channels[2:4])
         self._controller = controller_pb2_grpc.ControllerStub(self._channels[1])
@@ -118,7 +118,7 @@ class NameServerCanary:
         return tell
 
     def _look_up(self, names: nameserver_pb2_grpc.NameServerStub) -> None:
-        answer = names.GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"), timeout=self._patience_s)
+        answer = names.GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"), timeout=self._max_wait_s)
         assert answer.route.queues
 
     def _renew(self) -> None:
@@ -133,7 +133,7 @@ class NameServerCanary:
             last_term=1 if self._known else 0,
             known=self._known,
         )
-        record = self._controller.Report(request, timeout=self._patience_s).replica_set
+        record = self._controller.Report(request, timeout=self._max_wait_s).replica_set
         assert record.term == 1, f"the lease of the canary was over: {record}"
         self._known = record
 
@@ -179,7 +179,7 @@ def main() -> None:
     sys.stdin.readline()
     over.set()
     for thread in threads:
-        thread.join(arguments["patience_s"])
+        thread.join(arguments["max_wait_s"])
     lost = canary.end()
     calls = {name: figures(latencies) for name, latencies in took.items()}
     print(json.dumps({"calls": calls, "failures": failures, "lost": lost}), flush=True)

@@ -39,7 +39,7 @@ from minimq.local.server_process import ServerProcess
 HERE = Path(__file__).parent
 MIB = 1 << 20
 #: Limits of a server's memory in MiB, and of another client's p99 in ms.
-MOST_MIB, MOST_MS = 512, 250
+MAX_MIB, MAX_MS = 512, 250
 #: Interval of memory samples, and quiet time before and after an attack, in seconds.
 LOOK_S, QUIET_S, AFTERWARDS_S = 0.05, 1.0, 2.0
 CANARY_TOPIC = "canary"
@@ -96,7 +96,7 @@ class Row:
     def faults(self) -> str:
         """All violations, as text; empty if there are none."""
         counts = {"failed": len(self.failures), "lost": self.lost, "fail-overs": self.failovers}
-        is_small = self.peak_mib < MOST_MIB and self.longest[0] < MOST_MS
+        is_small = self.peak_mib < MAX_MIB and self.longest[0] < MAX_MS
         found = [*(() if is_small else ("no",)), *(f"{count} {what}" for what, count in counts.items() if count)]
         return ", ".join([*found, *(["the server ended"] if self.ended else [])])
 
@@ -154,7 +154,7 @@ def _touched() -> mmap.mmap:
 
 
 @contextmanager
-def broker(patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
+def broker(max_wait_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
     """Run a broker with the batches that attacks pull and copy; yields it, and the arguments of its canary."""
     with LocalCluster(brokers=1) as cluster:
         [server], topic = cluster.brokers, flood_attacks.TOPIC
@@ -164,15 +164,15 @@ def broker(patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
             for _ in range(flood_attacks.BATCHES):
                 body = b"x" * (flood_attacks.BATCH_BYTES - 1024)
                 producer.send(Message(topic, body), queue=MessageQueue(topic, server.broker_name, 0))
-        yield server, {"nameserver": cluster.nameserver, "topic": CANARY_TOPIC, "patience_s": patience_s}
+        yield server, {"nameserver": cluster.nameserver, "topic": CANARY_TOPIC, "max_wait_s": max_wait_s}
 
 
 @contextmanager
-def nameserver(calm: str, lease_s: float, patience_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
+def nameserver(calm: str, lease_s: float, max_wait_s: float) -> Iterator[tuple[ServerProcess, dict[str, Any]]]:
     """Run a name server that is the controller of a replicated broker; yields it, and the arguments of its canary."""
     with LocalCluster(brokers=1, slaves=1, nameserver_options={"term_lease_s": lease_s}) as cluster:
         [server] = cluster.nameservers
-        yield server, {"address": server.address, "calm": calm, "patience_s": patience_s}
+        yield server, {"address": server.address, "calm": calm, "max_wait_s": max_wait_s}
 
 
 def attacked(
@@ -209,7 +209,7 @@ def _terms(server: ServerProcess) -> int:
     return server.log_path.read_text(errors="replace").count(" decided broker=broker-")
 
 
-def whole(names: Iterable[str], seconds: float, lease_s: float, patience_s: float) -> Iterator[Row]:
+def whole(names: Iterable[str], seconds: float, lease_s: float, max_wait_s: float) -> Iterator[Row]:
     """Run full attacks, each on its own server."""
     for name in names:
         is_broker = name in flood_attacks.ATTACKS
@@ -218,7 +218,7 @@ def whole(names: Iterable[str], seconds: float, lease_s: float, patience_s: floa
             steps = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "steps"
             calm = "" if is_broker else stack.enter_context(LocalCluster(brokers=1)).nameserver
             with hook_for_children("loop_steps", LOOP_STEPS=str(steps), LOOP_STEPS_OF=f"minimq_{row.server}"):
-                made = broker(patience_s) if is_broker else nameserver(calm, lease_s, patience_s)
+                made = broker(max_wait_s) if is_broker else nameserver(calm, lease_s, max_wait_s)
                 with made as (server, arguments):
                     canary = Workload(row.server, script="flood_canary.py", **arguments)
                     time.sleep(QUIET_S)
@@ -229,9 +229,9 @@ def whole(names: Iterable[str], seconds: float, lease_s: float, patience_s: floa
         yield row
 
 
-def checked(names: Iterable[str], patience_s: float) -> Iterator[Row]:
+def checked(names: Iterable[str], max_wait_s: float) -> Iterator[Row]:
     """Run short attacks on one broker, one after the other; the last row has the canary."""
-    with broker(patience_s) as (server, arguments):
+    with broker(max_wait_s) as (server, arguments):
         canary = Workload("broker", script="flood_canary.py", **arguments)
         for name in names:
             yield attacked(Row(name, "broker"), server, CHECK_S, CHECKS.get(name, 1.0))
@@ -245,17 +245,17 @@ ATTACKS = (*flood_attacks.ATTACKS, *nameserver_attacks.ATTACKS)
 @click.argument("names", nargs=-1, type=click.Choice(ATTACKS))
 @click.option("--seconds", default=6.0, show_default=True, help="How long an attack takes.")
 @click.option("--lease", default=3.0, show_default=True, help="Length of the leases of masters, in seconds.")
-@click.option("--patience", default=30.0, show_default=True, help="How long the canary waits, in seconds.")
+@click.option("--max-wait", default=30.0, show_default=True, help="How long the canary waits, in seconds.")
 @click.option("--check", is_flag=True, help="A short part of each attack on a broker: sees that all are held.")
 @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def main(names: Sequence[str], seconds: float, lease: float, patience: float, *, check: bool, output: str) -> None:
+def main(names: Sequence[str], seconds: float, lease: float, max_wait: float, *, check: bool, output: str) -> None:
     """Run the attacks NAMES, or all of them."""
     table = Table(
         *("attack", "acts", "MiB before", "peak", "after", "longest p99, ms", "of", "calm p99", "step, ms", "round"),
-        *("a page, us", f"below {MOST_MIB} MiB, {MOST_MS} ms"),
+        *("a page, us", f"below {MAX_MIB} MiB, {MAX_MS} ms"),
     )
     brief = [name for name in flood_attacks.ATTACKS if name in (names or flood_attacks.ATTACKS)]
-    for row in checked(brief, patience) if check else whole(names or ATTACKS, seconds, lease, patience):
+    for row in checked(brief, max_wait) if check else whole(names or ATTACKS, seconds, lease, max_wait):
         if output == "json":
             print(json.dumps(asdict(row)), flush=True)
             continue

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
-from group_process import Committed, Ended, Holds, Line, Place, Polled, Refused
+from group_process import Committed, Ended, Holds, Line, Place, Polled, Rejected
 
 _decoder = msgspec.json.Decoder(Line)
 
@@ -21,7 +21,7 @@ class JournalReader:
         self.client_id = client_id
         self.polls: list[Polled] = []
         self.commits: list[Committed] = []
-        self.refused: list[Refused] = []
+        self.rejected: list[Rejected] = []
         self.holds: list[Place] = []
         self.changed_holds = 0
         self.ended: Ended | None = None
@@ -39,8 +39,8 @@ class JournalReader:
                     self.polls.append(line)
                 case Committed():
                     self.commits.append(line)
-                case Refused():
-                    self.refused.append(line)
+                case Rejected():
+                    self.rejected.append(line)
                 case Holds():
                     self.holds = line.places
                     self.changed_holds += 1

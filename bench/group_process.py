@@ -58,7 +58,7 @@ class Committed(msgspec.Struct, tag="committed", array_like=True, frozen=True):
     epoch: int
 
 
-class Refused(msgspec.Struct, tag="refused", array_like=True, frozen=True):
+class Rejected(msgspec.Struct, tag="rejected", array_like=True, frozen=True):
     """A broker rejected a commit, or the consumer raised an error."""
 
     at: float
@@ -80,7 +80,7 @@ class Ended(msgspec.Struct, tag="ended", array_like=True, frozen=True):
     rounds: int
 
 
-Line = Polled | Committed | Refused | Holds | Ended
+Line = Polled | Committed | Rejected | Holds | Ended
 
 
 def place_of(queue: MessageQueue) -> Place:
@@ -141,7 +141,7 @@ def note_commits(journal: Journal, broker_at: Callable[[str], str]) -> None:
         try:
             given = await plain(calls, address, method, request, *limits)
         except MinimqError as error:
-            journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
+            journal.add(Rejected(time.monotonic(), type(error).__name__, str(error)))
             raise
         for item in request.offsets:
             place = broker_at(address), item.queue_id
@@ -254,7 +254,7 @@ class Reader:
         try:
             messages = self._consumer.poll(_POLL_S, max_messages=500)
         except MinimqError as error:
-            self._journal.add(Refused(time.monotonic(), type(error).__name__, str(error)))
+            self._journal.add(Rejected(time.monotonic(), type(error).__name__, str(error)))
             return
         if messages:
             self._journal.add(self._line(messages))

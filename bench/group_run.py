@@ -27,7 +27,7 @@ TOPIC, GROUP = "rebalances", "readers"
 QUEUES_PER_BROKER = 16
 QUEUES = 2 * QUEUES_PER_BROKER
 STEP_S = 0.0025
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @dataclass
@@ -180,11 +180,11 @@ def started(work: Callable[..., None], *arguments: object, new: bool = False) ->
     return process
 
 
-def wait_until(condition: Callable[[], bool], otherwise: str, patience_s: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + patience_s
+def wait_until(condition: Callable[[], bool], otherwise: str, max_wait_s: float = TIMEOUT_S) -> None:
+    deadline = time.monotonic() + max_wait_s
     while not condition():
         if time.monotonic() > deadline:
-            raise SystemExit(f"{otherwise} within {patience_s:g} s")
+            raise SystemExit(f"{otherwise} within {max_wait_s:g} s")
         time.sleep(0.01)
 
 
@@ -230,7 +230,7 @@ def running(
                 run = Run(cluster, group, watch, clocks)
                 yield run
                 producer.terminate()
-                producer.join(PATIENCE_S)
+                producer.join(TIMEOUT_S)
                 run.outcome = json.loads(told.read_text())
                 drain(run)
         finally:
@@ -256,7 +256,7 @@ def drain(run: Run) -> None:
                 reached[poll.place] = max(reached.get(poll.place, 0), poll.last + 1)
         return reached == {place: end for place, end in ends.items() if end}
 
-    wait_until(at_end, "the group does not reach the end", 2 * PATIENCE_S)
+    wait_until(at_end, "the group does not reach the end", 2 * TIMEOUT_S)
     run.group.end()
 
 

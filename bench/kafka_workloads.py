@@ -22,7 +22,7 @@ class _Receipts:
 
     def __call__(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
-            raise SystemExit(f"Kafka refused a message: {error}")
+            raise SystemExit(f"Kafka rejected a message: {error}")
         self.count += 1
 
 

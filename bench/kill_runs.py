@@ -15,7 +15,7 @@ from network import Network
 from numbered_load import GROUP, QUEUES, TOPIC, Told, produce, read
 from numbered_verdict import Journals, Verdict, judge_group, judge_log, stored
 from offset_watch import OffsetWatch
-from replica_cluster import PATIENCE_S, ReplicaCluster
+from replica_cluster import TIMEOUT_S, ReplicaCluster
 from replica_faults import Faults
 
 from minimq import Admin
@@ -116,9 +116,9 @@ def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[s
 
 
 def drain(journals: list[Path], log: list[list[int]]) -> None:
-    """Wait until the group has read everything, or for `PATIENCE_S`: the verdict counts what is missing."""
+    """Wait until the group has read everything, or for `TIMEOUT_S`: the verdict counts what is missing."""
     ends = {queue_id: len(numbers) for queue_id, numbers in enumerate(log) if numbers}
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while Journals(journals).reached() != ends and time.monotonic() < deadline:
         time.sleep(0.5)
 
@@ -126,6 +126,6 @@ def drain(journals: list[Path], log: list[list[int]]) -> None:
 def ended(process: BaseProcess) -> None:
     """End a process cleanly."""
     process.terminate()
-    process.join(2 * PATIENCE_S)
+    process.join(2 * TIMEOUT_S)
     if process.exitcode != 0:
         raise SystemExit(f"a process of the load has not ended in order: status {process.exitcode}")

@@ -9,12 +9,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import msgspec
-from group_process import Committed, Refused
+from group_process import Committed, Rejected
 from numbered_load import NOWHERE, QUEUES, TOPIC, Read, Told, number_in
 
 from minimq import Admin, PullConsumer
 
-_decoder = msgspec.json.Decoder(Read | Committed | Refused)
+_decoder = msgspec.json.Decoder(Read | Committed | Rejected)
 
 
 @dataclass

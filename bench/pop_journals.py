@@ -28,7 +28,7 @@ from minimq.features.work_queues.work_queue_message import WorkQueueMessage
 
 INVISIBLE_S = 4.0
 GRACE_S = 1.0
-_MOST = 8
+_MAX = 8
 _AGAIN_S = 0.1
 
 
@@ -85,7 +85,7 @@ class Worker:
         """Receive some messages, and process them."""
         asked = time.monotonic()
         try:
-            messages = self._consumer.receive(self._chance.randrange(1, _MOST), timeout=0.3)
+            messages = self._consumer.receive(self._chance.randrange(1, _MAX), timeout=0.3)
         except MinimqError:
             time.sleep(_AGAIN_S)
             return

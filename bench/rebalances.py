@@ -30,7 +30,7 @@ from minimq.consuming.consumer_options import ConsumerOptions
 from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 
-FEWEST, MOST = 1, 8
+MIN, MAX = 1, 8
 #: Time after each jump of a clock: longer than the session timeout.
 CLOCK_S = 4.0
 #: Shifts of the brokers' clock and of the members' clock, in turn.
@@ -66,7 +66,7 @@ def line(name: str, run: Run, rounds: int) -> Line:
     by_place = deliveries(run.group.journals)
     verdict = judge(by_place, run.outcome["ends"])
     moments = [item.poll.at for items in by_place.values() for item in items]
-    refused = sum(len(journal.refused) for journal in run.group.journals)
+    rejected = sum(len(journal.rejected) for journal in run.group.journals)
     return Line(
         name=name,
         rounds=rounds,
@@ -77,7 +77,7 @@ def line(name: str, run: Run, rounds: int) -> Line:
         waits=waits(by_place, run.group.measured_from, run.group.stretches),
         computed=run.group.computed(),
         offsets_back=run.watch.went_back,
-        notes={"refused": refused, **run.notes},
+        notes={"rejected": rejected, **run.notes},
     )
 
 
@@ -99,7 +99,7 @@ def come_and_go(plan: Plan, group: Group) -> None:
     group.measure_from_now()
     for number in range(plan.rounds):
         plan.tell(number / plan.rounds)
-        if len(group.live) == FEWEST or (len(group.live) < MOST and plan.chance.random() < 0.5):
+        if len(group.live) == MIN or (len(group.live) < MAX and plan.chance.random() < 0.5):
             group.join()
         else:
             group.leave(plan.chance.choice(sorted(group.live)))
@@ -134,7 +134,7 @@ def kill(plan: Plan) -> Line:
         for number in range(plan.rounds):
             plan.tell(number / plan.rounds)
             group.kill(plan.chance.choice(sorted(group.live)))
-            while len(group.live) < 2 or (len(group.live) < MOST and plan.chance.random() < 0.5):
+            while len(group.live) < 2 or (len(group.live) < MAX and plan.chance.random() < 0.5):
                 group.join()
             pause_between(plan, group)
         group.wait_settled()

@@ -19,7 +19,7 @@ from minimq.local.server_process import BrokerProcess, ServerProcess, flags_from
 BROKER = "broker-a"
 #: Name and node of the name server, which is the controller by default.
 CONTROLLER = "controller"
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 _PORT = 10911
 _LOOK_AGAIN_S = 0.01
 #: The disk of this machine may be nearly full of other files, which must not affect a test.
@@ -152,9 +152,9 @@ class ReplicaCluster:
         """Wait until there is a master, and return it."""
         return self._wait(self.leading, "a master")[0]
 
-    def other_master(self, than: BrokerProcess, patience_s: float) -> bool:
-        """Wait for another master than `than`; return False after `patience_s`."""
-        deadline = time.monotonic() + patience_s
+    def other_master(self, than: BrokerProcess, max_wait_s: float) -> bool:
+        """Wait for another master than `than`; return False after `max_wait_s`."""
+        deadline = time.monotonic() + max_wait_s
         others = [replica for replica in self.replicas if replica is not than]
         while time.monotonic() < deadline:
             if any(replica.current_role == "master" for replica in others):
@@ -201,9 +201,9 @@ class ReplicaCluster:
         return found
 
     def _wait(self, look: Callable[[], T | None], what: str) -> T:
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while not (found := look()):
             if time.monotonic() > deadline:
-                raise SystemExit(f"not within {PATIENCE_S:g} s: {what}")
+                raise SystemExit(f"not within {TIMEOUT_S:g} s: {what}")
             time.sleep(_LOOK_AGAIN_S)
         return found

@@ -30,7 +30,7 @@ from rich.table import Table
 import minimq
 
 Line = KillLine | FailoverLine | CostLine
-_MOST_REPLICAS = 3
+_MAX_REPLICAS = 3
 
 #: Scenarios with faults: number of replicas, and their options.
 KILLS: Mapping[str, tuple[int, Mapping[str, object]]] = {
@@ -104,7 +104,7 @@ def teller(progress: Progress, name: str) -> Callable[[float, str], None]:
 def network_if_possible() -> Network | None:
     """Return a network that can be cut, or print why there is none: replicas then hang instead."""
     try:
-        return network_for(_MOST_REPLICAS)
+        return network_for(_MAX_REPLICAS)
     except NoNamespaces as error:
         print(f"no network namespaces, so replicas hang instead of being cut off: {error}", file=sys.stderr)
         return None

@@ -48,7 +48,7 @@ LOOK_UPS_PER_S, LOOK_UP_S = 400, 10.0
 #: During the look-ups: each broker sends a heartbeat every 10 s, and some broker changes a topic twice a second.
 HEARTBEAT_EVERY_S, CHANGE_EVERY_S = 0.1, 0.5
 CHANGES_TO_TIME = 10
-PATIENCE_S = 300.0
+TIMEOUT_S = 300.0
 
 
 @dataclass
@@ -308,19 +308,19 @@ async def watched(address: str, brokers: list[SimulatedBroker]) -> tuple[float, 
     """Return the times in ms until all streams have a change and a departure, and the events of the departure."""
     watches = Helper(watch, address)
     # Every stream first gets all routes that it watches; the first stream watches the common topic twice.
-    await asyncio.wait_for(watches.ask(WATCHES * (TOPICS_OF_A_WATCH + 1) - 1), PATIENCE_S)
+    await asyncio.wait_for(watches.ask(WATCHES * (TOPICS_OF_A_WATCH + 1) - 1), TIMEOUT_S)
     took = []
     for _ in range(CHANGES_TO_TIME):
         began = time.perf_counter()
         changing = asyncio.create_task(brokers[0].change(COMMON))
-        arrivals = await asyncio.wait_for(watches.ask(WATCHES), PATIENCE_S)
+        arrivals = await asyncio.wait_for(watches.ask(WATCHES), TIMEOUT_S)
         await changing
         took.append((arrivals[-1] - began) * 1000)
     # Each of its topics is watched once, and the common one by all other streams, too.
     events = len(brokers[0].topics) + WATCHES - 1
     began = time.perf_counter()
     await brokers[0].leave()
-    arrivals = await asyncio.wait_for(watches.ask(events), PATIENCE_S)
+    arrivals = await asyncio.wait_for(watches.ask(events), TIMEOUT_S)
     watches.end()
     return sorted(took)[len(took) // 2], (arrivals[-1] - began) * 1000, events
 

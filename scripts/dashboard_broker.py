@@ -34,10 +34,10 @@ BROKER = Dashboard(
                     quantiles("minimq_broker_append_seconds", HERE),
                 ),
                 Panel(
-                    "Refused batches",
+                    "Rejected batches",
                     "cps",
                     "By the code of the error that producers get.",
-                    ((rate("minimq_broker_appends_refused_total", HERE), "{{reason}}"),),
+                    ((rate("minimq_broker_appends_rejected_total", HERE), "{{reason}}"),),
                 ),
             ),
         ),
@@ -122,16 +122,16 @@ BROKER = Dashboard(
                     "waiting",
                 ),
                 Panel(
-                    "Refused by limits",
+                    "Rejected by limits",
                     "cps",
                     "By the limit of the broker, streams that are too many by their call, and connections closed.",
                     (
-                        (f"{rate('minimq_broker_limit_refusals_total', HERE)} > 0", "{{limit}}"),
-                        (f"{rate('minimq_broker_streams_refused_total', HERE)} > 0", "streams: {{call}}"),
+                        (f"{rate('minimq_broker_limit_rejections_total', HERE)} > 0", "{{limit}}"),
+                        (f"{rate('minimq_broker_streams_rejected_total', HERE)} > 0", "streams: {{call}}"),
                     ),
                 ),
                 Panel(
-                    "Refused callers",
+                    "Rejected callers",
                     "cps",
                     "Calls without a valid key, and requests without the right; the logger minimq.audit names them.",
                     (
@@ -181,7 +181,7 @@ BROKER = Dashboard(
                 Panel(
                     "Replicas in sync",
                     "short",
-                    "Of a master, itself included; below the minimum it refuses messages.",
+                    "Of a master, itself included; below the minimum it rejects messages.",
                     (
                         (f"minimq_broker_in_sync_replicas{{{HERE}}}", "in sync"),
                         (f"minimq_broker_min_in_sync_replicas{{{HERE}}}", "minimum"),

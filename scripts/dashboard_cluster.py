@@ -62,10 +62,10 @@ CLUSTER = Dashboard(
                 one("Bytes in", "Bps", "Bytes of stored batches, compressed.", rate("minimq_broker_bytes_in_total")),
                 one("Bytes out", "Bps", "Bytes of batches sent to readers.", rate("minimq_broker_bytes_out_total")),
                 one(
-                    "Refused batches",
+                    "Rejected batches",
                     "cps",
                     "By the code of the error that producers get.",
-                    f"sum by (reason) ({rate('minimq_broker_appends_refused_total')})",
+                    f"sum by (reason) ({rate('minimq_broker_appends_rejected_total')})",
                     "{{reason}}",
                 ),
                 one(
@@ -108,7 +108,7 @@ CLUSTER = Dashboard(
                 one(
                     "Disk used",
                     "percentunit",
-                    "Share of the disk that all programs use; brokers delete early, then refuse, when it is full.",
+                    "Share of the disk that all programs use; brokers delete early, then reject, when it is full.",
                     f"minimq_broker_disk_used_ratio{{{JOB}}}",
                 ),
             ),
@@ -128,7 +128,7 @@ CLUSTER = Dashboard(
                 one(
                     "Replicas in sync",
                     "short",
-                    "Of each master, itself included; below --min-in-sync it refuses messages.",
+                    "Of each master, itself included; below --min-in-sync it rejects messages.",
                     f"minimq_broker_in_sync_replicas{{{JOB}}}",
                 ),
                 one(

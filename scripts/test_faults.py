@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 MARKS = "(fault or slow) and not long"
-MOST_FLAKY = 3
+MAX_FLAKY = 3
 #: More failures than this have a common cause: repeating them is useless.
-MOST_REPEATED = 20
+MAX_REPEATED = 20
 CACHE = Path(".pytest_cache/faults")
 FAILED = 1  # pytest's exit status if tests failed
 
@@ -36,14 +36,14 @@ def main(arguments: list[str]) -> int:
     workers = os.environ.get("WORKERS", "2")
     status = run_pytest("-n", workers, "--no-loadscope-reorder", "--cache-clear", *arguments)
     failed = failed_tests()
-    if status != FAILED or not 0 < len(failed) <= MOST_REPEATED:
+    if status != FAILED or not 0 < len(failed) <= MAX_REPEATED:
         return status
     print(f"\n---- {len(failed)} failed, and run again, alone")
     status = run_pytest("-n", "0", "--last-failed", *arguments)
     still = failed_tests()
     flaky = [test for test in failed if test not in still]
-    print(f"---- flaky tests, which failed and passed alone: {len(flaky)} of at most {MOST_FLAKY}", *flaky, sep="\n  ")
-    return status or int(len(flaky) > MOST_FLAKY)
+    print(f"---- flaky tests, which failed and passed alone: {len(flaky)} of at most {MAX_FLAKY}", *flaky, sep="\n  ")
+    return status or int(len(flaky) > MAX_FLAKY)
 
 
 if __name__ == "__main__":

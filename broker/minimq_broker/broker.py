@@ -229,8 +229,8 @@ class Broker:
 
         def note(method: str, error: MinimqError) -> None:
             if isinstance(error, SystemBusy) and error.limit == "streams":
-                engine.counters.streams_refused[method.lower()] += 1
-            engine.refusals.note(error)
+                engine.counters.streams_rejected[method.lower()] += 1
+            engine.rejections.note(error)
 
         most = self._options.max_streams
         limits = CallLimits(
@@ -283,7 +283,7 @@ class Broker:
                 _store_options(options),
                 Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)}),
                 EngineObserver(
-                    self._refusal if options.controller else None,
+                    self._rejection if options.controller else None,
                     self._topics_changed,
                     self._log_grew,
                     self._disk_filled,
@@ -305,7 +305,7 @@ class Broker:
     async def failure(self) -> None:
         """Wait until this broker may not serve any more, and raise the reason."""
         assert self._registration is not None  # after `start`
-        raise await asyncio.shield(self._registration.refused)
+        raise await asyncio.shield(self._registration.rejected)
 
     def _register(self, registration: Registration, *, is_placed: bool) -> None:
         self._registration = registration
@@ -359,8 +359,8 @@ class Broker:
         security = security_of(self._secrets)
         etcd = security_of_files(options.etcd_ca, options.etcd_certificate, options.etcd_key)
         controller = parse(options.controller, term_lease_s=options.term_lease_s, security=security, etcd_security=etcd)
-        patience = InSyncLimits(lag_s=options.replica_lag_s)
-        return RoleKeeper(engine, own, controller, patience, self._role_changed, security)
+        max_wait = InSyncLimits(lag_s=options.replica_lag_s)
+        return RoleKeeper(engine, own, controller, max_wait, self._role_changed, security)
 
     def _role_changed(self) -> None:
         if self._service is not None and self._dispatcher is not None:
@@ -374,8 +374,8 @@ class Broker:
             self._registration.start()
             self._registration.changed()
 
-    def _refusal(self, *, to_sender: bool) -> MinimqError | None:
-        return None if self._roles is None else self._roles.refusal(to_sender=to_sender)
+    def _rejection(self, *, to_sender: bool) -> MinimqError | None:
+        return None if self._roles is None else self._roles.rejection(to_sender=to_sender)
 
     def _log_grew(self) -> None:
         if self._roles is not None:
@@ -443,7 +443,7 @@ def _store_options(options: BrokerOptions) -> StoreOptions:
             max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
         ),
         watermarks=Watermarks(
-            warn=options.disk_warn, delete_early=options.disk_delete_early, refuse=options.disk_reject
+            warn=options.disk_warn, delete_early=options.disk_delete_early, reject=options.disk_reject
         ),
         staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
         max_delay_ms=math.ceil(options.max_delay_s * 1000),

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 #: Backoff between attempts to reach a name server. Its maximum is shorter than the time for which a name server that
 #: has just started waits for its brokers.
 _FIRST_RETRY_S = 0.1
-_LONGEST_RETRY_S = 1.0
+_MAX_RETRY_S = 1.0
 
 #: Timeout of `CheckPlace`. A name server that has just started answers after its grace period.
 _CHECK_S = 5.0
@@ -62,11 +62,11 @@ class Registration:
         security: ChannelSecurity = PLAIN,
     ) -> None:
         self._links = [
-            _Link(address, describe, version, place, self._refuse, heartbeat_s, timeout_s, security)
+            _Link(address, describe, version, place, self._reject, heartbeat_s, timeout_s, security)
             for address in nameservers
         ]
         #: Completes if a name server with which this broker was never registered knows another one in its place.
-        self.refused: asyncio.Future[BrokerConflict] = asyncio.get_running_loop().create_future()
+        self.rejected: asyncio.Future[BrokerConflict] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -95,13 +95,13 @@ class Registration:
             for check in checks:
                 check.cancel()
         answers = await asyncio.gather(*checks, return_exceptions=True)
-        if self.refused.done():
-            raise self.refused.result()
+        if self.rejected.done():
+            raise self.rejected.result()
         return True in answers
 
-    def _refuse(self, conflict: BrokerConflict) -> None:
-        if not self.refused.done():
-            self.refused.set_result(conflict)
+    def _reject(self, conflict: BrokerConflict) -> None:
+        if not self.rejected.done():
+            self.rejected.set_result(conflict)
 
     def start(self) -> None:
         """Start registering in the background: a broker serves even while no name server is up. Idempotent."""
@@ -134,7 +134,7 @@ class _Link:
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
         place: nameserver_pb2.CheckPlaceRequest,
-        refuse: Callable[[BrokerConflict], None],
+        reject: Callable[[BrokerConflict], None],
         heartbeat_s: float,
         timeout_s: float,
         security: ChannelSecurity,
@@ -142,7 +142,7 @@ class _Link:
         self.address = address
         self.master_address: str | None = None
         self.connected = self._was_registered = False
-        self._place, self._refuse = place, refuse
+        self._place, self._reject = place, reject
         self._describe = describe
         self._version = version
         self._heartbeat_s, self._timeout_s = heartbeat_s, timeout_s
@@ -180,7 +180,7 @@ class _Link:
         except grpc.RpcError as error:
             found = await self._explained(error)
             if isinstance(found, BrokerConflict):
-                self._refuse(found)
+                self._reject(found)
                 raise found from None
             raise
 
@@ -202,7 +202,7 @@ class _Link:
                 cause = await self._explained(error) if isinstance(error, grpc.RpcError) else error
                 self._lost(cause)
                 # Retry at the shortest interval after a link that worked, otherwise with backoff.
-                retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _LONGEST_RETRY_S)
+                retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _MAX_RETRY_S)
                 await _wait(self._leaving, retry_s)
 
     async def _hold(self, stream: _Stream) -> None:

@@ -99,7 +99,7 @@ def check_allowed(
     topic: str,
     wanted: Permission,
     *,
-    patience_s: float = 0.0,
+    max_wait_s: float = 0.0,
     option_name: str = "",
     wait: Callable[[float], object] | None = None,
 ) -> TopicRoute | None:
@@ -121,7 +121,7 @@ def check_allowed(
                     return None
                 raise
 
-        route = with_retries(attempt, patience_s, wait=wait, option=option_name) if patience_s else attempt(0.0)
+        route = with_retries(attempt, max_wait_s, wait=wait, option=option_name) if max_wait_s else attempt(0.0)
     if route is None:
         return None
     queues = route.queues

@@ -39,7 +39,7 @@ _LATENCY = Table(
 
 _POLL_S = 1.0
 #: Maximum seconds without a message.
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 Limit = Annotated[int, replace(LIMIT, help="Number of messages.")]
 Size = Annotated[int, Param(low=1, metavar="BYTES", help="Size of a body.")]
@@ -194,10 +194,10 @@ def _topic(nameserver: str, given: str | None, queues: int, *, sends: int = 0) -
 
 
 def _received(consumer: PullConsumer, most: int, progress: str) -> Sequence[ReceivedMessage]:
-    give_up = time.monotonic() + _PATIENCE_S
+    give_up = time.monotonic() + _TIMEOUT_S
     while not (messages := consumer.poll(_POLL_S, most)):
         if time.monotonic() > give_up:
-            raise DeadlineExceeded(f"no message arrived for {_PATIENCE_S} s, after {progress}")
+            raise DeadlineExceeded(f"no message arrived for {_TIMEOUT_S} s, after {progress}")
     return messages
 
 

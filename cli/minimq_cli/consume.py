@@ -116,7 +116,7 @@ def consume(  # noqa: PLR0913 - the options of the command
             nameserver,
             topic,
             Permission.READ,
-            patience_s=start_timeout,
+            max_wait_s=start_timeout,
             option_name="--start-timeout",
             wait=_waiting(told, start_timeout),
         )
@@ -162,14 +162,14 @@ def _last_commit(made: AbstractContextManager[PullConsumer]) -> Iterator[PullCon
         ) from None
 
 
-def _waiting(told: threading.Event, patience_s: float) -> Callable[[float], None]:
+def _waiting(told: threading.Event, max_wait_s: float) -> Callable[[float], None]:
     """Return a sleep function that reports the first wait, and exits on a signal."""
     is_said = False
 
     def wait(seconds: float) -> None:
         nonlocal is_said
         if not is_said:
-            click.echo(f"waiting up to {patience_s:g} s for servers that are not reachable", err=True)
+            click.echo(f"waiting up to {max_wait_s:g} s for servers that are not reachable", err=True)
         is_said = True
         if told.wait(seconds):
             sys.exit(0)
@@ -195,17 +195,17 @@ def _write(writer: MessageOutput, messages: list[ReceivedMessage], consumer: Pul
 class StoredEnds:
     """Tracks whether a group has read everything that was stored at the start.
 
-    The consumer has to join the group first, even if nothing is left to read: it reports if the group refuses it.
+    The consumer has to join the group first, even if nothing is left to read: it reports if the group rejects it.
     """
 
-    def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, patience_s: float) -> None:
+    def __init__(self, nameserver: str, topic: str, group: str, consumer: PullConsumer, max_wait_s: float) -> None:
         from minimq.admin.admin import Admin
 
         self._nameserver = nameserver
         self._topic = topic
         self._group = group
         self._consumer = consumer
-        self._patience_s = patience_s
+        self._max_wait_s = max_wait_s
         with Admin(nameserver) as admin:
             readable = set(admin.route(topic).read_queues())
             found = admin.describe_topic(topic)
@@ -261,7 +261,7 @@ class StoredEnds:
         from minimq.admin.admin import Admin
 
         try:
-            with Admin(self._nameserver, timeout_s=min(max(self._patience_s, _MIN_TIMEOUT_S), 5.0)) as admin:
+            with Admin(self._nameserver, timeout_s=min(max(self._max_wait_s, _MIN_TIMEOUT_S), 5.0)) as admin:
                 self._check_brokers(admin)
                 if not self._left.keys() <= set(self._consumer.assignment):
                     self._check_other_members(admin)
@@ -282,9 +282,9 @@ class StoredEnds:
         unanswered = {name: why for each in found for name, why in each.unanswered.items()}
         self._silent = {name: why for name, why in unanswered.items() if name in there - moving}
         lacking = self._waited_for() - (there - self._silent.keys())
-        new, until = lacking - self._until.keys(), time.monotonic() + self._patience_s
+        new, until = lacking - self._until.keys(), time.monotonic() + self._max_wait_s
         self._until = {name: self._until.get(name, until) for name in lacking}
-        for line in self._describe(new, f"left to read, waiting up to {self._patience_s:g} s"):
+        for line in self._describe(new, f"left to read, waiting up to {self._max_wait_s:g} s"):
             click.echo(line, err=True)
 
     def _describe(self, names: Collection[str], lacking: str) -> list[str]:

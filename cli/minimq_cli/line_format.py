@@ -19,7 +19,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 
 #: Maximum number of JSON bytes for one byte of a body: a control character takes six.
-LONGEST_ESCAPE: Final = 6
+MAX_ESCAPE: Final = 6
 
 #: Some editors write it at the beginning of a file.
 _BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

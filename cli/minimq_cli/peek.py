@@ -35,7 +35,7 @@ _DEFAULT_LIMIT = 10
 _MAX_LAST = 10_000
 _POLL_S = 0.2
 #: Seconds without a message after which queues with unread messages count as unreachable.
-_PATIENCE_S = 10.0
+_TIMEOUT_S = 10.0
 
 _FORMATS: Mapping[str, LineOf] = {**FORMATS, "table": as_line}
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
@@ -240,6 +240,6 @@ def _to_the_ends(
                 messages = [message for message in messages if message.queue_offset < end]
             yield messages
         left = {queue for queue in left if consumer.position(queue) < ends[queue]}
-        if left and time.monotonic() - heard_at > _PATIENCE_S:
+        if left and time.monotonic() - heard_at > _TIMEOUT_S:
             brokers = ", ".join(sorted({queue.broker_name for queue in left}))
             raise Unavailable(f"{len(left)} of the queues were not read to their ends: {brokers} does not answer")

@@ -22,7 +22,7 @@ from minimq.admin.views import Row, Table, columns
 from minimq.sending.producer_options import CompressionName, ProducerOptions
 from minimq_cli.base import check_allowed, interrupt_later, show_json, show_table
 from minimq_cli.commands import declared, progress_bar
-from minimq_cli.line_format import LONGEST_ESCAPE, TO_UTF8, LineFormat, check_fields
+from minimq_cli.line_format import MAX_ESCAPE, TO_UTF8, LineFormat, check_fields
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
 from minimq_common.model import Message, Permission
 from minimq_common.names import check_topic
@@ -141,7 +141,7 @@ def produce(  # noqa: PLR0913 - the options of the command
     began = time.monotonic()
     done, read = _Done(), 0
     try:
-        check_allowed(nameserver, topic, Permission.WRITE, patience_s=send_timeout, option_name="--send-timeout")
+        check_allowed(nameserver, topic, Permission.WRITE, max_wait_s=send_timeout, option_name="--send-timeout")
         with (
             Producer(
                 nameserver, max_body_bytes=limit, compression=compression, send_timeout_s=send_timeout
@@ -217,7 +217,7 @@ def _send_block(producer: Producer, block: bytes, parse: _InputParser, selector:
             parse.stored()
             done.messages += len(messages)
     except MessageTooLarge as error:
-        raise parse.refused(block, error) from None
+        raise parse.rejected(block, error) from None
     done.bytes += sum(len(message.body) for message in messages)
 
 
@@ -243,7 +243,7 @@ class _InputParser:
         self._lines = lines
         self._limit = limit
         #: Maximum bytes of a line whose body is within the limit.
-        self.line_limit = limit * LONGEST_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
+        self.line_limit = limit * MAX_ESCAPE + _BLOCK_BYTES if lines.is_json else limit
         self._needs_key = needs_key
         #: The named fields, until the first lines were found to have them.
         self._unseen_fields = [
@@ -309,7 +309,7 @@ class _InputParser:
             )
         return f"{said}: continue with line {following:,}"
 
-    def refused(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
+    def rejected(self, block: bytes, error: MessageTooLarge) -> MessageTooLarge:
         """Return the error of a broker about the last block, with the number of its longest line."""
         bodies = _lines_of(block)
         longest = max(range(len(bodies)), key=lambda place: len(bodies[place]))

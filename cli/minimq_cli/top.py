@@ -41,7 +41,7 @@ _KEY_S, _ESCAPE_S = 0.1, 0.02
 _UP, _DOWN = "\x1b[A", "\x1b[B"
 #: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
 _FRAME = 5
-_MOST_PROBLEMS = 4
+_MAX_PROBLEMS = 4
 #: Lines of a refresh that is printed without a screen.
 _PRINTED = 60
 _HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
@@ -185,7 +185,7 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
         parts.append(Text(printable(trouble), style="bold red"))
     if activity is None:
         return Group(*parts, Text("" if trouble else "reading..."))
-    problems = activity.problems[:_MOST_PROBLEMS]
+    problems = activity.problems[:_MAX_PROBLEMS]
     parts += [Text(printable(each.text), style="red", no_wrap=True, overflow="ellipsis") for each in problems]
     if len(activity.problems) > len(problems):
         parts.append(Text(f"and {len(activity.problems) - len(problems)} other problems", style="red"))

@@ -13,7 +13,7 @@ from minimq_common.text_units import kind_of
 T = TypeVar("T")
 
 #: The longest wait that Python's locks accept: 292 years.
-_LONGEST_S = (1 << 63) // 10**9
+_MAX_S = (1 << 63) // 10**9
 
 
 def check_message_type(message: object) -> None:
@@ -80,8 +80,8 @@ def check_plain_function(name: str, value: object) -> None:
 
 def waiting_s(value: object, name: str = "timeout") -> float:
     """Return a timeout in seconds; a negative one counts as 0. Raises `InvalidArgument`."""
-    if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _LONGEST_S):
-        raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_LONGEST_S}")
+    if isinstance(value, bool) or not (isinstance(value, int | float) and value <= _MAX_S):
+        raise InvalidArgument(f"{name} is {value!r}: it must be a number of seconds, up to {_MAX_S}")
     return max(value, 0)
 
 

@@ -23,7 +23,7 @@ from minimq_common.model import MessageQueue
 __all__ = ["MESSAGE_SCHEMA", "RangeOptions", "read", "read_table"]
 
 #: Brokers filter by at most this many tags. With more, all messages are fetched and filtered here.
-_MOST_TAGS = 1000
+_MAX_TAGS = 1000
 
 
 def read(
@@ -58,12 +58,12 @@ def read(
         InvalidArgument: a column, a tag, a queue or a bound is wrong.
         TopicNotFound: no broker has the topic.
         Unavailable, DeadlineExceeded: a broker with queues to read is down, or it or all name servers did not answer
-            for `options.patience_s` seconds.
+            for `options.max_wait_s` seconds.
         OffsetOutOfRange: `start` or `end` has an offset that its queue does not have; or, while reading, messages were
             deleted before they were read.
         TopicRecreated: while reading, the topic was deleted and created again.
         DamagedMessages: while reading, a batch is damaged.
-        MinimqError: while reading, no data arrived for `options.patience_s` seconds.
+        MinimqError: while reading, no data arrived for `options.max_wait_s` seconds.
     """
     if isinstance(tags, str):
         raise InvalidArgument(f"tags is {tags!r}: give a list, such as [{tags!r}]")
@@ -118,6 +118,6 @@ def _batches(
 def _pieces(
     reader: RangeReader, part: QueueRange, columns: ArrowColumns, tags: Collection[str]
 ) -> Iterator[pa.RecordBatch]:
-    asked = tags if len(tags) <= _MOST_TAGS else ()
+    asked = tags if len(tags) <= _MAX_TAGS else ()
     with closing(reader.read(part.queue, part.start, part.end, asked, part.term, part.topic_id)) as batches:
         yield from columns.pieces(batches, part.start, part.end)

@@ -41,7 +41,7 @@ def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..
     names = [field.name for field in dataclasses.fields(options)]
     unknown = changes.keys() - set(names)
     own = [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
-    refuse_unknown(unknown, [*own, *names], f"{type(options).__name__} has {', '.join(names)}")
+    reject_unknown(unknown, [*own, *names], f"{type(options).__name__} has {', '.join(names)}")
     return dataclasses.replace(options, **changes)
 
 
@@ -54,10 +54,10 @@ def reject_options(unknown: Mapping[str, object], made: type) -> None:
     if unknown:
         parameters = inspect.signature(made).parameters.values()
         names = [parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
-        refuse_unknown(unknown.keys(), names, f"{made.__name__} has {', '.join(names)}")
+        reject_unknown(unknown.keys(), names, f"{made.__name__} has {', '.join(names)}")
 
 
-def refuse_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
+def reject_unknown(unknown: Collection[str], names: Sequence[str], otherwise: str) -> None:
     """Raise `InvalidArgument` if an unknown option was given."""
     if unknown:
         import difflib  # only needed after a typo

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minimq_common.model import MessageQueue, OfflineBroker
 
 #: Minimum seconds between two attempts of a caller that is rejected until an administrator grants access.
-_REFUSED_RETRY_S = 3.0
+_REJECTED_RETRY_S = 3.0
 
 
 class MinimqError(Exception):
@@ -255,14 +255,14 @@ class NotAuthenticated(ServerError):
     """The server cannot authenticate the caller: the key is missing or not valid. The text names the reason."""
 
     code = "NOT_AUTHENTICATED"
-    retry_s = _REFUSED_RETRY_S
+    retry_s = _REJECTED_RETRY_S
 
 
 class AccessDenied(ServerError):
     """The user lacks a right. The text names the right, and the command that grants it."""
 
     code = "ACCESS_DENIED"
-    retry_s = _REFUSED_RETRY_S
+    retry_s = _REJECTED_RETRY_S
 
 
 class AccessConflict(ServerError):

@@ -12,7 +12,7 @@ from minimq_common.errors import MinimqError
 #: Minimum seconds between two lines about the same outage.
 _REPEAT_S = 60.0
 #: Kinds of failures that are logged as new during one outage; further kinds are only counted.
-_MOST_KINDS = 8
+_MAX_KINDS = 8
 
 
 class RetryLog:
@@ -61,7 +61,7 @@ class RetryLog:
             if not self._kinds:
                 self._began_at, self._failures, self._level = now, 0, level
             self._failures += 1
-            is_new = kind not in self._kinds and len(self._kinds) < _MOST_KINDS
+            is_new = kind not in self._kinds and len(self._kinds) < _MAX_KINDS
             if not is_new and now < self._repeat_at:
                 return
             self._kinds.add(kind)

@@ -16,12 +16,12 @@ MAX_TIME_MS = 253_402_300_799_999
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Numbers from here on are taken for milliseconds since 1970.
-LEAST_MS = 10_000_000_000
+MIN_MS = 10_000_000_000
 #: As milliseconds these are in the first months of 1970. More likely the user means seconds (1769846400) or a date
 #: without hyphens (20260131).
-_MISTAKEN_MS = range(10_000_000, LEAST_MS)
+_MISTAKEN_MS = range(10_000_000, MIN_MS)
 #: Limit for text that can be a time, and for what an error quotes.
-_MOST_CHARACTERS = 100
+_MAX_CHARACTERS = 100
 
 #: Tolerated clock skew between machines: only later times count as being in the future.
 _AHEAD_MS = 60_000
@@ -53,7 +53,7 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
             return _checked_ms(given, name)
         case datetime():
             return _of_datetime(given, repr(given), "datetime.now(UTC), for example, has one", name)
-        case str() if len(given) <= _MOST_CHARACTERS:
+        case str() if len(given) <= _MAX_CHARACTERS:
             found = _of_text(given.strip(), now, name)
             if found is not None:
                 return found
@@ -75,13 +75,16 @@ def start_ms(given: object, now: float, name: str, also: str = "") -> int:
     """
     ms = timestamp_ms(given, now, name, also)
     if ms > now * 1000 + _AHEAD_MS:
-        raise InvalidArgument(f"{name} is {_shown(given)}, which is in the future: give a past time")
+        raise InvalidArgument(
+            f"{name} is {_shown(given)}, which is in the future: give a past time, or 'latest' for messages sent from "
+            "now on"
+        )
     return ms
 
 
 def _shown(given: object) -> str:
     shown = repr(given)
-    return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[:_MOST_CHARACTERS]}..."
+    return shown if len(shown) <= _MAX_CHARACTERS else f"{shown[:_MAX_CHARACTERS]}..."
 
 
 def _of_text(text: str, now: float, name: str) -> int | None:

@@ -31,7 +31,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Maximum seconds for which a response waits for the end of an action; then the page of the run takes over.
-_PATIENCE_S = 3.0
+_TIMEOUT_S = 3.0
 #: URL path of the page about a confirmed action.
 _RUN_PATH = "/actions/{run}"
 #: Name and values of the field with the step: fill in the form, show the plan, run.
@@ -40,7 +40,7 @@ _STEP, _STEPS = "step", ("fill", "check", "do")
 _CONFIRMED, _TYPED = "confirm", "typed"
 _CONTROL_FIELDS = {answers.TOKEN, _STEP, _CONFIRMED, _TYPED}
 #: Maximum number of characters of a typed name.
-_MOST_TYPED = 255
+_MAX_TYPED = 255
 
 
 class ActionPages:
@@ -85,7 +85,7 @@ class ActionPages:
                 parameters = answers.parameters_of(request)
                 return await self._show(action, request, parameters, parameters.choice(_STEP, _STEPS, "fill"))
             except MinimqError as error:
-                return self._refusal(action, request, error)
+                return self._rejection(action, request, error)
         log = ActionLog(action.form.action, request, action.form.long)
         try:
             form = await answers.form_of(request)
@@ -99,10 +99,10 @@ class ActionPages:
                 return await self._show(action, request, described, step)
             return await self._do(action, request, form, described, log)
         except MinimqError as error:
-            log.refused(error.message)
-            return self._refusal(action, request, error)
+            log.rejected(error.message)
+            return self._rejection(action, request, error)
 
-    def _refusal(self, action: Action, request: Request, error: MinimqError) -> Response:
+    def _rejection(self, action: Action, request: Request, error: MinimqError) -> Response:
         heading = "Nothing was changed" if request.method == "POST" else f"{action.form.label}: this cannot be done"
         return answers.failure_answer(
             self._console, request, msgspec.structs.replace(answers.failure_of(error), heading=heading)
@@ -166,19 +166,19 @@ class ActionPages:
         await self._in_thread(check_rights, self._console, visitor, action.needs(described))
         if any(form.given(name) != described.given(name) for name in form.query.keys() - _CONTROL_FIELDS):
             raise InvalidArgument(NOT_DESCRIBED)
-        number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MOST_TYPED)
+        number, typed = form.text(_CONFIRMED), form.text(_TYPED, most=_MAX_TYPED)
         path = address(action.form.path, form.names)
         try:
             run, is_first = self._runs.confirm(number, browser, visitor.user, path, typed, time.monotonic())
         except MistypedName as error:
-            log.refused(error.message)
+            log.rejected(error.message)
             return await self._show_again(action, request, described, "check", error)
         if is_first:
             loop = asyncio.get_running_loop()
             run.task = loop.run_in_executor(self._console.acting, self._run, action, run, visitor, log)
         assert run.task is not None
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(run.task), _PATIENCE_S)
+            await asyncio.wait_for(asyncio.shield(run.task), _TIMEOUT_S)
         if isinstance(run.error, MinimqError):
             return await self._show_again(action, request, described, "fill", run.error)
         place = address(_RUN_PATH, {"run": run.number})

@@ -15,8 +15,8 @@ from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.parameters import Parameters
 
 #: Bounds of a browser, of a user and of all, by number and size: the oldest that is not under way is dropped.
-MOST_OF_A_BROWSER, MOST_OF_A_USER, MOST_RUNS = 30, 200, 1_000
-MOST_SIZE_OF_A_BROWSER, MOST_SIZE_OF_A_USER, MOST_SIZE = 2 << 20, 4 << 20, 16 << 20
+MAX_PER_BROWSER, MAX_PER_USER, MAX_RUNS = 30, 200, 1_000
+MAX_SIZE_PER_BROWSER, MAX_SIZE_PER_USER, MAX_SIZE = 2 << 20, 4 << 20, 16 << 20
 #: Estimated size of a row of a plan.
 _ROW_SIZE = 400
 NOT_DESCRIBED = (
@@ -26,7 +26,7 @@ NOT_DESCRIBED = (
 #: Seconds for which a plan can be confirmed, and for which a result is remembered.
 CONFIRM_S, REMEMBERED_S = 900.0, 3_600.0
 #: Maximum number of actions that are under way at once.
-MOST_UNDER_WAY = 8
+MAX_UNDER_WAY = 8
 
 
 class MistypedName(InvalidArgument):
@@ -89,10 +89,10 @@ class ActionRuns:
     def describe(self, run: ActionRun, now_s: float) -> None:
         """Add an action whose plan was shown to a browser."""
         self._runs = {number: each for number, each in self._runs.items() if not each.is_over(now_s)}
-        self._make_room(run, lambda each: each.browser == run.browser, MOST_OF_A_BROWSER, MOST_SIZE_OF_A_BROWSER)
+        self._make_room(run, lambda each: each.browser == run.browser, MAX_PER_BROWSER, MAX_SIZE_PER_BROWSER)
         if run.user:
-            self._make_room(run, lambda each: each.user == run.user, MOST_OF_A_USER, MOST_SIZE_OF_A_USER)
-        self._make_room(run, lambda _: True, MOST_RUNS, MOST_SIZE)
+            self._make_room(run, lambda each: each.user == run.user, MAX_PER_USER, MAX_SIZE_PER_USER)
+        self._make_room(run, lambda _: True, MAX_RUNS, MAX_SIZE)
         self._runs[run.number] = run
 
     def _make_room(self, run: ActionRun, is_counted: Callable[[ActionRun], bool], most: int, most_size: int) -> None:
@@ -126,7 +126,7 @@ class ActionRuns:
             return run, False
         if run.typed != typed:
             raise MistypedName(f"{typed!r} was typed: to confirm it, type {run.typed}")
-        if sum(each.state == "under way" for each in self._runs.values()) >= MOST_UNDER_WAY:
-            raise SystemBusy(f"{MOST_UNDER_WAY} actions are under way: wait for one of them, and confirm again")
+        if sum(each.state == "under way" for each in self._runs.values()) >= MAX_UNDER_WAY:
+            raise SystemBusy(f"{MAX_UNDER_WAY} actions are under way: wait for one of them, and confirm again")
         run.state = "under way"
         return run, True

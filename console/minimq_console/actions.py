@@ -26,7 +26,7 @@ from minimq_console.visitors import Visitor
 _audit = logging.getLogger("minimq.audit")
 
 #: Maximum characters of a value, and of a sentence, in a line of the audit log.
-_MOST_VALUE, _MOST_SAID = 100, 1_000
+_MAX_VALUE, _MAX_SAID = 100, 1_000
 #: Share of the time of a page in which a plan may count messages.
 _PLAN_TIME_SHARE = 0.6
 #: Maximum characters of a field: of one line, of several values, and of one in `Form.long`.
@@ -67,7 +67,7 @@ class Action:
     def plan(self, visit: PageContext) -> tuple[Arguments, Plan]:
         """Return the arguments from the form input, and the plan."""
         given = self.given(visit.parameters)
-        given.patience_s = _PLAN_TIME_SHARE * visit.left_s
+        given.max_wait_s = _PLAN_TIME_SHARE * visit.left_s
         found = visit.ask(self.form.label, lambda: self._operation.planned(visit.admin, given)).required()
         assert found is not None  # every change has a plan
         return given, found
@@ -216,12 +216,12 @@ class ActionLog:
         """Log that it has begun and failed: a part of it may have been done."""
         self._write(logging.WARNING, "failed", said)
 
-    def refused(self, said: str) -> None:
+    def rejected(self, said: str) -> None:
         """Log that nothing was done, and why."""
-        self._write(logging.WARNING, "refused", said)
+        self._write(logging.WARNING, "rejected", said)
 
     def _write(self, level: int, result: str, said: str) -> None:
-        given = {name[:_MOST_VALUE]: self._shown(name, value) for name, value in {**self._names, **self.given}.items()}
+        given = {name[:_MAX_VALUE]: self._shown(name, value) for name, value in {**self._names, **self.given}.items()}
         _audit.log(
             level,
             "console: an action user=%r from=%s action=%s given=%r result=%s said=%r",
@@ -230,15 +230,15 @@ class ActionLog:
             self._action,
             given,
             result,
-            said[:_MOST_SAID],
-            # A refused request can be repeated without end, so only changes that have begun are always written.
-            extra=None if result == "refused" else ALWAYS_WRITTEN,
+            said[:_MAX_SAID],
+            # A rejected request can be repeated without end, so only changes that have begun are always written.
+            extra=None if result == "rejected" else ALWAYS_WRITTEN,
         )
 
     def _shown(self, name: str, value: str) -> str:
         if name in self._private:
             return f"({len(value)} characters)"
-        return value if len(value) <= _MOST_VALUE else f"{value[:_MOST_VALUE]}..."
+        return value if len(value) <= _MAX_VALUE else f"{value[:_MAX_VALUE]}..."
 
 
 #: All actions, by name.

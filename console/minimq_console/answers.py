@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 HEADERS = {"Cache-Control": "no-store", "Vary": "Accept, HX-Request"}
 #: Name of the form field with the CSRF token.
 TOKEN = "token"
-_MOST_FIELDS = 60
+_MAX_FIELDS = 60
 #: Timeout in seconds for receiving a body.
 _WHOLE_S = 10.0
 
@@ -125,10 +125,10 @@ async def form_of(request: Request) -> Parameters:
     body = await body_of(request)
     try:
         fields = parse_qsl(
-            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MOST_FIELDS
+            body.decode("ascii"), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=_MAX_FIELDS
         )
     except ValueError:
-        raise InvalidArgument(f"this is no form of the console: it has at most {_MOST_FIELDS} fields") from None
+        raise InvalidArgument(f"this is no form of the console: it has at most {_MAX_FIELDS} fields") from None
     form = Parameters(fields, {name: str(value) for name, value in request.path_params.items()})
     expected: str = request.state.form_token
     if not expected or not compare_digest(form.text(TOKEN).encode(), expected.encode()):
@@ -170,7 +170,7 @@ class Failure(msgspec.Struct, frozen=True):
 def failure_of(error: Exception) -> Failure:
     if isinstance(error, errors.MinimqError):
         status = next((status for kind, status in _STATUS.items() if isinstance(error, kind)), 502)
-        heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster refused")
+        heading = _BUSY if isinstance(error, errors.SystemBusy) else _HEADINGS.get(status, "The cluster rejected")
         return Failure(status, heading, error.message, error.code)
     status = error.status_code if isinstance(error, HTTPException) else 500
     return Failure(status, _HEADINGS.get(status, "This cannot be shown"), _SENTENCES.get(status, _READING))

@@ -11,7 +11,7 @@ from itertools import islice
 #: Seconds of one slot, and how many slots there are: an hour.
 SLOT_S, SLOTS = 10, 360
 #: Maximum number of series, of 1.5 KB each.
-_MOST_SERIES = 8_000
+_MAX_SERIES = 8_000
 #: Width and height of a chart, in units of its own.
 WIDTH, HEIGHT = 360, 60
 #: Maximum distance of two values that a line connects: topics are described in turn, not in each slot.
@@ -34,7 +34,7 @@ class History:
         slot, former = int(at // SLOT_S), self._series
         passed = range(max(self._newest + 1, slot - SLOTS + 1), slot + 1)
         self._series = {}
-        for key, value in islice(figures.items(), _MOST_SERIES):
+        for key, value in islice(figures.items(), _MAX_SERIES):
             values = self._series[key] = former.get(key) or array("f", [math.nan]) * SLOTS
             for each in passed:
                 values[each % SLOTS] = math.nan

@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from minimq_common.errors import SystemBusy
-from minimq_console.action_runs import MOST_UNDER_WAY
+from minimq_console.action_runs import MAX_UNDER_WAY
 from minimq_console.answers import Rendering
 from minimq_console.bodies import Decode
 
 #: Threads that gather pages, and threads for their calls, which a hanging server blocks for a second or two.
 _GATHERING, _CALLING = 48, 96
 #: Additional threads for reads of the JSON API, which may take longer than a page.
-MOST_READS = 24
+MAX_READS = 24
 #: Maximum number of event streams: of pages that viewers share, and of new messages, which are read for each viewer.
-MOST_STREAMS, MOST_TAILS = 1_000, 40
+MAX_STREAMS, MAX_TAILS = 1_000, 40
 
 
 class Console:
@@ -29,10 +29,10 @@ class Console:
         self.rendering = rendering
         self.decode = decode
         self.allow_changes = allow_changes
-        self.gathering = ThreadPoolExecutor(_GATHERING + MOST_READS, "minimq-console-page")
+        self.gathering = ThreadPoolExecutor(_GATHERING + MAX_READS, "minimq-console-page")
         self.calling = ThreadPoolExecutor(_CALLING, "minimq-console-call")
-        # `MOST_UNDER_WAY` for forms, and as many for the JSON API: neither waits for the other.
-        self.acting = ThreadPoolExecutor(2 * MOST_UNDER_WAY, "minimq-console-action")
+        # `MAX_UNDER_WAY` for forms, and as many for the JSON API: neither waits for the other.
+        self.acting = ThreadPoolExecutor(2 * MAX_UNDER_WAY, "minimq-console-action")
         self.flights = SingleFlight()
         self._stopping = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None

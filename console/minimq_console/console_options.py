@@ -1,4 +1,4 @@
-"""The options of a console, with checks that refuse unsafe ones, and the host names that it accepts. Pure.
+"""The options of a console, with checks that reject unsafe ones, and the host names that it accepts. Pure.
 
 A page of another site can make a browser call the console: by a host name that resolves to this machine (DNS
 rebinding), which the Host header shows, or from another origin (CSRF), which Origin and Sec-Fetch-Site show.
@@ -17,7 +17,7 @@ from minimq_common.errors import InvalidArgument
 #: Always allowed: they lead to the machine of the browser.
 _LOCAL = ("localhost", "127.0.0.1", "[::1]")
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::([0-9]{1,5}))?")
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 #: The path of the console at a proxy: "/console", "/tools/minimq"; empty for none.
 _PREFIX = re.compile(r"((/[A-Za-z0-9._~-]+)+)?/?")
 
@@ -90,7 +90,7 @@ class ConsoleOptions:
 
 def host_of(header: str) -> str | None:
     """Return the host of a Host header in lower case, without the port; None if it is invalid."""
-    found = _HOST.fullmatch(header.lower()) if len(header) <= _MOST_CHARACTERS else None
+    found = _HOST.fullmatch(header.lower()) if len(header) <= _MAX_CHARACTERS else None
     return None if found is None else found[1]
 
 

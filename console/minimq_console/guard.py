@@ -28,13 +28,13 @@ _audit = logging.getLogger("minimq.audit")
 #: URL path of the sign-in form.
 SIGN_IN_PATH = "/sign-in"
 #: Maximum bytes of a form.
-MOST_FORM_BYTES = 1 << 20
+MAX_FORM_BYTES = 1 << 20
 #: Methods that change nothing.
 _SAFE = ("GET", "HEAD")
 #: Milliseconds after which the page of a visitor who is signed out reconnects.
 _AGAIN_MS = 10_000
 #: Maximum characters of a path or an origin in a line of the log.
-_MOST_LOGGED = 300
+_MAX_LOGGED = 300
 #: No content from other sites, no inline scripts, no forms to other sites, and no frames around pages.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -55,7 +55,7 @@ _FILE_HEADERS = {**_HEADERS, "Cache-Control": "no-cache"}
 
 
 class Guard:
-    """Refuses requests that no page of the console makes, identifies visitors, and adds headers to all responses.
+    """Rejects requests that no page of the console makes, identifies visitors, and adds headers to all responses.
 
     In the state of a request it sets `visitor`, None before a sign-in, `browser`, the id of its session, and
     `form_token`, the token for forms.
@@ -75,11 +75,11 @@ class Guard:
             return
         request, is_file = Request(scope, receive), path_of(scope).startswith("/static/")
         send_on = functools.partial(_send_with_headers, send, scope.get("root_path", ""), is_file)
-        refusal = self._refusal(request)
-        if refusal is not None:
+        rejection = self._rejection(request)
+        if rejection is not None:
             if request.method not in _SAFE:
-                _log_refusal(request, bytes(refusal.body).decode())
-            await refusal(scope, receive, send_on)
+                _log_rejection(request, bytes(rejection.body).decode())
+            await rejection(scope, receive, send_on)
         elif is_file:
             scope.setdefault("state", {}).update(visitor=None, browser="", form_token="")
             await self._app(scope, receive, send_on)
@@ -104,13 +104,13 @@ class Guard:
             try:
                 shown = bearer if kind.lower() == "bearer" else ""
                 visitor = await visiting.enter_async_context(self._visitors.visit(browser, shown, host))
-            except MinimqError as error:  # the bearer was refused
-                _log_refusal(request, error.message)
+            except MinimqError as error:  # the bearer was rejected
+                _log_rejection(request, error.message)
                 await _failed(error)(scope, receive, send)
                 return
             if visitor is None and path_of(scope) != SIGN_IN_PATH:
                 if request.method not in _SAFE:
-                    _log_refusal(request, "nobody has signed in")
+                    _log_rejection(request, "nobody has signed in")
                 await _ask_to_sign_in(request)(scope, receive, send)
                 return
             if not browser:
@@ -119,7 +119,7 @@ class Guard:
             scope.setdefault("state", {}).update(state)
             await self._app(scope, receive, send)
 
-    def _refusal(self, request: Request) -> Response | None:
+    def _rejection(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
         if host_of(host) not in self._hosts:
             text = (
@@ -132,9 +132,9 @@ class Guard:
         if not is_of_this_site(request.headers):
             return PlainTextResponse("This request comes from a page of another site, which may change nothing.", 403)
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and int(length) <= MOST_FORM_BYTES:
+        if length.isdecimal() and int(length) <= MAX_FORM_BYTES:
             return None
-        text = f"A request needs a Content-Length of at most {MOST_FORM_BYTES:,} bytes."
+        text = f"A request needs a Content-Length of at most {MAX_FORM_BYTES:,} bytes."
         return PlainTextResponse(text, 413 if length.isdecimal() else 411)
 
 
@@ -162,10 +162,10 @@ async def _send_with_headers(send: Send, root_path: str, is_file: bool, message:
     await send(message)
 
 
-def _log_refusal(request: Request, why: str) -> None:
-    text = "console: a request was refused from=%s path=%r origin=%r said=%r"
+def _log_rejection(request: Request, why: str) -> None:
+    text = "console: a request was rejected from=%s path=%r origin=%r said=%r"
     path, origin = request.scope["path"], request.headers.get("origin", "")
-    _audit.warning(text, address_of(request.scope), path[:_MOST_LOGGED], origin[:_MOST_LOGGED], why)
+    _audit.warning(text, address_of(request.scope), path[:_MAX_LOGGED], origin[:_MAX_LOGGED], why)
 
 
 def _ask_to_sign_in(request: Request) -> Response:
@@ -198,7 +198,7 @@ def _failed(error: MinimqError) -> Response:
 # ---- Signing in and out -----------------------------------------------------------------------------
 
 #: Maximum characters of a name, and of a key.
-_MOST_NAME, _MOST_KEY = 255, 200
+_MAX_NAME, _MAX_KEY = 255, 200
 #: Prefix of keys, and their minimum length.
 _SECRET, _MIN_SECRET_LENGTH = "mq_", 40
 
@@ -228,8 +228,8 @@ class SignInPages:
     async def sign_in(self, request: Request) -> Response:
         """Sign a visitor in, or show the form again with the reason."""
         form = await form_of(request)
-        name, to = form.text("name", most=_MOST_NAME), _place(form.text("to"))
-        key = form.text("key", most=_MOST_KEY)
+        name, to = form.text("name", most=_MAX_NAME), _place(form.text("to"))
+        key = form.text("key", most=_MAX_KEY)
         if len(name) >= _MIN_SECRET_LENGTH and name.lstrip().startswith(_SECRET):  # no page or log may show it
             return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
         host, address = request.client.host if request.client else "-", address_of(request.scope)
@@ -252,7 +252,7 @@ class SignInPages:
 
     def _form(self, request: Request, to: str, name: str = "", error: MinimqError | None = None) -> Response:
         shown: dict[str, object] = {"title": "Sign in", "to": to, "name": name}
-        shown |= {"problem": None if error is None else error.message, "most_name": _MOST_NAME, "most_key": _MOST_KEY}
+        shown |= {"problem": None if error is None else error.message, "most_name": _MAX_NAME, "most_key": _MAX_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
         return html_answer(self._console, request, "sign_in.html", shown, status)
 

@@ -1,7 +1,7 @@
 """The JSON API: a URL for each operation that `Admin` declares, and the OpenAPI document of all.
 
 `POST /api/topic/create` takes the parameters as a JSON object. With `"dry_run": true` it returns the plan; destructive
-operations need `"yes": true`. Other sites cannot call it: JSON needs a CORS preflight, which the console refuses.
+operations need `"yes": true`. Other sites cannot call it: JSON needs a CORS preflight, which the console rejects.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from starlette.routing import Route
 from minimq import Admin, __version__
 from minimq.admin.operation import Arguments, Operation, Parameter, flag, operations_of, read
 from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
-from minimq_console.action_runs import MOST_UNDER_WAY
+from minimq_console.action_runs import MAX_UNDER_WAY
 from minimq_console.actions import ActionLog, check_rights, needs_of
 from minimq_console.answers import body_of, failure_of, json_answer
-from minimq_console.console import MOST_READS, Console
+from minimq_console.console import MAX_READS, Console
 from minimq_console.visitors import Visitor
 
 _log = logging.getLogger(__name__)
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 _DRY_RUN = flag("dry_run", "Answer with what would change, and change nothing.")
 _YES = flag("yes", "Needed if a dry run asks something: it may lose data.")
 #: Maximum characters of an error about a body, which may quote it.
-_MOST_SAID = 300
+_MAX_SAID = 300
 #: Characters that an error quotes before and after a fault.
 _QUOTED = 20
 #: Largest whole number, if a parameter has no bound of its own.
-_MOST = (1 << 63) - 1
+_MAX = (1 << 63) - 1
 OPERATIONS = operations_of(Admin)
 
 
@@ -48,7 +48,7 @@ class JsonApi:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._reads, self._changes = asyncio.Semaphore(MOST_READS), asyncio.Semaphore(MOST_UNDER_WAY)
+        self._reads, self._changes = asyncio.Semaphore(MAX_READS), asyncio.Semaphore(MAX_UNDER_WAY)
 
     def routes(self) -> list[Route]:
         """Return the routes of all operations, and of the OpenAPI document."""
@@ -68,7 +68,7 @@ class JsonApi:
                 if not isinstance(error, MinimqError):
                     _log.exception("the operation %s has failed", operation.name)
                 if not operation.reads and not log.has_begun:
-                    log.refused(failure.message)
+                    log.rejected(failure.message)
                 return json_answer(failure.as_json(), failure.status)
 
         return answer
@@ -82,9 +82,9 @@ class JsonApi:
         loop, shared = asyncio.get_running_loop(), self._console
         answer = functools.partial(self._answer_now, operation, visitor, given, log, dry_run=dry_run, yes=yes)
         if operation.reads or dry_run:
-            async with _place_of(self._reads, MOST_READS), shared.flights.turn():
+            async with _place_of(self._reads, MAX_READS), shared.flights.turn():
                 return await loop.run_in_executor(shared.gathering, answer)
-        async with _place_of(self._changes, MOST_UNDER_WAY):
+        async with _place_of(self._changes, MAX_UNDER_WAY):
             leaving = asyncio.ensure_future(request.receive())  # the message after the body is the disconnect
             if hasattr(given, "is_wanted"):
                 given.is_wanted = lambda: not leaving.done()
@@ -124,11 +124,11 @@ async def _body_of(operation: Operation, request: Request, log: ActionLog) -> di
     if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
         raise InvalidArgument("send the parameters as JSON, with Content-Type: application/json")
     sent = await body_of(request)
-    log.given = {"body": sent[:_MOST_SAID].decode(errors="backslashreplace")}  # until it is parsed
+    log.given = {"body": sent[:_MAX_SAID].decode(errors="backslashreplace")}  # until it is parsed
     try:
         body: dict[str, Any] = msgspec.to_builtins(msgspec.json.decode(sent or b"{}", type=_BODIES[operation.name]))
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise InvalidArgument(f"{operation.name}: {_fault(sent, error)[:_MOST_SAID]}") from None
+        raise InvalidArgument(f"{operation.name}: {_fault(sent, error)[:_MAX_SAID]}") from None
     return body
 
 
@@ -143,7 +143,7 @@ def _fault(sent: bytes, error: Exception) -> str:
         return f"the body is no JSON: {found}, near {found.doc[max(found.pos - _QUOTED, 0) :][: 2 * _QUOTED]!r}"
     except RecursionError:
         return "the body is nested too deeply"
-    except ValueError:  # json refuses a number of thousands of digits, behind the fault that msgspec has found
+    except ValueError:  # json rejects a number of thousands of digits, behind the fault that msgspec has found
         pass
     return str(error)
 
@@ -206,7 +206,7 @@ def _type_of(parameter: Parameter) -> Any:
     elif about.choices:
         kind = Literal[tuple(about.choices)]
     elif parameter.kind in (int, float):
-        most = _MOST if parameter.kind is int else None
+        most = _MAX if parameter.kind is int else None
         least = -most if most is not None else None
         low, high = least if about.low is None else about.low, most if about.high is None else about.high
         kind = Annotated[parameter.kind, msgspec.Meta(ge=low, le=high)]
@@ -230,7 +230,7 @@ _FAILURES = {
     404: "There is no such topic, group, queue or message.",
     409: "The topic exists, members of the group are connected, or the rules or the transaction changed meanwhile.",
     500: "The console has an error of its own.",
-    502: "The cluster refused.",
+    502: "The cluster rejected.",
     503: "A server does not answer, or too much is asked at once: send it again.",
     504: "A server does not answer in time.",
 }

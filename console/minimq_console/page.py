@@ -26,7 +26,7 @@ from minimq.admin.operation import operations_of
 from minimq_common.errors import DeadlineExceeded, MinimqError, NotAuthenticated
 from minimq_common.security.access_rule import Need
 from minimq_console import answers
-from minimq_console.console import MOST_STREAMS, MOST_TAILS, Console
+from minimq_console.console import MAX_STREAMS, MAX_TAILS, Console
 from minimq_console.parameters import Parameters, WrongParameter
 from minimq_console.sampler import Sample
 from minimq_console.visitors import Observer, Visitor
@@ -40,12 +40,12 @@ Default = TypeVar("Default")
 Data = dict[str, Any]
 
 #: Timeout in seconds of all calls of a page together; later results are missing, and the page says so.
-PATIENCE_S = 1.8
+TIMEOUT_S = 1.8
 _OPERATIONS = {each.name: each for each in operations_of(Admin)}
 #: A stream without events for this many seconds sends a comment.
 _KEEPALIVE_INTERVAL_S = 15.0
 #: Maximum number of keys of a message that a row shows.
-MOST_KEYS = 20
+MAX_KEYS = 20
 #: Milliseconds after which a browser reconnects to a stream that has ended.
 _AGAIN_MS = 2_000
 #: The line ends of server-sent events; other characters, such as U+2028, belong to the text.
@@ -75,7 +75,7 @@ class PendingCall(Generic[Value]):
         except LateError:
             self._future.cancel()
             raise DeadlineExceeded(
-                f"{self._what}: no answer within {PATIENCE_S:g} s; the page tries again by itself"
+                f"{self._what}: no answer within {TIMEOUT_S:g} s; the page tries again by itself"
             ) from None
 
     def or_else(self, default: Default) -> Value | Default:
@@ -90,7 +90,7 @@ class PendingCall(Generic[Value]):
 
 @dataclass(eq=False, slots=True)
 class PageContext:
-    """One request of a page. Its calls to the cluster run in parallel, within `PATIENCE_S`. Used by one thread."""
+    """One request of a page. Its calls to the cluster run in parallel, within `TIMEOUT_S`. Used by one thread."""
 
     visitor: Visitor
     parameters: Parameters
@@ -98,7 +98,7 @@ class PageContext:
     #: Sentences about data that could not be read in time; the page shows the rest.
     missing: list[str] = field(default_factory=list)
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
-    _give_up: float = field(default_factory=lambda: time.monotonic() + PATIENCE_S)
+    _give_up: float = field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
 
     @property
     def observer(self) -> Observer:
@@ -125,7 +125,7 @@ class PageContext:
     def sample(self) -> Sample:
         """Return the last sample of the cluster; its problems are reported as missing."""
         sample = self.observer.sampler.first_sample(self.left_s)
-        if sample.is_refused:
+        if sample.is_rejected:
             raise NotAuthenticated(sample.error or "")
         self.missing += sample.problems(self.now)
         return sample
@@ -242,7 +242,7 @@ class PageHandler:
     async def _stream(self, visitor: Visitor, parts: AsyncIterator[str]) -> AsyncIterator[str]:
         is_followed, quiet_since = self._page.follow is not None, time.monotonic()
         try:
-            with self._console.stream(MOST_TAILS if is_followed else MOST_STREAMS):
+            with self._console.stream(MAX_TAILS if is_followed else MAX_STREAMS):
                 yield f"retry: {_AGAIN_MS}\n\n"
                 async for html in parts:
                     if self._console.is_stopping:

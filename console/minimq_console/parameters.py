@@ -15,13 +15,13 @@ Row = TypeVar("Row")
 Default = TypeVar("Default", bound=int | None)
 
 #: Maximum characters of a text parameter.
-_MOST_CHARACTERS = 1_000
+_MAX_CHARACTERS = 1_000
 #: Digits of a number: no offset has more.
-_MOST_DIGITS = 19
+_MAX_DIGITS = 19
 #: Default and maximum number of rows in a page of a table.
-_ROWS, _MOST_ROWS = 25, 100
+_ROWS, _MAX_ROWS = 25, 100
 #: Maximum number of rows to skip, and the same for tables that must read the skipped rows each time.
-_MOST_SKIPPED, _MOST_SKIPPED_READS = 10_000_000, 10_000
+_MAX_SKIPPED, _MAX_SKIPPED_READS = 10_000_000, 10_000
 
 
 class WrongParameter(InvalidArgument):
@@ -65,7 +65,7 @@ class Parameters:
         value = self._values.get(name)
         return None if value is None else value.replace("\r\n", "\n")
 
-    def text(self, name: str, default: str = "", *, most: int = _MOST_CHARACTERS) -> str:
+    def text(self, name: str, default: str = "", *, most: int = _MAX_CHARACTERS) -> str:
         """Return a text without blanks around it. Raises `InvalidArgument` when it is too long, or has a NUL."""
         value = self._values.get(name, default).strip()
         if len(value) > most:
@@ -79,7 +79,7 @@ class Parameters:
         value = self._values.get(name, "").strip()
         if not value:
             return default
-        if not re.fullmatch(rf"-?[0-9]{{1,{_MOST_DIGITS}}}", value):
+        if not re.fullmatch(rf"-?[0-9]{{1,{_MAX_DIGITS}}}", value):
             raise WrongParameter(name, f"the parameter {name} is {quoted(value)}: it must be a whole number")
         found = int(value)
         if not low <= found <= high:
@@ -98,9 +98,9 @@ class Parameters:
         """Return whether a parameter is "1"; "0" or absent is False. Raises `InvalidArgument`."""
         return self.choice(name, ("0", "1"), "0") == "1"
 
-    def rows(self, most_skipped: int = _MOST_SKIPPED) -> tuple[int, int]:
+    def rows(self, most_skipped: int = _MAX_SKIPPED) -> tuple[int, int]:
         """Return how many rows of a table are skipped, and how many follow. Raises `InvalidArgument`."""
-        return self.number("skip", 0, 0, most_skipped), self.number("rows", _ROWS, 1, _MOST_ROWS)
+        return self.number("skip", 0, 0, most_skipped), self.number("rows", _ROWS, 1, _MAX_ROWS)
 
     def part_of(self, rows: Sequence[Row]) -> tuple[Sequence[Row], dict[str, int]]:
         """Return the requested rows of a table, and their place in it. Raises `InvalidArgument`."""
@@ -110,7 +110,7 @@ class Parameters:
 
     def part_from(self, rows: Iterable[Row]) -> tuple[Sequence[Row], dict[str, int | None]]:
         """Do as `part_of` for an iterator of rows; the total is None if there are more."""
-        skip, count = self.rows(_MOST_SKIPPED_READS)
+        skip, count = self.rows(_MAX_SKIPPED_READS)
         found = list(islice(rows, skip, skip + count + 1))
         shown = found[:count]
         total = None if len(found) > count else skip + len(shown)

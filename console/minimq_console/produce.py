@@ -22,7 +22,7 @@ from minimq_console.bodies import preview
 from minimq_console.parameters import address
 
 #: Maximum bytes of a body.
-_MOST_BODY = 800_000
+_MAX_BODY = 800_000
 #: Timeout in seconds, with all retries.
 _SEND_S = 15.0
 #: The formats of a body: the choices of the form, and of the operation.
@@ -64,7 +64,7 @@ def _message_of(admin: Admin, given: Arguments) -> tuple[Message, TopicDescripti
         given.delay_s,
         recallable=given.delay_s is not None,
     )
-    check_message(message, _MOST_BODY)
+    check_message(message, _MAX_BODY)
     if message.message_group is not None:
         check_message_group(message.message_group)
     is_compacted = any(each.compaction for each in described.settings)

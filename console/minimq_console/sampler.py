@@ -34,7 +34,7 @@ class Sample:
     #: Why the last read failed; None if it succeeded.
     error: str | None
     #: The cluster no longer accepts the credentials of the visitor.
-    is_refused: bool = False
+    is_rejected: bool = False
 
     def problems(self, now: datetime) -> tuple[str, ...]:
         """Return sentences about what is wrong with the sample itself; none if it is fresh."""
@@ -101,18 +101,18 @@ class Sampler:
             self._stopping.wait(max(self._interval_s, min(_REST_FACTOR * computed_s, _MAX_REST_S)))
 
     def _look(self) -> None:
-        activity, error, is_refused = None, None, False
+        activity, error, is_rejected = None, None, False
         try:
             activity = self._reader.read()
         except MinimqError as failure:  # the next sample may succeed
-            error, is_refused = failure.message, isinstance(failure, NotAuthenticated)
+            error, is_rejected = failure.message, isinstance(failure, NotAuthenticated)
         except Exception:  # noqa: BLE001 - whatever it is, the console goes on and shows that it knows nothing new
             _log.exception("the cluster could not be read")
             error = "the console failed; its log says why"
         with self._changed:
             last = self._sample
             if activity is None:
-                self._sample = Sample(last.number + 1, last.activity, last.at, error, is_refused)
+                self._sample = Sample(last.number + 1, last.activity, last.at, error, is_rejected)
             else:
                 self._sample = Sample(last.number + 1, activity, datetime.now(UTC), None)
                 self._remember(activity)

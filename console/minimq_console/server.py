@@ -27,7 +27,7 @@ from minimq_console.console_options import ConsoleOptions, prefix_of
 _GRACE_S = 2
 _POLL_INTERVAL_S = 0.01
 #: Maximum number of connections: a browser has one for its events, and others for its pages.
-_MOST_CONNECTIONS = 2_000
+_MAX_CONNECTIONS = 2_000
 #: Timeout in seconds for the head of a request, from the start of the connection or from the last response.
 HEAD_S = 10.0
 
@@ -102,7 +102,7 @@ class ConsoleServer:
             proxy_headers=False,  # `ProxiedApp` reads them
             http=BoundedConnection,
             ws="none",
-            limit_concurrency=_MOST_CONNECTIONS,
+            limit_concurrency=_MAX_CONNECTIONS,
             timeout_graceful_shutdown=_GRACE_S,
             ssl_context_factory=None if tls is None else lambda *_: tls,
         )
@@ -148,7 +148,7 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InvalidArgument(f"port is {port}: it must be 0 to 65535")
     try:
         [family, *_], *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        return socket.create_server((host, port), family=family, backlog=_MOST_CONNECTIONS)
+        return socket.create_server((host, port), family=family, backlog=_MAX_CONNECTIONS)
     except OSError as error:
         raise CannotListen(
             f"the console cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"

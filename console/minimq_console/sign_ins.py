@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from minimq_common.errors import SystemBusy
 
 #: Maximum number of sign-ins, and of one user: with a further one, the oldest of that user ends.
-MOST_SIGN_INS, MOST_OF_A_USER = 1_000, 100
+MAX_SIGN_INS, MAX_PER_USER = 1_000, 100
 #: Maximum number of views, and of one user.
-MOST_VIEWS, MOST_VIEWS_OF_A_USER = 48, 4
+MAX_VIEWS, MAX_VIEWS_PER_USER = 48, 4
 #: Seconds after which an idle sign-in without an open page ends, and after which any ends.
-IDLE_S, LONGEST_S = 1_800.0, 43_200.0
+IDLE_S, MAX_S = 1_800.0, 43_200.0
 #: Maximum number of failed attempts of one address, and of all, within a window in seconds; further ones do not reach
 #: the cluster.
-MOST_OF_AN_ADDRESS, MOST_OF_ALL, WINDOW_S = 10, 100, 60.0
+MAX_PER_ADDRESS, MAX_IN_ALL, WINDOW_S = 10, 100, 60.0
 
 
 @dataclass(eq=False, slots=True)
@@ -31,7 +31,7 @@ class SignIn:
 
     def is_over(self, now_s: float) -> bool:
         is_idle = not self.requests and now_s - self.seen_s >= IDLE_S
-        return is_idle or now_s - self.began_s >= LONGEST_S
+        return is_idle or now_s - self.began_s >= MAX_S
 
 
 class SignIns:
@@ -49,13 +49,13 @@ class SignIns:
         self.sweep(now_s)
         own = [each for each in self._sign_ins.values() if each.user == user]
         own_views = list(dict.fromkeys(each.view for each in own))
-        if len(own) >= MOST_OF_A_USER:
+        if len(own) >= MAX_PER_USER:
             self.end(own[0].id)
-        if view not in own_views and len(own_views) >= MOST_VIEWS_OF_A_USER:
+        if view not in own_views and len(own_views) >= MAX_VIEWS_PER_USER:
             for each in own:
                 if each.view == own_views[0]:
                     self.end(each.id)
-        if len(self._sign_ins) >= MOST_SIGN_INS or len(self.views | {view}) > MOST_VIEWS:
+        if len(self._sign_ins) >= MAX_SIGN_INS or len(self.views | {view}) > MAX_VIEWS:
             raise SystemBusy("too many visitors are signed in: try again later")
         self._sign_ins[sign_in_id] = SignIn(sign_in_id, user, view, now_s, now_s)
 
@@ -89,10 +89,7 @@ class Attempts:
         while self._failed and now_s - self._failed[0][0] >= WINDOW_S:
             self._failed.popleft()
         times = [at for at, _ in self._failed]
-        for found, most in (
-            ([at for at, own in self._failed if own == address], MOST_OF_AN_ADDRESS),
-            (times, MOST_OF_ALL),
-        ):
+        for found, most in (([at for at, own in self._failed if own == address], MAX_PER_ADDRESS), (times, MAX_IN_ALL)):
             if len(found) >= most:
                 wait_s = WINDOW_S - (now_s - found[0])
                 raise SystemBusy(f"too many attempts to sign in: try again in {wait_s:.0f} s", retry_after_s=wait_s)

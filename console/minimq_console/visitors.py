@@ -50,7 +50,7 @@ class Observer:
         self.admin = Admin(self.cluster, timeout_s=_PAGE_CALL_S)
         self.changer = Sender(self.cluster, _ACTION_CALL_S)
         self._patient = Admin(self.cluster, timeout_s=_SAMPLER_CALL_S)
-        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, patience_s=_PAGE_CALL_S))
+        self.reader = RangeReader(self.cluster, RangeOptions(answer_timeout_s=_PAGE_CALL_S, max_wait_s=_PAGE_CALL_S))
         self.sampler = Sampler(self._patient, interval_s)
 
     def start(self) -> None:
@@ -109,7 +109,7 @@ class Visitors:
 
     @asynccontextmanager
     async def visit(self, browser: str, bearer: str, host: str) -> AsyncIterator[Visitor | None]:
-        """Yield the visitor of a request; None before a sign-in. Raises `MinimqError` if the bearer is refused."""
+        """Yield the visitor of a request; None before a sign-in. Raises `MinimqError` if the bearer is rejected."""
         if self._everybody is not None:
             yield Visitor(browser, "", self._everybody, lambda: True)
             return

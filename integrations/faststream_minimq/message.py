@@ -75,12 +75,12 @@ class Settlement(Protocol):
 
 #: The reason of a dead letter that a handler rejected without giving one.
 REJECTED = "rejected"
-_MOST_NAME = 100
+_MAX_NAME = 100
 
 
 def reason_of(error: BaseException | None) -> str:
     """Return the reason of a dead letter, in the words of minimq's other consumers."""
-    return "listener called nack" if error is None else f"listener raised {type(error).__name__[:_MOST_NAME]}"
+    return "listener called nack" if error is None else f"listener raised {type(error).__name__[:_MAX_NAME]}"
 
 
 class MinimqMessage(StreamMessage[Any]):

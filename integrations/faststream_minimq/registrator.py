@@ -112,7 +112,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
             decoder_=common.pop("decoder", None) or self._decoder,
             codec_=common.pop("codec", None),
             dependencies_=common.pop("dependencies", ()),
-            **_refused(common),
+            **_rejected(common),
         )
 
     def publisher(  # type: ignore[override]
@@ -176,7 +176,7 @@ class MinimqRegistrator(Registrator[Any, MinimqBrokerConfig]):
         )
 
 
-def _refused(left: HandlerFields) -> dict[str, Any]:
+def _rejected(left: HandlerFields) -> dict[str, Any]:
     if left:
         raise TypeError(f"a subscriber has no argument {', '.join(left)}")
     return {}

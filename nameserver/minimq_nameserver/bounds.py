@@ -1,6 +1,6 @@
 """Bounds on everything that a name server keeps in memory, whatever brokers and clients send.
 
-At these bounds it stays below 512 MB. It refuses what exceeds them with an error that names the limit, and keeps
+At these bounds it stays below 512 MB. It rejects what exceeds them with an error that names the limit, and keeps
 serving those that it has accepted.
 """
 

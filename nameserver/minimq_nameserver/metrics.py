@@ -60,7 +60,7 @@ class NameServerMetrics:
         yield gauge(f"{PREFIX}_topics", "Topics that have a route.", len(table.topics()))
         yield gauge(
             f"{PREFIX}_conflicts",
-            "Brokers that were refused because another one has their place.",
+            "Brokers that were rejected because another one has their place.",
             len(table.conflicts(time.monotonic())),
         )
 
@@ -81,7 +81,9 @@ class NameServerMetrics:
     def _of_calls(self) -> Iterator[Metric]:
         counters = self._service.counters
         yield counter(f"{PREFIX}_registrations_total", "Topic tables that brokers registered.", counters.registrations)
-        yield counter(f"{PREFIX}_registrations_refused_total", "Registrations that were refused.", counters.refusals)
+        yield counter(
+            f"{PREFIX}_registrations_rejected_total", "Registrations that were rejected.", counters.rejections
+        )
         yield counter(
             f"{PREFIX}_brokers_removed_total",
             "Brokers removed because of silence, or replaced by another one.",

@@ -102,14 +102,14 @@ class OfflineBrokers:
 
 #: Maximum remembered conflicts; the latest ones stay.
 MAX_CONFLICTS = 20
-#: A conflict expires if it does not recur for this long. A refused broker retries every second, so by then it was
+#: A conflict expires if it does not recur for this long. A rejected broker retries every second, so by then it was
 #: stopped or reconfigured.
 CONFLICT_EXPIRY_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A broker that was refused or replaced because of another one, the holder."""
+    """A broker that was rejected or replaced because of another one, the holder."""
 
     cluster: str
     broker_name: str

@@ -39,7 +39,7 @@ class CallCounters:
     """Counters, changed on the event loop and read by any thread."""
 
     registrations: int = 0
-    refusals: int = 0
+    rejections: int = 0
     #: Brokers that were removed for their silence, or replaced by another one.
     removals: int = 0
     look_ups: int = 0
@@ -79,9 +79,9 @@ class Registrations:
                     answer, stopped = await self._register(session, request)
                     await rpc.write(context, answer)
             except MinimqError as error:
-                self._counters.refusals += 1
+                self._counters.rejections += 1
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
-                log.log(level, "registration refused reason=%r", error.message)
+                log.log(level, "registration rejected reason=%r", error.message)
                 raise
             finally:
                 # Without an await before it: routes must not lead to a broker whose stream broke.
@@ -107,10 +107,10 @@ class Registrations:
             async with asyncio.timeout(_ENDING_S):
                 await self._streams[holder[0]].ended.wait()
                 return
-        refused = replace(holder[1], address=address, run=run)
-        conflict = BrokerConflict(f"broker {refused} is refused: {holder[1]} {TAKEN}")
-        self._counters.refusals += 1
-        self.note_conflict(refused, holder[1], conflict)
+        rejected = replace(holder[1], address=address, run=run)
+        conflict = BrokerConflict(f"broker {rejected} is rejected: {holder[1]} {TAKEN}")
+        self._counters.rejections += 1
+        self.note_conflict(rejected, holder[1], conflict)
         raise conflict
 
     def _enter(self, session: int, state: BrokerState) -> None:
@@ -168,11 +168,11 @@ class Registrations:
         for stream in self._live:
             stream.end(Unavailable(reason))
 
-    def note_conflict(self, refused: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
-        self._table.note_conflict(refused, holder, conflict.message, self._clock())
+    def note_conflict(self, rejected: BrokerState, holder: BrokerState, conflict: BrokerConflict) -> None:
+        self._table.note_conflict(rejected, holder, conflict.message, self._clock())
         log.log(
             logging.DEBUG if self._is_logged(conflict) else logging.WARNING,
-            "broker refused reason=%r",
+            "broker rejected reason=%r",
             conflict.message,
         )
 

@@ -23,7 +23,7 @@ TAKEN = (
     "is connected and has that name and id; give one of them another --name or --id, or do not start a copy of its "
     "data directory in this cluster. If its machine is gone, start this broker again after 80 s"
 )
-#: Retry delay for a broker that is refused because the table is full.
+#: Retry delay for a broker that is rejected because the table is full.
 _BUSY_RETRY_S = 5.0
 
 
@@ -94,8 +94,8 @@ class RouteTable:
     A route takes the queues of a broker name from its replica with the lowest id, so it does not depend on the order
     of registration. Without a master, clients read the queues, and keep messages for them until there is one.
 
-    The table remembers for a while brokers that were refused or replaced (see `conflicts`), and broker names whose last
-    replica has gone, until their topics are registered again (see `offline`). Routes do not lead there.
+    The table remembers for a while brokers that were rejected or replaced (see `conflicts`), and broker names whose
+    last replica has gone, until their topics are registered again (see `offline`). Routes do not lead there.
 
     Belongs to one thread.
     """
@@ -239,12 +239,12 @@ class RouteTable:
         replica = self._in_place(place)
         return None if replica is None or replica.state.run == run else (replica.session, replica.state)
 
-    def note_conflict(self, refused: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
+    def note_conflict(self, rejected: BrokerState, holder: BrokerState, reason: str, now: float) -> None:
         """Remember a broker that may not register because another one has its place."""
-        self._conflicts.note(refused, holder, reason, now)
+        self._conflicts.note(rejected, holder, reason, now)
 
     def conflicts(self, now: float) -> list[Conflict]:
-        """Return the brokers that were lately refused or replaced and not registered since, ordered by `last_at`."""
+        """Return the brokers that were lately rejected or replaced and not registered since, ordered by `last_at`."""
         return self._conflicts.recent(now)
 
     def broker(self, session: int) -> BrokerState | None:
@@ -267,7 +267,7 @@ class RouteTable:
         rival = next(self._rivals(state, former), None)
         if rival is not None:
             other, remedy = rival
-            reason = f"broker {state} is refused: {other} {remedy}"
+            reason = f"broker {state} is rejected: {other} {remedy}"
             self._conflicts.note(state, other, reason, now)
             raise BrokerConflict(reason)
 

@@ -15,7 +15,7 @@ from minimq_common.wire.protocol_bounds import MAX_WATCHED
 from minimq_nameserver.bounds import MAX_WATCHED_BY_ALL, MAX_WATCHERS
 from minimq_proto.v1.nameserver_pb2 import WatchRoutesRequest
 
-#: Retry delay for a client that is refused because of a limit.
+#: Retry delay for a client that is rejected because of a limit.
 _BUSY_RETRY_S = 5.0
 
 

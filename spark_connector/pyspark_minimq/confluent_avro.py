@@ -187,7 +187,7 @@ _NOT_DECODED: Final = {
     ("fixed", "uuid"),
     ("bytes", "big-decimal"),
 }
-_MOST_DIGITS: Final = 38
+_MAX_DIGITS: Final = 38
 
 
 class _TypeOf:
@@ -245,9 +245,9 @@ class _TypeOf:
                 f"Avro's logical type {logical!r} of {kind!r} is not decoded: leave it out of this schema"
             )
         if logical == "decimal" and kind in ("bytes", "fixed"):
-            if schema["precision"] > _MOST_DIGITS:
+            if schema["precision"] > _MAX_DIGITS:
                 raise InvalidArgument(
-                    f"Spark has no type for an Avro decimal of {schema['precision']} digits: {_MOST_DIGITS} at most"
+                    f"Spark has no type for an Avro decimal of {schema['precision']} digits: {_MAX_DIGITS} at most"
                 )
             return types.DecimalType(schema["precision"], schema.get("scale", 0))
         name = _LOGICAL.get((kind, logical)) or _SIMPLE.get(kind)

@@ -69,7 +69,7 @@ def _addresses(option: str, text: str) -> str:
 def range_reader(connection: ConnectionOptions, timeout_s: float) -> RangeReader:
     """Return this process's reader for a cluster. It lives as long as the process, for the next tasks."""
     answer_timeout_s = min(RangeOptions().answer_timeout_s, timeout_s)
-    options = RangeOptions(patience_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
+    options = RangeOptions(max_wait_s=timeout_s, answer_timeout_s=answer_timeout_s, credentials=connection.credentials)
     return _shared((RangeReader, connection, timeout_s), lambda: RangeReader(connection.nameserver, options))
 
 
@@ -85,11 +85,11 @@ def records_sender(connection: ConnectionOptions, options: ProducerOptions) -> R
     return _shared((RecordsSender, connection, options), lambda: RecordsSender(connection.nameserver, given))
 
 
-def transaction_committer(connection: ConnectionOptions, patience_s: float) -> TransactionCommitter:
+def transaction_committer(connection: ConnectionOptions, max_wait_s: float) -> TransactionCommitter:
     """Return this process's transaction committer for a cluster. It lives as long as the process."""
     return _shared(
-        (TransactionCommitter, connection, patience_s),
-        lambda: TransactionCommitter(connection.nameserver, patience_s=patience_s, credentials=connection.credentials),
+        (TransactionCommitter, connection, max_wait_s),
+        lambda: TransactionCommitter(connection.nameserver, max_wait_s=max_wait_s, credentials=connection.credentials),
     )
 
 

@@ -74,12 +74,12 @@ class OptionTable:
                 f"option {listed(elsewhere)} is for {self._ways[other]}: {self._ways[mode]} has "
                 f"{_names_of(known.values())}"
             )
-        self._refuse_unknown(given, known.values(), self._ways[mode])
+        self._reject_unknown(given, known.values(), self._ways[mode])
         return Values(given, {key: option.default(mode) or "" for key, option in known.items()})
 
-    def refuse_unknown(self, given: Mapping[str, str], what: str) -> None:
+    def reject_unknown(self, given: Mapping[str, str], what: str) -> None:
         """Raise `MinimqSparkError` for an option that is unknown in both modes."""
-        self._refuse_unknown(given, self._options, what)
+        self._reject_unknown(given, self._options, what)
 
     def mode_of(self, given: Mapping[str, str]) -> Mode | None:
         """Return the mode that the given options imply; None if they are allowed in both."""
@@ -89,11 +89,11 @@ class OptionTable:
         return Mode.BATCH if any(option.stream is None for option in options) else None
 
     @staticmethod
-    def _refuse_unknown(given: Iterable[str], known: Iterable[Option], what: str) -> None:
+    def _reject_unknown(given: Iterable[str], known: Iterable[Option], what: str) -> None:
         names = {option.name.lower(): option.name for option in known}
         unknown = sorted(name for name in given if name.lower() not in names)
         for name in unknown:
-            _refuse_of_kafka(name.lower())
+            _reject_of_kafka(name.lower())
         if unknown:
             keys = {**{name: name for name in names}, **_ELSEWHERE}
             nearest = dict.fromkeys(
@@ -136,7 +136,7 @@ def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
     return {name: value for name, value in options.items() if name not in _TABLE_PROPERTIES}
 
 
-def _refuse_of_kafka(key: str) -> None:
+def _reject_of_kafka(key: str) -> None:
     name, reason = _OF_KAFKA.get(key, ("", ""))
     if not name and key.startswith(_CLIENT_PREFIX) and key not in _ELSEWHERE:
         name, reason = key, "nameserver and credentials are the options of a connection"

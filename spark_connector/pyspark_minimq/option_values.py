@@ -25,7 +25,7 @@ _SECONDS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.
 _BYTES = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 _AMOUNT = re.compile(r"(\d{1,18})\s*([a-z]*)")
 #: Longer numbers are rejected before they are parsed.
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 #: Above the 64-bit integers of Spark.
 _TOO_LARGE = 1 << 63
 _QUEUE_ID = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -182,13 +182,13 @@ def _distinct(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _whole(text: str) -> int:
-    if len(text.lstrip("-")) > _MOST_DIGITS:
+    if len(text.lstrip("-")) > _MAX_DIGITS:
         raise ValueError(f"{_cut(text)} is too large")
     return int(text)
 
 
 def _is_whole(text: str) -> bool:
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _cut(text: str) -> str:

@@ -103,9 +103,9 @@ def check_options(options: Mapping[str, str]) -> None:
     """
     table = of_table(options)
     if table is not None:
-        _TABLE.refuse_unknown(table, "a read")
+        _TABLE.reject_unknown(table, "a read")
         return
-    _TABLE.refuse_unknown(options, "a read")
+    _TABLE.reject_unknown(options, "a read")
     mode = _TABLE.mode_of(options)
     if mode is Mode.STREAM:
         parse_stream_options(options)
@@ -118,10 +118,10 @@ def check_options(options: Mapping[str, str]) -> None:
 def parse_read_options(options: Mapping[str, str]) -> ReadOptions:
     """Return the options of a batch query. Raises `MinimqSparkError`."""
     read = _common(_TABLE.values(options, Mode.BATCH))
-    _refuse(
+    _reject(
         "startingOffsets", read.starting, LATEST, "latest (-1), which cannot be a start", "earliest (-2) or offsets"
     )
-    _refuse("endingOffsets", read.ending, EARLIEST, "earliest (-2), which cannot be an end", "latest (-1) or offsets")
+    _reject("endingOffsets", read.ending, EARLIEST, "earliest (-2), which cannot be an end", "latest (-1) or offsets")
     if read.newest and read.tags is not None:
         raise MinimqSparkError(
             "newest and tag are given: the newest message of a key may have another tag; filter the data frame by tag"
@@ -193,6 +193,6 @@ def _subscription(values: Values) -> Subscription:
     return Subscription(topic or subscribe or (), pattern, queues or frozenset())
 
 
-def _refuse(option: str, position: Position, word: int, what: str, remedy: str) -> None:
+def _reject(option: str, position: Position, word: int, what: str, remedy: str) -> None:
     if position == word or (isinstance(position, Mapping) and word in position.values()):
         raise MinimqSparkError(f"{option} is {what}: a batch query would never read anything; write {remedy}")

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 #: Brokers filter by at most this many tags; for more, the task fetches all messages and filters them.
-MOST_TAGS = 1000
+MAX_TAGS = 1000
 #: No limit: the queue is not split.
-MOST_OFFSETS = 1 << 63
+MAX_OFFSETS = 1 << 63
 
 
 class RangePartition(InputPartition):
@@ -51,7 +51,7 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
     """Distribute ranges over partitions, with the routes that `finder` already knows."""
     fewest, most = options.min_partitions, options.max_records_per_partition
     if options.newest:  # all messages of a key are in one queue, and must be in one partition
-        fewest, most = None, MOST_OFFSETS
+        fewest, most = None, MAX_OFFSETS
     parts = split_ranges(ranges, fewest, most)
     cores = len(os.sched_getaffinity(0))
     groups = group_ranges(parts, options.min_records_per_partition, fewest, most, cores)
@@ -137,7 +137,7 @@ def _stored_batches(
     reader: RangeReader, part: OffsetRange, options: ReadOptions
 ) -> Generator[ReceivedBatch, None, None]:
     queue = MessageQueue(*part.queue)
-    tags = options.tags if options.tags is not None and len(options.tags) <= MOST_TAGS else ()
+    tags = options.tags if options.tags is not None and len(options.tags) <= MAX_TAGS else ()
     start, end, term, topic_id = part.start, part.end, part.term, _topic_id(part)
     while start < end:
         try:

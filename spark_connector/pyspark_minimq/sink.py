@@ -100,8 +100,8 @@ class TaskCommit(WriterCommitMessage):
     #: An earlier attempt has already decided the transaction, according to a broker.
     decided: bool = False
     #: Number of rows that are no valid messages, and were dropped or sent to the dead-letter topic.
-    refused: int = 0
-    first_refusal: str = ""
+    rejected: int = 0
+    first_rejection: str = ""
 
 
 class MinimqWriter(WorkerPickle):
@@ -127,7 +127,7 @@ class MinimqWriter(WorkerPickle):
     def end(self, messages: Sequence[WriterCommitMessage | None], number: int) -> None:
         """Commit the transaction, if the tasks have staged anything."""
         freeze_gc()
-        self._report_refused(messages)
+        self._report_rejected(messages)
         staged = [
             message for message in messages if isinstance(message, TaskCommit) and message.transaction is not None
         ]
@@ -159,15 +159,15 @@ class MinimqWriter(WorkerPickle):
         if decided or set(decision.parts) != set(parts):
             log.warning("transaction %s was decided before, and is published: nothing is added to it", transaction)
 
-    def _report_refused(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        refusals = [message for message in messages if isinstance(message, TaskCommit) and message.refused]
-        if refusals:
+    def _report_rejected(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        rejections = [message for message in messages if isinstance(message, TaskCommit) and message.rejected]
+        if rejections:
             topic = self._options.dead_letter_topic
             log.warning(
                 "%d rows make no message, and are %s; the first: %s",
-                sum(each.refused for each in refusals),
+                sum(each.rejected for each in rejections),
                 "dropped" if topic is None else f"in topic {topic}",
-                refusals[0].first_refusal,
+                rejections[0].first_rejection,
             )
 
     def _handle_loss(self, transaction: Transaction, topics: Collection[str], error: errors.TransactionExpired) -> None:

@@ -18,7 +18,7 @@ from pyspark_minimq.planning import OffsetRange
 log = logging.getLogger(__name__)
 
 #: Timeout for reading messages to find out whether the advice helps.
-_PATIENCE_S: Final = 2.0
+_TIMEOUT_S: Final = 2.0
 
 _TAG: Final = StructType([StructField("tag", StringType())])
 
@@ -56,7 +56,7 @@ class TagAdvice:
         columns = ArrowColumns(arrow_schema(_TAG))
         tags: set[str | None] = set()
         connection = self._options.connection
-        given = RangeOptions(patience_s=_PATIENCE_S, credentials=connection.credentials)
+        given = RangeOptions(max_wait_s=_TIMEOUT_S, credentials=connection.credentials)
         with closing(RangeReader(connection.nameserver, given)) as reader:
             try:
                 for offset in (part.start, part.end - 1):

@@ -31,7 +31,7 @@ WRITE_OPTIONS: Final = (
     Option("sendTimeout", "60s", "60s"),
     Option("commitTimeout", "60s", "60s"),
     Option("failOnDataLoss", "true", "true"),
-    Option("refusedRows", "fail", "fail"),
+    Option("rejectedRows", "fail", "fail"),
     Option("deadLetterTopic"),
 )
 
@@ -63,7 +63,7 @@ class WriteOptions:
         producer: options for sending.
         commit_timeout_s: seconds to wait for brokers that are offline when a transaction is committed.
         fail_on_data_loss: raise an error if a broker has lost its part of a decided transaction.
-        drops_refused: drop a row that is no valid message, instead of failing the write.
+        drops_rejected: drop a row that is no valid message, instead of failing the write.
         dead_letter_topic: topic for such rows.
     """
 
@@ -74,7 +74,7 @@ class WriteOptions:
     producer: ProducerOptions
     commit_timeout_s: float
     fail_on_data_loss: bool
-    drops_refused: bool
+    drops_rejected: bool
     dead_letter_topic: str | None
 
 
@@ -100,20 +100,20 @@ def parse_write_options(options: Mapping[str, str], mode: Mode) -> WriteOptions:
         producer=producer,
         commit_timeout_s=values.required("commitTimeout", option_values.time_above_zero),
         fail_on_data_loss=values.required("failOnDataLoss", option_values.flag),
-        drops_refused=_drops_refused(values),
+        drops_rejected=_drops_rejected(values),
         dead_letter_topic=values.get("deadLetterTopic", lambda _, text: text),
     )
 
 
-def _drops_refused(values: Values) -> bool:
-    choice = values.required("refusedRows", lambda _, text: text.lower())
+def _drops_rejected(values: Values) -> bool:
+    choice = values.required("rejectedRows", lambda _, text: text.lower())
     if choice not in ("fail", "drop"):
         raise MinimqSparkError(
-            f"refusedRows is {choice!r}: write fail or drop, or give a topic for these rows with deadLetterTopic"
+            f"rejectedRows is {choice!r}: write fail or drop, or give a topic for these rows with deadLetterTopic"
         )
-    if values.is_given("refusedRows") and values.is_given("deadLetterTopic"):
+    if values.is_given("rejectedRows") and values.is_given("deadLetterTopic"):
         raise MinimqSparkError(
-            "refusedRows and deadLetterTopic are both given: leave out refusedRows to send refused rows to the topic"
+            "rejectedRows and deadLetterTopic are both given: leave out rejectedRows to send rejected rows to the topic"
         )
     return choice == "drop"
 

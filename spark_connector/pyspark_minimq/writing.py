@@ -22,7 +22,7 @@ from pyspark_minimq.worker_process import freeze_gc
 from pyspark_minimq.write_options import WriteOptions
 
 #: Characters of a value, and of the reason, in the properties of a dead letter.
-_MOST_SHOWN: Final = 1000
+_MAX_SHOWN: Final = 1000
 
 
 def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction: Transaction | None) -> TaskCommit:
@@ -32,15 +32,15 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         sender = records_sender(options.connection, options.producer)
         outbox = RowWriter(partial(sender.send, transaction=transaction), options.producer)
         destinations = Destinations(options.topic, sender.queues, sender.key_queue)
-        refusals = (
-            None if options.dead_letter_topic is None and not options.drops_refused else RejectedRows(options, outbox)
+        rejections = (
+            None if options.dead_letter_topic is None and not options.drops_rejected else RejectedRows(options, outbox)
         )
         freeze_gc()
         try:
-            for destination, rows in divided(batches, destinations, options.producer, refusals):
+            for destination, rows in divided(batches, destinations, options.producer, rejections):
                 topics.add(destination.topic)
                 outbox.add(destination, rows)
-            if refusals is not None and refusals.count and options.dead_letter_topic is not None:
+            if rejections is not None and rejections.count and options.dead_letter_topic is not None:
                 topics.add(options.dead_letter_topic)
             receipts = outbox.finish()
         except errors.TransactionEnded:
@@ -53,8 +53,8 @@ def write(options: WriteOptions, batches: Iterator[pa.RecordBatch], transaction:
         transaction,
         frozenset(topics),
         staged_parts(receipts) if transaction is not None else (),
-        refused=refusals.count if refusals is not None else 0,
-        first_refusal=refusals.first if refusals is not None else "",
+        rejected=rejections.count if rejections is not None else 0,
+        first_rejection=rejections.first if rejections is not None else "",
     )
 
 
@@ -80,8 +80,8 @@ def dead_letter(row: pa.RecordBatch, reason: str, max_body_bytes: int) -> pa.Rec
     """Return the dead letter of a rejected row: its body, cut if necessary, and reason and columns as properties."""
     values = {name.lower(): column[0] for name, column in zip(row.schema.names, row.columns, strict=True)}
     body = _bytes(values.pop("body", None) or values.pop("value", None))
-    properties = {"refused": reason[:_MOST_SHOWN], "body_bytes": str(len(body))}
-    properties |= {name: text_of(_bytes(value))[:_MOST_SHOWN] for name, value in values.items() if value.is_valid}
+    properties = {"rejected": reason[:_MAX_SHOWN], "body_bytes": str(len(body))}
+    properties |= {name: text_of(_bytes(value))[:_MAX_SHOWN] for name, value in values.items() if value.is_valid}
     return pa.RecordBatch.from_pydict(
         {
             "body": pa.array([body[:max_body_bytes]], pa.binary()),

@@ -17,7 +17,7 @@ def patient_pages(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let pages wait for the cluster for as long as a busy machine needs, where a visitor would rather reload."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.module.__name__.endswith("test_outages"):  # which shows how soon a page gives up
-            patch.setattr(page, "PATIENCE_S", 60.0)
+            patch.setattr(page, "TIMEOUT_S", 60.0)
             patch.setattr(visitors, "_PAGE_CALL_S", 25.0)
         yield
 

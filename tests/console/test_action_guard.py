@@ -104,9 +104,9 @@ def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
         found = [each.getMessage() for each in caplog.records if each.name == "minimq.audit"]
         caplog.clear()
         return [
-            line.partition("result=")[2].split()[0] if "an action" in line else "refused"
+            line.partition("result=")[2].split()[0] if "an action" in line else "rejected"
             for line in found
-            if "an action" in line or "a request was refused" in line
+            if "an action" in line or "a request was rejected" in line
         ]
 
     return results
@@ -120,7 +120,7 @@ def links(page: Reply) -> set[str]:
 
 
 @pytest.mark.parametrize("path", ADDRESSES)
-def test_a_console_that_only_reads_refuses_every_action(
+def test_a_console_that_only_reads_rejects_every_action(
     secured: Secured, path: str, audit: Callable[[], list[str]]
 ) -> None:
     visitor = secured.visitor("owner", secured.reading)
@@ -129,9 +129,9 @@ def test_a_console_that_only_reads_refuses_every_action(
     assert "--allow-changes" in visitor.get(path).text
     assert audit() == []
     for step in ("check", "do"):
-        refused = visitor.post(path, {"token": token, "step": step, "name": "orders-2", "topic": "orders"})
-        assert (refused.status, "--allow-changes" in refused.text) == (403, True)
-        assert audit() == ["refused"]
+        rejected = visitor.post(path, {"token": token, "step": step, "name": "orders-2", "topic": "orders"})
+        assert (rejected.status, "--allow-changes" in rejected.text) == (403, True)
+        assert audit() == ["rejected"]
 
 
 def test_a_console_that_only_reads_shows_no_action(secured: Secured) -> None:
@@ -158,16 +158,16 @@ def test_what_a_visitor_may_not_do_is_not_shown(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("path", [path for path in ADDRESSES if path != "/create-topic"])
-def test_whoever_lacks_the_right_is_refused(secured: Secured, path: str, audit: Callable[[], list[str]]) -> None:
+def test_whoever_lacks_the_right_is_rejected(secured: Secured, path: str, audit: Callable[[], list[str]]) -> None:
     visitor = secured.visitor("sender" if "/produce" not in path and "/recall" not in path else "reader")
     token = visitor.get("/").token
     audit()
     assert visitor.get(path).status == 403
     for step in ("check", "do"):
-        refused = visitor.post(path, {"token": token, "step": step})
-        assert refused.status == 403, refused.text
-        assert "it takes &#39;" in refused.text
-        assert audit() == ["refused"]
+        rejected = visitor.post(path, {"token": token, "step": step})
+        assert rejected.status == 403, rejected.text
+        assert "it takes &#39;" in rejected.text
+        assert audit() == ["rejected"]
 
 
 def test_a_topic_is_created_under_a_name_that_the_visitor_may_manage(
@@ -180,7 +180,7 @@ def test_a_topic_is_created_under_a_name_that_the_visitor_may_manage(
     renamed = visitor.post("/create-topic", confirmation_of(described) | {"name": "payroll-2"})
     assert renamed.status == 400
     assert visitor.post("/create-topic", confirmation_of(described)).status == 303
-    assert audit() == ["refused", "done"]
+    assert audit() == ["rejected", "done"]
     with Admin(credentials=secured.cluster.credentials) as admin:
         assert "payroll-2" not in admin.list_topics()
         assert "orders-2" in admin.list_topics()
@@ -258,7 +258,7 @@ def test_a_program_without_the_right_changes_nothing(
         visitor = secured.visitor(user, address)
         audit()
         status, said = ask_api(visitor, path, **given, **sure)
-        assert (status, audit()) == (403, ["refused"]), said
+        assert (status, audit()) == (403, ["rejected"]), said
         status, said = ask_api(visitor, path, **given, dry_run=True)
         assert status == 403, said
 
@@ -281,7 +281,7 @@ def test_a_program_of_an_administrator_changes_users(secured: Secured) -> None:
 
 
 @pytest.mark.parametrize("step", ["check", "do"])
-def test_a_form_without_the_token_of_its_browser_is_refused(
+def test_a_form_without_the_token_of_its_browser_is_rejected(
     plain: str, admin: Admin, topic: str, step: str, audit: Callable[[], list[str]]
 ) -> None:
     visitor, other = ConsoleVisitor(plain), ConsoleVisitor(plain)
@@ -289,16 +289,18 @@ def test_a_form_without_the_token_of_its_browser_is_refused(
     confirmed = confirmation_of(visitor.get(path), topic) | {"step": step}
     stolen = other.get(path).token
     for token in ("", "x", stolen, confirmed["token"][:-1], "\N{SNOWMAN}"):
-        refused = visitor.post(path, confirmed | {"token": token})
-        assert refused.status == 403, token
-        assert "Nothing was changed" in refused.text
+        rejected = visitor.post(path, confirmed | {"token": token})
+        assert rejected.status == 403, token
+        assert "Nothing was changed" in rejected.text
     del confirmed["token"]
     assert visitor.post(path, confirmed).status == 403
-    assert audit() == ["refused"] * 6
+    assert audit() == ["rejected"] * 6
     assert topic in admin.list_topics()
 
 
-def test_a_form_from_elsewhere_is_refused(plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]) -> None:
+def test_a_form_from_elsewhere_is_rejected(
+    plain: str, admin: Admin, topic: str, audit: Callable[[], list[str]]
+) -> None:
     visitor = ConsoleVisitor(plain)
     path = f"/topics/{topic}/delete"
     confirmed = confirmation_of(visitor.get(path), topic)
@@ -311,9 +313,9 @@ def test_a_form_from_elsewhere_is_refused(plain: str, admin: Admin, topic: str, 
         ({"Host": "evil.example"}, 421),
     ):
         sent = {"Sec_Fetch_Site": "same-origin", **headers}
-        refused = visitor.post(path, confirmed, **sent)
-        assert (refused.status, "another site" in refused.text) == (status, status == 403), headers
-        assert audit() == ["refused"], headers
+        rejected = visitor.post(path, confirmed, **sent)
+        assert (rejected.status, "another site" in rejected.text) == (status, status == 403), headers
+        assert audit() == ["rejected"], headers
     assert topic in admin.list_topics()
 
 
@@ -321,7 +323,7 @@ def test_nobody_who_has_not_signed_in_does_anything(secured: Secured, audit: Cal
     visitor = ConsoleVisitor(secured.address)
     token = visitor.get("/sign-in").token
     assert visitor.post("/topics/orders/delete", {"token": token, "step": "do"}).status == 401
-    assert audit() == ["refused"]
+    assert audit() == ["rejected"]
 
 
 def test_an_address_alone_changes_nothing(plain: str, admin: Admin, topic: str) -> None:
@@ -353,10 +355,10 @@ def test_only_what_was_described_to_this_browser_is_done(
         {"more": "1"},
     ):
         assert visitor.post(path, confirmed | changed).status == 400, changed
-        assert audit() == ["refused"], changed
+        assert audit() == ["rejected"], changed
     elsewhere = visitor.post(f"/topics/{topic}/pause", confirmed)
     assert elsewhere.status == 400
-    assert audit() == ["refused"]
+    assert audit() == ["rejected"]
     assert [each.read_queues for each in admin.describe_topic(topic).settings] == [4, 4]
 
     place = visitor.post(path, confirmed).headers["Location"]
@@ -390,7 +392,7 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
     admin.delete_topic(topic)
     mistyped = visitor.post(f"/topics/{topic}/delete", deleted | {"typed": "x"})
     assert mistyped.status == 400
-    assert audit() == ["refused"]
+    assert audit() == ["rejected"]
     gone = visitor.post(f"/topics/{topic}/delete", deleted)
     assert gone.status == 404
     assert audit() == ["failed"]
@@ -414,10 +416,10 @@ def test_an_action_that_fails_is_told_with_all_that_was_filled_in(
     ],
 )
 def test_every_field_has_a_bound_and_is_escaped(plain: str, topic: str, path: str, fields: dict[str, str]) -> None:
-    refused = fill_in(ConsoleVisitor(plain), path.format(topic), **fields)
-    assert refused.status == 400
-    assert "<script>alert" not in refused.text
-    assert "<b>" not in refused.text
+    rejected = fill_in(ConsoleVisitor(plain), path.format(topic), **fields)
+    assert rejected.status == 400
+    assert "<script>alert" not in rejected.text
+    assert "<b>" not in rejected.text
 
 
 def test_hostile_names_in_addresses_are_escaped(plain: str) -> None:
@@ -455,8 +457,8 @@ def test_programs_use_an_action_as_json(plain: str, admin: Admin, topic: str) ->
     assert (said["state"], said["to"]) == ("done", f"/topics/{topic}")
     assert visitor.json(said["run"])["state"] == "done"
     assert [each.read_queues for each in admin.describe_topic(topic).settings] == [6, 6]
-    refused = visitor.post(path, fields | {"token": "x"}, Accept="application/json")
-    assert (refused.status, json.loads(refused.text)["error"]) == (403, "ACCESS_DENIED")
+    rejected = visitor.post(path, fields | {"token": "x"}, Accept="application/json")
+    assert (rejected.status, json.loads(rejected.text)["error"]) == (403, "ACCESS_DENIED")
 
 
 def test_programs_show_a_key_in_place_of_a_sign_in(secured: Secured) -> None:

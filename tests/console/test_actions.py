@@ -290,7 +290,7 @@ def test_a_topic_is_deleted_once_its_name_is_typed(
     assert topic in admin.list_topics()
     assert visitor.post(address, confirmation_of(mistyped, topic)).status == 303
     assert topic not in admin.list_topics()
-    assert [line.partition("result=")[2].split()[0] for line in audit()] == ["refused", "done"]
+    assert [line.partition("result=")[2].split()[0] for line in audit()] == ["rejected", "done"]
     assert visitor.get(address).status == 404
 
 
@@ -305,8 +305,8 @@ def test_offsets_are_reset(
         consumer.subscribe(topic)
         wait_until(lambda: consumer.poll(0.1))
         consumer.commit()
-        refused = fill_in(visitor, address, topic=topic, to="earliest")
-        assert "members of group" in refused.text
+        rejected = fill_in(visitor, address, topic=topic, to="earliest")
+        assert "members of group" in rejected.text
         warned = fill_in(visitor, address, topic=topic, to="earliest", force="1")
         assert "1 member connected" in warned.text
 
@@ -337,9 +337,9 @@ def test_a_group_is_deleted(
     with PullConsumer(cluster.nameserver, group=group, start="earliest") as consumer:
         consumer.subscribe(topic)
         wait_until(lambda: consumer.poll(0.1))
-        refused = fill_in(visitor, f"/groups/{group}/delete")
-        assert refused.status == 409
-        assert "are connected" in refused.text
+        rejected = fill_in(visitor, f"/groups/{group}/delete")
+        assert rejected.status == 409
+        assert "are connected" in rejected.text
         consumer.commit()
     assert "deleted" in use(visitor, f"/groups/{group}/delete", typed=group)
     assert group not in admin.list_groups()
@@ -362,7 +362,7 @@ def test_a_message_is_sent_once(
     [to] = re.findall(r'id="go-on" href="([^"]+)"', visitor.get(place).text)
     stored = visitor.json(to)
     assert (stored["message"]["keys"], stored["message"]["tag"]) == (["o-17"], "paid")
-    assert stored["properties"] == {"region": "eu", "group_hash": "2"}
+    assert stored["properties"] == {"region": "eu", "lane": "2"}
     assert visitor.get(f"{to}/body").text == "first\n<b>secret</b>"
     [line] = audit()
     assert "secret" not in line

@@ -1,4 +1,4 @@
-"""Requests that no page of the console makes are refused, and browsers are told what its pages never do."""
+"""Requests that no page of the console makes are rejected, and browsers are told what its pages never do."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def visitor(address: str) -> ConsoleVisitor:
     return ConsoleVisitor(address)
 
 
-def test_another_name_that_leads_here_is_refused(visitor: ConsoleVisitor) -> None:
+def test_another_name_that_leads_here_is_rejected(visitor: ConsoleVisitor) -> None:
     port = visitor.address.rpartition(":")[2]
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "console.example", "Console.Example:443"):
         assert visitor.get("/", Host=host).status == 200, host
     for host in ("evil.example", f"evil.example:{port}", "localhost.evil.example", "", "localhost:x", "a b"):
-        refused = visitor.get("/", Host=host)
-        assert refused.status == 421, host
-        assert "--allowed-host" in refused.text
+        rejected = visitor.get("/", Host=host)
+        assert rejected.status == 421, host
+        assert "--allowed-host" in rejected.text
     assert visitor.get("/static/console.css", Host="evil.example").status == 421
 
 
@@ -78,7 +78,7 @@ def test_an_answer_about_an_error_of_the_console_forbids_it_too(
     assert failed.headers["X-Frame-Options"] == "DENY"
 
 
-def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_refused(visitor: ConsoleVisitor) -> None:
+def test_a_form_that_is_too_large_or_does_not_say_how_large_it_is_is_rejected(visitor: ConsoleVisitor) -> None:
     assert visitor.post("/sign-out", {"x": "y" * (2 << 20)}).status == 413
     with connected(visitor.address) as chunked:
         chunked.sendall(b"POST /sign-out HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")

@@ -23,8 +23,8 @@ from minimq.admin.operation import operations_of
 from minimq_cli.console import serving_console
 from minimq_common.errors import Unavailable
 from minimq_console import answers
-from minimq_console.action_runs import MOST_UNDER_WAY
-from minimq_console.console import MOST_READS
+from minimq_console.action_runs import MAX_UNDER_WAY
+from minimq_console.console import MAX_READS
 from minimq_console.json_api import openapi
 from support.cases import for_each
 from support.console_actions import make_dead_letters
@@ -124,7 +124,7 @@ def test_a_reset_is_checked_as_the_command_checks_it(
         ({"name": "x", "dry_run": None}, "Expected `bool`, got `null` - at `$.dry_run`"),
     ],
 )
-def test_wrong_parameters_are_refused(visitor: ConsoleVisitor, wrong: dict[str, Any], said: str) -> None:
+def test_wrong_parameters_are_rejected(visitor: ConsoleVisitor, wrong: dict[str, Any], said: str) -> None:
     assert said in call(visitor, "topic/create", 400, **wrong)["message"]
 
 
@@ -166,10 +166,7 @@ def test_dead_letters_are_dropped_only_by_choice(
 
 @pytest.mark.parametrize(
     ("method", "path", "parameters", "most"),
-    [
-        ("count_dead_letters", "dlq/list", {}, MOST_READS),
-        ("create_topic", "topic/create", {"name": "x"}, MOST_UNDER_WAY),
-    ],
+    [("count_dead_letters", "dlq/list", {}, MAX_READS), ("create_topic", "topic/create", {"name": "x"}, MAX_UNDER_WAY)],
 )
 def test_those_that_hang_hold_up_no_others_and_are_bounded(
     visitor: ConsoleVisitor,
@@ -221,7 +218,7 @@ def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
     visitor: ConsoleVisitor, topic: str, monkeypatch: pytest.MonkeyPatch, audit: Callable[[], list[str]]
 ) -> None:
     call(visitor, "topic/delete", 400, name=topic)
-    assert audit() == ["refused"]
+    assert audit() == ["rejected"]
     for error, status in ((Unavailable("half of it is done"), 503), (ZeroDivisionError("half of it"), 500)):
 
         def fail(*_args: object, error: Exception = error, **_named: object) -> None:
@@ -229,7 +226,7 @@ def test_a_change_that_fails_once_it_has_begun_leaves_a_line(
 
         monkeypatch.setattr(Admin, "delete_topic", fail)
         assert call(visitor, "topic/delete", status, name=topic, yes=True)["message"]
-    assert audit() == ["refused", "failed", "failed"]
+    assert audit() == ["rejected", "failed", "failed"]
 
 
 def test_what_was_not_done_is_an_error(visitor: ConsoleVisitor) -> None:
@@ -262,7 +259,7 @@ def test_addresses_without_an_operation_are_answered_as_json(visitor: ConsoleVis
         (b"{}", "missing required field `name`"),
     ],
 )
-def test_a_body_that_is_malformed_or_nested_is_refused_and_told_where(
+def test_a_body_that_is_malformed_or_nested_is_rejected_and_told_where(
     visitor: ConsoleVisitor, caplog: pytest.LogCaptureFixture, body: bytes, said: str
 ) -> None:
     caplog.set_level(logging.WARNING, "minimq.audit")
@@ -327,7 +324,7 @@ def test_a_change_that_waits_ends_with_its_connection(
     assert wait_until(lambda: status() == 200)
 
 
-def test_what_is_no_json_or_of_another_site_is_refused(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
+def test_what_is_no_json_or_of_another_site_is_rejected(visitor: ConsoleVisitor, admin: Admin, topic: str) -> None:
     assert visitor.post("/api/topic/delete", {"name": topic, "yes": "1"}).status == 400
     headers = {"Content-Type": "application/json", "Origin": "https://elsewhere.example"}
     body = json.dumps({"name": topic, "yes": True}).encode()

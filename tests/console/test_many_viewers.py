@@ -20,7 +20,7 @@ from support.process import process
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 VIEWERS = 500
-#: Viewers who come within a moment; a system refuses connections when more of them wait than its queue has.
+#: Viewers who come within a moment; a system rejects connections when more of them wait than its queue has.
 AT_ONCE = 100
 
 

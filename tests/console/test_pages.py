@@ -116,7 +116,7 @@ def test_what_is_left_out_of_a_page_is_named(
     assert "The trace is incomplete: groups may be missing." in html
     assert "No group reads its topic." not in html
 
-    monkeypatch.setattr(topics, "_RESERVE_S", page_module.PATIENCE_S)  # no time is left after the first batch
+    monkeypatch.setattr(topics, "_RESERVE_S", page_module.TIMEOUT_S)  # no time is left after the first batch
     page = console.json(f"/topics/{topic}?from=earliest")
     assert page["missing"] == [f"queue {queue}: read in part"]
 
@@ -182,7 +182,7 @@ def _owned(console: ConsoleVisitor, group: str) -> dict[str, Any]:
         "/topics/some/messages/broker-a/0/x",
     ],
 )
-def test_a_parameter_out_of_bounds_is_refused_with_cause_and_remedy(console: ConsoleVisitor, path: str) -> None:
+def test_a_parameter_out_of_bounds_is_rejected_with_cause_and_remedy(console: ConsoleVisitor, path: str) -> None:
     failure = console.json(path, status=400)
     assert failure["error"] == "INVALID_ARGUMENT"
     assert len(failure["message"]) > 20

@@ -11,8 +11,8 @@ import pytest
 from minimq import Admin, Credentials, LocalCluster
 from minimq_cli.console import serving_console
 from minimq_common.errors import InvalidArgument
-from minimq_console.guard import _MOST_KEY
-from minimq_console.sign_ins import MOST_OF_A_USER, MOST_OF_AN_ADDRESS
+from minimq_console.guard import _MAX_KEY
+from minimq_console.sign_ins import MAX_PER_ADDRESS, MAX_PER_USER
 from support.console_visitor import ConsoleVisitor
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
@@ -98,8 +98,8 @@ def test_each_visitor_sees_what_the_rights_of_its_user_allow(secured: Secured) -
         assert seen in page.text
         assert hidden not in page.text
         assert visitor.get(f"/topics/{seen}").status == 200
-        refused = visitor.get(f"/topics/{hidden}")
-        assert refused.status == 403, refused.text
+        rejected = visitor.get(f"/topics/{hidden}")
+        assert rejected.status == 403, rejected.text
     assert "Signed in as" in alice.get("/").text
 
 
@@ -111,22 +111,22 @@ def test_forms_of_another_console_behind_the_same_name_report_that(secured: Secu
         token = visitor.get("/sign-in").token
         other.cookies = dict(visitor.cookies)
         fields = {"token": token, "to": "/", "name": "alice", "key": secured.keys["alice"]}
-        refused = other.post("/sign-in", fields)
-        assert refused.status == 403
-        assert "several consoles behind one name need a balancer with sticky sessions" in refused.text
+        rejected = other.post("/sign-in", fields)
+        assert rejected.status == 403
+        assert "several consoles behind one name need a balancer with sticky sessions" in rejected.text
         assert visitor.post("/sign-in", fields).status == 303
 
 
-def test_a_wrong_name_and_a_wrong_key_are_refused_alike(secured: Secured) -> None:
+def test_a_wrong_name_and_a_wrong_key_are_rejected_alike(secured: Secured) -> None:
     key = secured.keys["alice"]
     texts = set()
     for name, shown in (("bob", key), ("alice", secured.keys["bob"]), ("alice", key[:-1]), ("", key), ("alice", "")):
         visitor = secured.visitor()
-        refused = visitor.sign_in(name, shown)
-        assert refused.status == 403
+        rejected = visitor.sign_in(name, shown)
+        assert rejected.status == 403
         assert visitor.get("/topics").status == 303
-        assert not shown or shown not in refused.text
-        texts.add(refused.text.replace(f'value="{name}"', "").replace(" autofocus", "").replace(refused.token, ""))
+        assert not shown or shown not in rejected.text
+        texts.add(rejected.text.replace(f'value="{name}"', "").replace(" autofocus", "").replace(rejected.token, ""))
     assert len(texts) == 1
     assert "no user of this cluster has this name and this key" in texts.pop()
 
@@ -136,17 +136,17 @@ def test_a_key_in_the_field_of_the_name_is_neither_shown_nor_logged(
 ) -> None:
     key = secured.keys["alice"]
     for typed in (key, key[:-1]):
-        refused = secured.visitor().sign_in(typed, "")
-        assert refused.status == 400
-        assert "a key was typed as the name" in refused.text.lower()
-        assert typed[:30] not in refused.text
+        rejected = secured.visitor().sign_in(typed, "")
+        assert rejected.status == 400
+        assert "a key was typed as the name" in rejected.text.lower()
+        assert typed[:30] not in rejected.text
         assert typed[:30] not in caplog.text
 
 
 def test_the_form_and_the_console_bound_a_key_alike(secured: Secured) -> None:
     visitor = secured.visitor()
-    assert f'maxlength="{_MOST_KEY}"' in visitor.get("/sign-in").text
-    assert visitor.sign_in("alice", "x" * (_MOST_KEY + 1)).status == 400  # before it counts as an attempt
+    assert f'maxlength="{_MAX_KEY}"' in visitor.get("/sign-in").text
+    assert visitor.sign_in("alice", "x" * (_MAX_KEY + 1)).status == 400  # before it counts as an attempt
 
 
 def test_signing_out_ends_it_at_once(secured: Secured) -> None:
@@ -197,8 +197,8 @@ def test_a_sign_in_leads_to_a_page_of_the_console_alone(secured: Secured) -> Non
 
 
 def test_the_oldest_visit_of_a_user_ends_when_there_are_too_many(secured: Secured) -> None:
-    visitors = [secured.visitor("bob") for _ in range(MOST_OF_A_USER + 1)]
-    assert [each.get("/topics").status for each in visitors] == [303, *[200] * MOST_OF_A_USER]
+    visitors = [secured.visitor("bob") for _ in range(MAX_PER_USER + 1)]
+    assert [each.get("/topics").status for each in visitors] == [303, *[200] * MAX_PER_USER]
 
 
 def test_a_key_that_is_revoked_shows_nothing_any_more(secured: Secured) -> None:
@@ -223,8 +223,8 @@ def test_attempts_are_limited(secured: Secured) -> None:
     credentials = secured.cluster.credentials
     with serving_console(secured.cluster.nameserver, "127.0.0.1", 0, credentials=credentials) as served:
         visitor = ConsoleVisitor(served.address)
-        found = [visitor.sign_in("alice", "mq_no").status for _ in range(MOST_OF_AN_ADDRESS + 1)]
-        assert found == [*[403] * MOST_OF_AN_ADDRESS, 503]
+        found = [visitor.sign_in("alice", "mq_no").status for _ in range(MAX_PER_ADDRESS + 1)]
+        assert found == [*[403] * MAX_PER_ADDRESS, 503]
         assert visitor.sign_in("alice", secured.keys["alice"]).status == 503
 
 
@@ -234,9 +234,9 @@ def test_a_key_or_a_token_in_a_header_is_enough_for_programs(secured: Secured) -
     assert visitor.get("/topics/orders", **own).status == 200
     assert visitor.get("/topics/payroll", **own).status == 403
     for shown in (secured.keys["alice"][:-1], "x", ""):
-        refused = secured.visitor().get("/topics/orders", **own | {"Authorization": f"Bearer {shown}"})
-        assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer"), refused.text
-        assert not shown or shown not in refused.text
+        rejected = secured.visitor().get("/topics/orders", **own | {"Authorization": f"Bearer {shown}"})
+        assert (rejected.status, rejected.headers["WWW-Authenticate"]) == (401, "Bearer"), rejected.text
+        assert not shown or shown not in rejected.text
     # A header is sent by programs alone, but a proxy may add it to what a page of another site makes a browser send.
     assert visitor.post("/topics/orders/delete", {"step": "do"}, **own).status == 403
 

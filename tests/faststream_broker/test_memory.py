@@ -222,7 +222,7 @@ def test_an_application_of_fastapi_starts_and_stops_the_broker() -> None:
     assert seen == [5]
 
 
-def test_an_unknown_argument_is_refused() -> None:
+def test_an_unknown_argument_is_rejected() -> None:
     with pytest.raises(TypeError, match="has no argument workers"):
         MinimqBroker().subscriber("orders", workers=3)  # type: ignore[call-arg]
     with pytest.raises(errors.InvalidArgument, match="max_workers is 0"):

@@ -384,7 +384,7 @@ def test_what_waits_when_a_subscriber_stops_goes_to_the_next_one(
     assert sorted(deliveries[1:]) == [("second", "first", 2), ("second", "second", 1)]
 
 
-def test_a_subscriber_without_a_group_is_refused(cluster: LocalCluster, topic: str) -> None:
+def test_a_subscriber_without_a_group_is_rejected(cluster: LocalCluster, topic: str) -> None:
     broker = MinimqBroker(cluster.nameserver)
 
     @broker.subscriber(topic)

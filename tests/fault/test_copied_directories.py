@@ -19,7 +19,7 @@ from support.fake_broker import registered
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = [pytest.mark.fault, pytest.mark.system]
 
@@ -40,8 +40,8 @@ def masters(nameserver: ServerProcess) -> list[str | None]:
     return [broker.master for broker in registered(nameserver.address)]
 
 
-def assert_refused(copy: subprocess.Popen[str], by: str) -> None:
-    _, errors = copy.communicate(timeout=PATIENCE_S)
+def assert_rejected(copy: subprocess.Popen[str], by: str) -> None:
+    _, errors = copy.communicate(timeout=TIMEOUT_S)
     assert copy.returncode == 1
     assert f"{by} is connected and has that name and id" in errors
 
@@ -50,7 +50,7 @@ def assert_refused(copy: subprocess.Popen[str], by: str) -> None:
     ("nameservers", "slaves", "promoted", "same_address"),
     [(1, 0, 0, False), (2, 0, 0, False), (1, 0, 0, True), (2, 1, 0, False), (1, 1, 1, False)],
 )
-def test_a_copied_directory_is_refused_while_its_broker_lives(
+def test_a_copied_directory_is_rejected_while_its_broker_lives(
     tmp_path: Path, nameservers: int, slaves: int, promoted: int, same_address: bool
 ) -> None:
     with LocalCluster(brokers=1, nameservers=nameservers, slaves=slaves, data_dir=tmp_path / "live") as cluster:
@@ -60,12 +60,12 @@ def test_a_copied_directory_is_refused_while_its_broker_lives(
             admin.create_topic("t", queues=1)
             if promoted:
                 admin.promote("broker-a", promoted)
-            wait_until(lambda: masters(cluster.nameservers[0]) == [live.address], PATIENCE_S)
+            wait_until(lambda: masters(cluster.nameservers[0]) == [live.address], TIMEOUT_S)
             producer.send(Message("t", b"before"))
             shutil.copytree(live.data_dir, tmp_path / "copy")
             flags = [f"--advertise={live.address}"] if same_address else []
             with copy_of(live, tmp_path / "copy", *flags) as copy:
-                assert_refused(copy, live.address)
+                assert_rejected(copy, live.address)
             producer.send(Message("t", b"after"))
         assert f"{live.address} is connected" in minimq("cluster", "status", status=1)
         assert [each.body for each in read_all(cluster.nameserver, "t")] == [b"before", b"after"]
@@ -85,8 +85,8 @@ def test_a_copy_that_starts_without_name_servers_ends_when_they_return(
             assert copy.stdout.readline().startswith("ready broker")
             for nameserver in cluster.nameservers:
                 nameserver.start()
-            assert_refused(copy, live.address)
-        wait_until(lambda: all(masters(each) == [live.address] for each in cluster.nameservers), PATIENCE_S)
+            assert_rejected(copy, live.address)
+        wait_until(lambda: all(masters(each) == [live.address] for each in cluster.nameservers), TIMEOUT_S)
 
 
 def test_a_broker_that_hangs_keeps_its_place_until_its_connection_ends(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_broker_that_hangs_keeps_its_place_until_its_connection_ends(tmp_path:
         shutil.copytree(former.data_dir, tmp_path / "moved")
         former.pause()
         with copy_of(former, tmp_path / "moved") as copy:
-            assert_refused(copy, former.address)
+            assert_rejected(copy, former.address)
         former.kill()
         with copy_of(former, tmp_path / "moved") as moved:
             assert moved.stdout is not None
             address = moved.stdout.readline().split()[-1]
-            wait_until(lambda: masters(cluster.nameservers[0]) == [address], PATIENCE_S)
+            wait_until(lambda: masters(cluster.nameservers[0]) == [address], TIMEOUT_S)

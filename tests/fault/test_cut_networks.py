@@ -28,7 +28,7 @@ from support.process import process
 from support.raw_member import RawMember
 from support.raw_sender import Broken, RawSender
 from support.reading import read_all
-from support.replicas import PATIENCE_S
+from support.replicas import TIMEOUT_S
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -166,7 +166,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
             started = running.enter_context(process(*command))
             assert started.stdout is not None
             assert started.stdout.readline().startswith("ready"), started.communicate()
-        wait_until(hosts.all_in_sync, PATIENCE_S, what="all are in sync")
+        wait_until(hosts.all_in_sync, TIMEOUT_S, what="all are in sync")
         with Admin(hosts.nameserver) as admin:
             admin.create_topic("t", queues=2)
         yield hosts
@@ -183,17 +183,17 @@ def test_with_every_link_to_the_controller_cut_the_master_goes_on_until_a_replic
         report = hosts.report(master)
         return report.by_replicas_s if report is not None else 0.0
 
-    wait_until(lambda: by_replicas_s() > 2 * LEASE_S, PATIENCE_S, what="it serves by its replicas")
+    wait_until(lambda: by_replicas_s() > 2 * LEASE_S, TIMEOUT_S, what="it serves by its replicas")
     with RawSender(hosts.brokers[master]) as sender:
         [result] = sender.send("t", [(0, make_batch([b"meanwhile"]))])
         assert not result.failure.code, result
         slave = next(replica for replica in REPLICAS if replica != master)
         hosts.network.cut(master, slave)
-        wait_until(lambda: not hosts.masters(), PATIENCE_S, what="one of those that may be elected confirms it no more")
+        wait_until(lambda: not hosts.masters(), TIMEOUT_S, what="one of those that may be elected confirms it no more")
         [result] = sender.send("t", [(0, make_batch([b"alone"]))])
         assert result.failure.code == "NOT_MASTER", result
     hosts.network.heal()
-    wait_until(hosts.all_in_sync, PATIENCE_S, what="all are in sync again")
+    wait_until(hosts.all_in_sync, TIMEOUT_S, what="all are in sync again")
 
 
 @pytest.mark.timeout(300)
@@ -210,7 +210,7 @@ def test_whichever_links_are_cut_two_masters_never_serve_and_nothing_acknowledge
                 hosts.network.heal()
                 time.sleep(chance.uniform(0, 2 * LEASE_S))
         hosts.network.heal()
-        wait_until(hosts.all_in_sync, PATIENCE_S, what="all are in sync again")
+        wait_until(hosts.all_in_sync, TIMEOUT_S, what="all are in sync again")
     assert len({served.replica for served in hosts.served}) > 1, "no other one became the master"
     _check_one_at_a_time(hosts.served)
     messages = read_all(hosts.nameserver, "t")

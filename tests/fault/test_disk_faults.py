@@ -25,7 +25,7 @@ from support.observers import nothing
 from support.reading import read_all
 from support.replicas import (
     LEASE_S,
-    PATIENCE_S,
+    TIMEOUT_S,
     check_same,
     find_master,
     replicas,
@@ -65,10 +65,10 @@ class Sending:
     def go_on(self) -> None:
         """Return when more is acknowledged than was handed in until now."""
         enough = len(self.acknowledged) + 10
-        wait_until(lambda: len(self.acknowledged) >= enough, PATIENCE_S, what="acknowledged messages")
+        wait_until(lambda: len(self.acknowledged) >= enough, TIMEOUT_S, what="acknowledged messages")
 
     def _run(self) -> None:
-        with Producer(self._cluster.nameserver, send_timeout_s=2 * PATIENCE_S) as producer:
+        with Producer(self._cluster.nameserver, send_timeout_s=2 * TIMEOUT_S) as producer:
             number = 0
             while not self._end.is_set():
                 body = b"number %d" % number
@@ -139,10 +139,10 @@ def test_metrics_show_the_store_that_failed_and_what_its_slave_lacks(tmp_path: P
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         assert shown("minimq_broker_store_failed") == (0, 0)
-        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), PATIENCE_S)
+        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), TIMEOUT_S)
         disk = FailingDisk(slave.data_dir)
         disk.fail()
-        with Producer(cluster.nameserver, send_timeout_s=2 * PATIENCE_S) as producer:
+        with Producer(cluster.nameserver, send_timeout_s=2 * TIMEOUT_S) as producer:
             producer.send(Message("t", BODY))
         assert shown("minimq_broker_store_failed") == (0, 1)
         [lag] = shown("minimq_broker_master_lag_bytes")
@@ -152,7 +152,7 @@ def test_metrics_show_the_store_that_failed_and_what_its_slave_lacks(tmp_path: P
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
         assert shown("minimq_broker_store_failed") == (0, 0)
-        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), PATIENCE_S)
+        wait_until(lambda: shown("minimq_broker_master_lag_bytes") == (0,), TIMEOUT_S)
 
 
 @pytest.mark.usefixtures("preloaded")
@@ -168,13 +168,13 @@ def test_a_lone_broker_whose_store_failed_is_not_healthy_until_it_is_restarted(t
         disk.fail()
         with Producer(cluster.nameserver, send_timeout_s=1) as producer, pytest.raises(SendFailed, match="restart"):
             producer.send(Message("t", b"x"))
-        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.NOT_SERVING, PATIENCE_S)
+        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.NOT_SERVING, TIMEOUT_S)
         [row] = minimq.json("cluster", "status")
         assert row["problem"] == "stores nothing after a disk error: restart it"
         assert row["problem"] in minimq("cluster", "status")
         disk.work()
         broker.restart()
-        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.SERVING, PATIENCE_S)
+        wait_until(lambda: health_of(broker.address) == health_pb2.HealthCheckResponse.SERVING, TIMEOUT_S)
         [row] = minimq.json("cluster", "status")
         assert row["problem"] is None
 
@@ -204,7 +204,7 @@ def test_a_disk_whose_sync_hangs_is_named_everywhere(tmp_path: Path) -> None:
 def health_of(address: str) -> int:
     with rpc.open_channel(address) as channel:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        status: int = stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S).status
+        status: int = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S).status
         return status
 
 
@@ -281,7 +281,7 @@ def test_what_is_damaged_is_not_copied(tmp_path: Path) -> None:
         assert wait_for_master(cluster, master) is slave
         wipe(master)  # of two replicas the wrong one is copied anew
         master.start()
-        wait_until(lambda: "does not match its CRC-32C" in master.log_path.read_text(), PATIENCE_S)
+        wait_until(lambda: "does not match its CRC-32C" in master.log_path.read_text(), TIMEOUT_S)
         wait_in_sync(cluster, slave)
 
 
@@ -318,7 +318,7 @@ def send_until(producer: Producer, failure: str) -> int:
 def test_a_slave_whose_disk_is_full_is_left_out_until_there_is_space(tmp_path: Path) -> None:
     with with_small_disk(tmp_path, of="broker-a-1", min_in_sync=1) as (cluster, reserve):
         master, slave = cluster.brokers
-        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+        with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer:
             for _ in range(200):  # 20 MB
                 producer.send(Message("t", BODY))
             wait_in_sync(cluster, master)
@@ -343,7 +343,7 @@ def test_a_full_disk_of_a_slave_that_is_needed_ends_sending(tmp_path: Path) -> N
         assert len(read_all(cluster.nameserver, "t")) >= acknowledged + 1
 
 
-def test_a_master_whose_disk_is_full_refuses_messages_and_stays_the_master(tmp_path: Path) -> None:
+def test_a_master_whose_disk_is_full_rejects_messages_and_stays_the_master(tmp_path: Path) -> None:
     """It can be read, groups go on, and somebody has to make space: another master would soon be as full."""
     with with_small_disk(tmp_path, of="broker-a", min_in_sync=1) as (cluster, reserve):
         master, slave = cluster.brokers

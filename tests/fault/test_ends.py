@@ -16,11 +16,11 @@ from minimq import Admin, LocalCluster
 from support.process import process
 
 PROGRAM = Path(__file__).parents[1] / "support" / "ending_program.py"
-PATIENCE_S = 100.0
+TIMEOUT_S = 100.0
 WAYS = ["with", "close", "atexit", "__del__", "garbage", "exit", "SIGINT", "SIGTERM"]
 WAYS += ["aio with", "aio close", "aio garbage", "aio SIGINT"]
 
-pytestmark = pytest.mark.timeout(4 * PATIENCE_S)
+pytestmark = pytest.mark.timeout(4 * TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_every_client_ends_without_an_error(own: LocalCluster, servers: str) -> 
                 if (stop := signal_of(way)) is not None:
                     wait_for_line(program, "waits")
                     program.send_signal(stop)
-            ends = {way: (*program.communicate(timeout=PATIENCE_S), program) for way, program in programs.items()}
+            ends = {way: (*program.communicate(timeout=TIMEOUT_S), program) for way, program in programs.items()}
         finally:
             restore(own)
     for way, (printed, errors, program) in ends.items():

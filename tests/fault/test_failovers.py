@@ -15,7 +15,7 @@ from minimq.local.server_process import ServerProcess
 from minimq_common.errors import MinimqError
 from support.chance import SEED, rounds
 from support.reading import read_all
-from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, find_master, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 ROUNDS = rounds(2)
@@ -49,7 +49,7 @@ class Sender(threading.Thread):
 
     def wait_for_more(self) -> None:
         enough = len(self.acknowledged) + 40
-        wait_until(lambda: len(self.acknowledged) >= enough, 2 * PATIENCE_S, what=f"sends; {self.failure}")
+        wait_until(lambda: len(self.acknowledged) >= enough, 2 * TIMEOUT_S, what=f"sends; {self.failure}")
 
 
 def disturb(cluster: LocalCluster, chance: random.Random) -> list[str]:

@@ -17,10 +17,10 @@ from support.process import process
 
 SCRIPT = Path(__file__).parents[2] / "bench" / "flood_table.py"
 #: Memory that a server may have, in MiB.
-MOST_MIB = 1_024  # docs/limits.md says so
+MAX_MIB = 1_024  # docs/limits.md says so
 #: All attacks on a broker; those that are played briefly are the same.
 ATTACKS = (
-    *("pulls_unread", "snapshots_unread", "appends_refused", "appends_half_sent", "appends_whole"),
+    *("pulls_unread", "snapshots_unread", "appends_rejected", "appends_half_sent", "appends_whole"),
     *("connections_half_sent", "commits_half_sent", "commits_of_nothing", "joins_of_nothing", "topics_of_long_names"),
     *("topics_of_rather_long_names", "long_filters", "long_client_ids", "members_that_claim", "heartbeats_unread"),
     *("million_queues", "million_offsets", "silent_streams"),
@@ -42,7 +42,7 @@ def rows(*options: str) -> list[dict[str, Any]]:
     assert started.returncode == 0, errors
     found = [json.loads(line) for line in told.splitlines()]
     for row in found:
-        assert row["peak_mib"] < MOST_MIB, row
+        assert row["peak_mib"] < MAX_MIB, row
         assert not row["ended"], row
         assert not row["lost"], row
     return found
@@ -64,8 +64,8 @@ def test_a_longer_flood_of_a_broker() -> None:
 
 
 def check_nameserver(attack: str, seconds: float) -> None:
-    # Leases are long, and so is the patience: a loaded machine is no flood.
-    [row] = rows(attack, f"--seconds={seconds}", "--lease=60", "--patience=60")
+    # Leases are long, and so is the timeout: a loaded machine is no flood.
+    [row] = rows(attack, f"--seconds={seconds}", "--lease=60", "--max-wait=60")
     assert row["acts"] > 0
     assert row["failures"] == []
     assert row["failovers"] == 0

@@ -24,7 +24,7 @@ from support.command import Minimq
 from support.crowd import PREFACE
 from support.disks import disk_of, fill_up
 from support.reading import check_brokers, read_all
-from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, find_master, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 pytestmark = pytest.mark.fault
@@ -106,12 +106,12 @@ def test_a_store_continues_once_a_limit_of_the_system_is_raised(
             before = resource.prlimit(broker.pid, limit)
             resource.prlimit(broker.pid, limit, (value, before[1]))
 
-            def send_until_refused() -> None:
+            def send_until_rejected() -> None:
                 for _ in range(100):
                     producer.send(Message("t", bytes(100_000)))
 
             with pytest.raises(SendFailed, match=text):
-                send_until_refused()
+                send_until_rejected()
             resource.prlimit(broker.pid, limit, before)
             receipt = producer.send(Message("t", b"last"))
             assert receipt.queue_offset + 1 == len(read_all(cluster.nameserver, "t"))
@@ -129,7 +129,7 @@ def test_connections_leave_open_files_for_the_store(tmp_path: Path) -> None:
                 producer.send(Message("t", b"first"))
                 host, _, port = broker.address.rpartition(":")
                 for _ in range(160):
-                    idle = opened.enter_context(socket.create_connection((host, int(port)), timeout=PATIENCE_S))
+                    idle = opened.enter_context(socket.create_connection((host, int(port)), timeout=TIMEOUT_S))
                     idle.send(PREFACE)
                 for _ in range(50):  # five segments
                     producer.send(Message("t", bytes(100_000)))
@@ -175,10 +175,10 @@ def own_disk(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
 def wait_until_more(broker: BrokerProcess, text: str) -> None:
     """Wait until a broker says something once more."""
     before = broker.log_path.read_text().count(text)
-    wait_until(lambda: broker.log_path.read_text().count(text) > before, PATIENCE_S, what=text)
+    wait_until(lambda: broker.log_path.read_text().count(text) > before, TIMEOUT_S, what=text)
 
 
-def send_until_refused(producer: Producer, body: bytes) -> int:
+def send_until_rejected(producer: Producer, body: bytes) -> int:
     """Send until the disk is full. Returns how many messages were acknowledged."""
     sent = 0
 
@@ -208,12 +208,12 @@ def test_a_segment_is_full_and_so_is_the_disk(own_disk: tuple[Path, Path], free_
             for _ in range(sent):
                 producer.send(Message("t", body))
             reserve = fill_up(disk, free_pages)
-            sent += send_until_refused(producer, body)
+            sent += send_until_rejected(producer, body)
             assert len(read_all(cluster.nameserver, "t")) == sent
             broker.kill()
             broker.start()
             assert len(read_all(cluster.nameserver, "t")) == sent
-            sent += send_until_refused(producer, body)
+            sent += send_until_rejected(producer, body)
             reserve.unlink()
             for _ in range(10):
                 producer.send(Message("t", body))
@@ -250,7 +250,7 @@ def test_a_segment_of_a_slave_is_full_and_so_is_its_disk(tmp_path: Path) -> None
         (tmp_path / "data" / "broker-a-1").symlink_to(disk, target_is_directory=True)
         with (
             replicas(tmp_path / "data", role="sync-master", min_in_sync=1, segment_bytes=1 << 16) as cluster,
-            Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer,
+            Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer,
         ):
             master, slave = cluster.brokers
             for _ in range(6):
@@ -260,7 +260,7 @@ def test_a_segment_of_a_slave_is_full_and_so_is_its_disk(tmp_path: Path) -> None
             for _ in range(20):
                 producer.send(Message("t", body))
             wait_in_sync(cluster, master)
-            wait_until(lambda: "the disk of the broker is full" in slave.log_path.read_text(), PATIENCE_S)
+            wait_until(lambda: "the disk of the broker is full" in slave.log_path.read_text(), TIMEOUT_S)
             slave.kill()
             slave.start()
             producer.send(Message("t", body))
@@ -301,7 +301,7 @@ def report_of(admin: Admin, broker_name: str = "broker-a") -> BrokerReport:
     return report
 
 
-def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) -> None:
+def test_a_nearly_full_disk_rejects_messages_and_nothing_else(small_disk: Path) -> None:
     reserve = small_disk / "reserve"
     reserve.write_bytes(bytes(8 << 20))
     options = {"disk_warn": 0.5, "disk_reject": 0.8, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
@@ -324,13 +324,13 @@ def test_a_nearly_full_disk_refuses_messages_and_nothing_else(small_disk: Path) 
         with pytest.raises(SendFailed, match=r"the disk of the broker is 8\d\.\d% full.*--disk-reject"):
             send_until_it_fails()
         report = report_of(admin)
-        assert report.disk_level == "refuse"
+        assert report.disk_level == "reject"
         assert 0.8 <= report.disk_used < 0.9
         assert re.findall(r"store: disk used=.* level=(.*)", cluster.brokers[0].log_path.read_text()) == [
             "warn",
-            "refuse",
+            "reject",
         ]
-        # Nothing of a message that is refused is written.
+        # Nothing of a message that is rejected is written.
         with pytest.raises(SendFailed, match="--disk-reject"):
             producer.send(Message("t", bytes(200_000)))
         assert report_of(admin).log_end == report.log_end
@@ -394,12 +394,12 @@ def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) ->
             producer.send(Message("t", bytes(200_000)))
         room = int(16.5 * (1 << 20)) - shutil.disk_usage(small_disk).used
         (small_disk / "others").write_bytes(bytes(max(room, 1 << 20)))
-        wait_until(lambda: report_of(admin).bytes_deleted_early, PATIENCE_S)
-        wait_until(lambda: report_of(admin).disk_level == "warn", PATIENCE_S)
+        wait_until(lambda: report_of(admin).bytes_deleted_early, TIMEOUT_S)
+        wait_until(lambda: report_of(admin).disk_level == "warn", TIMEOUT_S)
         deleted = report_of(admin).segments_deleted
         with (small_disk / "others").open("ab") as others:
             others.write(bytes(4 << 20))
-        wait_until(lambda: report_of(admin).disk_filled_by_others, PATIENCE_S)
+        wait_until(lambda: report_of(admin).disk_filled_by_others, TIMEOUT_S)
         assert report_of(admin).segments_deleted == deleted < 6
         [queue] = admin.describe_group("g").queues
         assert 0 < queue.lost < 40
@@ -414,7 +414,7 @@ def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) ->
     check_brokers(cluster)
 
 
-def test_what_a_full_broker_refuses_goes_to_another(small_disk: Path, other_disk: Path, tmp_path: Path) -> None:
+def test_what_a_full_broker_rejects_goes_to_another(small_disk: Path, other_disk: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "broker-a").symlink_to(small_disk)
@@ -429,6 +429,6 @@ def test_what_a_full_broker_refuses_goes_to_another(small_disk: Path, other_disk
         receipts = [producer.send(Message("t", bytes(200_000))) for _ in range(200)]
         assert {receipt.queue.broker_name for receipt in receipts} == {"broker-a", "broker-b"}
         assert {receipt.queue.broker_name for receipt in receipts[-20:]} == {"broker-b"}
-        assert report_of(admin).disk_level == "refuse"
+        assert report_of(admin).disk_level == "reject"
         assert len(read_all(cluster.nameserver, "t")) == 200
     check_brokers(cluster)

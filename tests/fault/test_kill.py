@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: Rounds of killing.
 ROUNDS = rounds(2)
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 class Sender:
@@ -39,7 +39,7 @@ class Sender:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -52,7 +52,7 @@ class Sender:
 
     def _note(self, body: bytes, future: Future[SendReceipt]) -> None:
         try:
-            receipt = future.result(PATIENCE_S)
+            receipt = future.result(TIMEOUT_S)
         except MinimqError:
             return
         assert self.acknowledged.setdefault((receipt.queue, receipt.queue_offset), body) == body
@@ -73,7 +73,7 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
         for number in range(ROUNDS):
             with Producer(cluster.nameserver, send_timeout_s=10.0) as producer:
                 senders = [Sender(producer, bodies, bulk=bulk) for bulk in (1, 20, 400)]
-                wait_until(lambda: all(sender.acknowledged for sender in senders), PATIENCE_S)  # noqa: B023
+                wait_until(lambda: all(sender.acknowledged for sender in senders), TIMEOUT_S)  # noqa: B023
                 # A random moment, not a wait for something.
                 time.sleep(chance.uniform(0.0, 0.4))
                 broker.kill()

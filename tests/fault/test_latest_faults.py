@@ -11,7 +11,7 @@ from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Pr
 from minimq.errors import DeadlineExceeded, Unavailable
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 A, B, C = (MessageQueue("orders", f"broker-{letter}", 0) for letter in "abc")
 
 
@@ -32,7 +32,7 @@ def receive(consumer: WorkQueueConsumer, into: set[bytes], *bodies: bytes) -> No
             consumer.ack(messages)
         return into.issuperset(bodies)
 
-    wait_until(done, PATIENCE_S)
+    wait_until(done, TIMEOUT_S)
 
 
 def test_what_is_sent_after_the_start_comes_whenever_its_broker_answers(cluster: LocalCluster) -> None:

@@ -13,7 +13,7 @@ from minimq.connection.client import ClusterClient
 from minimq.errors import MinimqError
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 LOST = "broker-b"
 
 pytestmark = [pytest.mark.fault, pytest.mark.system]
@@ -53,7 +53,7 @@ def world() -> Iterator[tuple[LocalCluster, Admin]]:
                 unread.difference_update(message.queue.broker_name for message in consumer.poll(0.1))
                 return not unread
 
-            wait_until(is_read, PATIENCE_S)
+            wait_until(is_read, TIMEOUT_S)
             consumer.commit()
         with WorkQueueConsumer(cluster.nameserver, group="w") as worker:
             worker.subscribe("t")
@@ -65,7 +65,7 @@ def world() -> Iterator[tuple[LocalCluster, Admin]]:
                 rejected.extend(messages)
                 return len(rejected) == 2
 
-            wait_until(reject, PATIENCE_S)
+            wait_until(reject, TIMEOUT_S)
         yield cluster, admin
 
 
@@ -84,7 +84,7 @@ def names_it(name: str, text: str) -> None:
 def test_a_broker_that_is_offline(world: tuple[LocalCluster, Admin]) -> None:
     cluster, admin = world
     cluster.server(LOST).kill()
-    wait_until(admin.offline_brokers, PATIENCE_S)
+    wait_until(admin.offline_brokers, TIMEOUT_S)
     for name, call in OPERATIONS.items():
         names_it(name, outcome(call, admin))
 
@@ -109,7 +109,7 @@ def test_a_broker_that_dies_after_it_was_found(
     def kill_first(*arguments: Any, **named: Any) -> Any:
         monkeypatch.setattr(ClusterClient, "call_all", call_all)
         cluster.server(LOST).kill()
-        wait_until(admin.offline_brokers, PATIENCE_S)
+        wait_until(admin.offline_brokers, TIMEOUT_S)
         return call_all(*arguments, **named)
 
     monkeypatch.setattr(ClusterClient, "call_all", kill_first)

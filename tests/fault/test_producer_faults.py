@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: Rounds of killing.
 ROUNDS = rounds(2)
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 STEP_S = 0.01
 
 
@@ -63,14 +63,14 @@ class Load:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE_S)
-        self._producer.flush(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
+        self._producer.flush(TIMEOUT_S)
         assert kind or len(self.acknowledged) + len(self.errors) == len(self.handed_in)
 
     def lasts(self, seconds: float) -> None:
         """Wait until the messages of so many more seconds were handed in."""
         wanted = len(self.handed_in) + seconds / self._step_s * self._per_step
-        wait_until(lambda: len(self.handed_in) >= wanted, seconds + PATIENCE_S)
+        wait_until(lambda: len(self.handed_in) >= wanted, seconds + TIMEOUT_S)
 
     def acknowledged_by(self, broker: str, since: float) -> bool:
         """Return true if a broker has acknowledged one of the latest messages, handed in after a moment."""
@@ -128,18 +128,15 @@ def check_stored(load: Load, stored: list[ReceivedMessage]) -> None:
 
 def test_a_killed_broker_costs_no_message_and_soon_no_throughput(pair: LocalCluster) -> None:
     victim, _ = pair.brokers
-    with (
-        Producer(pair.nameserver, send_timeout_s=PATIENCE_S) as producer,
-        Load(producer, 1_000, lambda _: None) as load,
-    ):
+    with Producer(pair.nameserver, send_timeout_s=TIMEOUT_S) as producer, Load(producer, 1_000, lambda _: None) as load:
         load.lasts(1.0)
         killed = time.perf_counter()
         victim.kill()
         # `make bench-faults` tells how soon that is.
-        wait_until(lambda: load.rate_is_back_at(killed) is not None, PATIENCE_S, what="the other broker takes all")
+        wait_until(lambda: load.rate_is_back_at(killed) is not None, TIMEOUT_S, what="the other broker takes all")
         victim.start()
         started = time.perf_counter()
-        wait_until(lambda: load.acknowledged_by(victim.name, started), PATIENCE_S)
+        wait_until(lambda: load.acknowledged_by(victim.name, started), TIMEOUT_S)
         load.lasts(0.5)
     assert load.errors == []
     check_stored(load, read_all(pair.nameserver, "t"))
@@ -152,11 +149,11 @@ def test_what_a_killed_broker_had_stored_without_saying_so_is_not_stored_again(p
     chance = random.Random(SEED)
     victim, _ = pair.brokers
     queues = [MessageQueue("t", victim.name, number) for number in range(4)]
-    with Producer(pair.nameserver, send_timeout_s=PATIENCE_S, batch_messages=20) as producer:
+    with Producer(pair.nameserver, send_timeout_s=TIMEOUT_S, batch_messages=20) as producer:
         with Load(producer, 2_000, lambda number: queues[number % 4]) as load:
             for _ in range(ROUNDS):
                 began = time.perf_counter()
-                wait_until(lambda: load.acknowledged and load.acknowledged[-1][0] > began, PATIENCE_S)  # noqa: B023
+                wait_until(lambda: load.acknowledged and load.acknowledged[-1][0] > began, TIMEOUT_S)  # noqa: B023
                 # A random moment, not a wait for something.
                 time.sleep(chance.uniform(0.0, 0.4))
                 victim.kill()
@@ -167,18 +164,18 @@ def test_what_a_killed_broker_had_stored_without_saying_so_is_not_stored_again(p
 
 def test_a_hung_broker_is_soon_left_out_and_taken_in_again(pair: LocalCluster) -> None:
     victim, _ = pair.brokers
-    with Producer(pair.nameserver, send_timeout_s=PATIENCE_S) as producer, Load(producer, 500, lambda _: None) as load:
+    with Producer(pair.nameserver, send_timeout_s=TIMEOUT_S) as producer, Load(producer, 500, lambda _: None) as load:
         load.lasts(0.5)
         paused = time.perf_counter()
         victim.pause()
-        wait_until(lambda: load.rate_is_back_at(paused) is not None, PATIENCE_S, what="the other broker takes all")
+        wait_until(lambda: load.rate_is_back_at(paused) is not None, TIMEOUT_S, what="the other broker takes all")
         # What waits for the broker that hangs goes to the other one, and what comes later goes there at once.
         load.lasts(1.0)
         handed_in = len(load.handed_in)
-        wait_until(lambda: load.has_acknowledged(handed_in), PATIENCE_S, what="nothing waits for it")
+        wait_until(lambda: load.has_acknowledged(handed_in), TIMEOUT_S, what="nothing waits for it")
         resumed = time.perf_counter()
         victim.resume()
-        wait_until(lambda: load.acknowledged_by(victim.name, resumed), PATIENCE_S)
+        wait_until(lambda: load.acknowledged_by(victim.name, resumed), TIMEOUT_S)
     assert load.errors == []
     check_stored(load, read_all(pair.nameserver, "t"))
 
@@ -195,21 +192,21 @@ def test_a_batch_whose_receipt_got_lost_is_not_stored_again(pair: LocalCluster, 
         flags += [f"--data-dir={broker.data_dir}", f"--nameserver={pair.nameserver}"]
         try:
             broker.start()
-            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], PATIENCE_S)
+            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], TIMEOUT_S)
             admin.create_topic("lossy", queues=1)
             queue = MessageQueue("lossy", broker.name, 0)
-            with Producer(pair.nameserver, send_timeout_s=PATIENCE_S) as producer:
+            with Producer(pair.nameserver, send_timeout_s=TIMEOUT_S) as producer:
                 producer.send(Message("lossy", b"0"), queue=queue)
                 relay.lose_answers()
                 futures = [producer.send_async(Message("lossy", b"%d" % number), queue=queue) for number in (1, 2, 3)]
-                wait_until(lambda: len(read_queue(pair.nameserver, queue)) > 1, PATIENCE_S)
+                wait_until(lambda: len(read_queue(pair.nameserver, queue)) > 1, TIMEOUT_S)
                 assert not any(future.done() for future in futures)
                 if fault == "kill":
                     broker.kill()
                     broker.start()
                 else:
                     relay.cut()
-                assert [future.result(PATIENCE_S).queue_offset for future in futures] == [1, 2, 3]
+                assert [future.result(TIMEOUT_S).queue_offset for future in futures] == [1, 2, 3]
             bodies = [message.body for message in read_queue(pair.nameserver, queue)]
             assert bodies == [b"0", b"1", b"2", b"3"]
         finally:

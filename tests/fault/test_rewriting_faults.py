@@ -32,7 +32,7 @@ from support.waiting import wait_until
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 ROUNDS = rounds(4)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Segments of a few messages, all of which are too old at once.
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 1 << 16,
@@ -77,7 +77,7 @@ class World:
             assert found <= self.later, "none comes twice"
             return found == self.later
 
-        wait_until(all_are_there, PATIENCE_S)
+        wait_until(all_are_there, TIMEOUT_S)
 
 
 def _word(message: ReceivedMessage) -> bytes:
@@ -119,13 +119,13 @@ def test_a_broker_that_is_killed_while_it_rewrites_loses_nothing(tmp_path: Path)
             for number in range(ROUNDS):
                 world.send(producer, 60)
                 if number % 2:
-                    wait_until(lambda: rewritten(cluster) > 0, PATIENCE_S)
+                    wait_until(lambda: rewritten(cluster) > 0, TIMEOUT_S)
                 time.sleep(chance.uniform(0.0, 0.1))  # a random moment, not a wait for something
                 broker.kill()
                 broker.start()
                 world.check()
-            wait_until(lambda: rewritten(cluster) > 0, PATIENCE_S)
-        wait_until(lambda: len(read_all(cluster.nameserver, "decided")) == 1, PATIENCE_S)
+            wait_until(lambda: rewritten(cluster) > 0, TIMEOUT_S)
+        wait_until(lambda: len(read_all(cluster.nameserver, "decided")) == 1, TIMEOUT_S)
         world.check_later()
         world.check()
     check_brokers(cluster)
@@ -139,7 +139,7 @@ def test_a_new_slave_copies_a_rewritten_log_and_takes_over(tmp_path: Path) -> No
         [slave] = [broker for broker in cluster.brokers if broker is not master]
         with Producer(cluster.nameserver) as producer:
             world.send(producer, 60)
-            wait_until(lambda: rewritten(cluster) > 0, PATIENCE_S, what="both have rewritten segments")
+            wait_until(lambda: rewritten(cluster) > 0, TIMEOUT_S, what="both have rewritten segments")
             slave.stop()
             shutil.rmtree(slave.data_dir)
             world.send(producer, 40)
@@ -156,7 +156,7 @@ def test_a_new_slave_copies_a_rewritten_log_and_takes_over(tmp_path: Path) -> No
             consumer.subscribe("kept")
             taken: list[bytes] = []
             while len(taken) < len(world.kept):
-                messages = consumer.receive(500, timeout=PATIENCE_S)
+                messages = consumer.receive(500, timeout=TIMEOUT_S)
                 assert messages
                 taken += map(_word, messages)
                 consumer.ack(messages)

@@ -26,7 +26,7 @@ from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replicat
 #: A call that is not answered for so long is given up.
 _DEADLINE_S: Final = 20.0
 _SILENCE_S: Final = 0.2
-_MOST_ANSWERS: Final = 20
+_MAX_ANSWERS: Final = 20
 #: Statuses that no request may lead to.
 _FAULTS: Final = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL)
 #: What gRPC says on this side when it cannot write to a stream that the server has ended.
@@ -49,7 +49,7 @@ def _one_of(*values: Any) -> Any:
 
 
 def _batch(rng: Random) -> bytes:
-    """Return a batch that is sound, or one that a broker refuses: it does not open those that it stores."""
+    """Return a batch that is sound, or one that a broker rejects: it does not open those that it stores."""
     made = rng.choice(valid_batches()) if rng.random() < 0.6 else make_batch(rng)
     with contextlib.suppress(CorruptBatch, InvalidArgument):
         take_in(made)
@@ -224,7 +224,7 @@ async def _all_of(requests: Sequence[bytes], kind: str) -> AsyncIterator[bytes]:
 async def _read(call: Any, answers: list[bytes]) -> None:
     async for answer in call:
         answers.append(answer)
-        if len(answers) >= _MOST_ANSWERS:
+        if len(answers) >= _MAX_ANSWERS:
             return
 
 

@@ -61,11 +61,11 @@ class Canary:
     def _receive(self) -> None:
         with PullConsumer(self._nameserver, group=GROUP, start="earliest") as consumer:
             consumer.subscribe(TOPIC)
-            patience = 0
-            while not (self._sent_all.is_set() and (self._has_all() or patience > 100)):
+            max_wait = 0
+            while not (self._sent_all.is_set() and (self._has_all() or max_wait > 100)):
                 found = consumer.poll(0.2)
                 self.read += [message.body for message in found]
-                patience = 0 if found else patience + self._sent_all.is_set()
+                max_wait = 0 if found else max_wait + self._sent_all.is_set()
 
     def _has_all(self) -> bool:
         return not self.acknowledged or body_of(self.acknowledged[-1]) in self.read[-100:]

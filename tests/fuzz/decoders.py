@@ -28,7 +28,7 @@ PROCESSES: Final = 2
 #: What one input may take besides what the process has anyway.
 MEMORY_BYTES: Final = 4 * MAX_CONTENT_BYTES
 #: Processor time that one input may take.
-LONGEST_S: Final = 1.0
+MAX_S: Final = 1.0
 #: A process that is that long at one input hangs, however loaded the machine is.
 HANGS_S: Final = 120.0
 #: Inputs after which a process has loaded what it needs, so that its memory is measured.
@@ -184,7 +184,7 @@ def problem_of(target: Target, given: Any) -> str | None:
         said = str(error).partition("\n")[0][:_SHOWN]
         return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {said}"
     taken = time.process_time() - begun
-    return f"takes {taken:.1f} s of processor time" if taken > LONGEST_S else None
+    return f"takes {taken:.1f} s of processor time" if taken > MAX_S else None
 
 
 def bound_memory() -> None:

@@ -28,7 +28,7 @@ _INTEGERS: Final = {
     FieldDescriptor.TYPE_FIXED64: (False, 64),
 }
 #: Of a list of messages, whose items may have lists as well.
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _NAMES: Final = (
     "t",
     "broker-a",
@@ -93,7 +93,7 @@ class MessageMaker:
         elif field.message_type is not None:
             if depth < 6:
                 made = [self.make(rng, field.message_type, depth + 1) for _ in range(min(count, 5))]
-                most = _MOST_BYTES // (1 + max((item.ByteSize() for item in made), default=0))
+                most = _MAX_BYTES // (1 + max((item.ByteSize() for item in made), default=0))
                 items.extend(made[place % len(made)] for place in range(min(count, most)))
         else:
             found = [self._value(rng, field) for _ in range(min(count, 5))]

@@ -1,4 +1,4 @@
-"""Small changes of what is valid, chosen at random: they get further than noise, which the first check refuses."""
+"""Small changes of what is valid, chosen at random: they get further than noise, which the first check rejects."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ PIECES: Final = (
 )
 
 #: Most characters of a text, which what is quadratic in them takes no long time for.
-_LONGEST: Final = 6000
+_MAX: Final = 6000
 
 
 def number(rng: Random, *, signed: bool = True) -> int:
@@ -114,7 +114,7 @@ def text(rng: Random, samples: Sequence[str], times: int = 3) -> str:
             found = found[:place] + found[place:end] * rng.choice((2, 3, 50)) + found[end:]
         else:
             found = found[:place] + rng.choice(PIECES) * rng.choice((10, 300, 5000)) + found[place:]
-    return found[:_LONGEST]
+    return found[:_MAX]
 
 
 def _flip(rng: Random, data: bytearray) -> None:

@@ -26,9 +26,9 @@ from support.replicas import wait_for_master
 _CALLS: Final = 32
 #: Connections to each server.
 _CHANNELS: Final = 4
-_MOST_RSS_BYTES: Final = 512 << 20
+_MAX_RSS_BYTES: Final = 512 << 20
 #: What a server may log for each call.
-_MOST_LOG_BYTES: Final = 2000
+_MAX_LOG_BYTES: Final = 2000
 _REPAIR_S: Final = 0.2
 _TOLD_EVERY_S: Final = 30.0
 #: Most findings of one kind that are told.
@@ -156,9 +156,9 @@ def _health_of(server: ServerProcess, amount: int) -> Iterator[str]:
     [peak] = re.findall(r"VmHWM:\s+(\d+) kB", status)
     size = server.log_path.stat().st_size
     print(f"  {server.name}: {int(peak) >> 10} MiB at most, {size >> 10} KiB of log", flush=True)
-    if int(peak) << 10 > _MOST_RSS_BYTES:
+    if int(peak) << 10 > _MAX_RSS_BYTES:
         yield f"{server.name} has taken {int(peak) >> 10} MiB"
-    if size > (1 << 20) + _MOST_LOG_BYTES * amount:
+    if size > (1 << 20) + _MAX_LOG_BYTES * amount:
         yield f"{server.name} has written {size >> 20} MiB of log"
 
 

@@ -18,7 +18,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message
 from minimq_common.replicas.replica_set import ReplicaSet
 from minimq_nameserver.controller.decisions import DecisionFile
-from support.stores import PATIENCE_S, OpenStore, Stores, batches_of, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, batches_of, numbered_batch
 
 OWNER = Owner("default", "broker-a", 0)
 DEAD = "%DLQ%g"
@@ -120,7 +120,7 @@ def _fill(store: OpenStore, number: int) -> None:
         store.append("t", queue_id, b"large %d/%d " % (number, each) + b"%d" % each * (1500 * each))
     for queue_id in range(2):
         store.append(DEAD, queue_id, b"dead %d/%d" % (number, queue_id))
-        store.submit(ORDERED, queue_id, _of_account(number)).result(PATIENCE_S)
+        store.submit(ORDERED, queue_id, _of_account(number)).result(TIMEOUT_S)
     for index, group in enumerate(GROUPS):
         store.record(OffsetsCommitted(group, (CommittedOffset(*store.key("t", index % 2), 3 * number + index + 1),)))
     for sequence in range(2):

@@ -62,7 +62,7 @@ def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name:
     assert len(admin.describe_topic(name).queues) == 12
 
 
-def test_a_topic_that_exists_is_refused_or_left_alone(admin: Admin, topic: str) -> None:
+def test_a_topic_that_exists_is_rejected_or_left_alone(admin: Admin, topic: str) -> None:
     with pytest.raises(TopicExists, match="broker-a has 4 write queues and 4 read queues"):
         admin.create_topic(topic, queues=4)
     assert not admin.create_topic(topic, queues=4, if_not_exists=True, same_settings=True)
@@ -159,7 +159,7 @@ def test_concurrent_creations_of_one_topic_leave_it_whole(admin: Admin, new_name
         ({"name": "x", "cluster": "nowhere"}, "no cluster 'nowhere': the name server knows default"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_with_the_rule(admin: Admin, arguments: dict[str, object], text: str) -> None:
+def test_what_breaks_a_rule_is_rejected_with_the_rule(admin: Admin, arguments: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         admin.create_topic(**arguments)  # type: ignore[arg-type]  # that is the point
     assert "x" not in admin.list_topics()
@@ -186,7 +186,7 @@ def test_brokers_can_have_different_counts(admin: Admin, new_name: Callable[[], 
     assert shapes(admin, name)["broker-a"][:2] == (5, 5)
 
 
-def test_a_broker_that_is_not_there_is_refused_with_the_list(admin: Admin, topic: str) -> None:
+def test_a_broker_that_is_not_there_is_rejected_with_the_list(admin: Admin, topic: str) -> None:
     calls: list[Callable[[], object]] = [
         lambda: admin.create_topic("x", brokers=["broker-a", "broker-z"]),
         lambda: admin.update_topic(topic, write_queues=1, brokers=["broker-z"]),
@@ -242,7 +242,7 @@ def test_what_may_be_sent_may_be_read(admin: Admin, topic: str) -> None:
     assert shapes(admin, topic)["broker-b"] == (3, 4, Permission.READ)
 
 
-def test_an_update_of_nothing_or_of_no_topic_is_refused(admin: Admin, topic: str) -> None:
+def test_an_update_of_nothing_or_of_no_topic_is_rejected(admin: Admin, topic: str) -> None:
     with pytest.raises(InvalidArgument, match="nothing to change"):
         admin.update_topic(topic)
     with pytest.raises(InvalidArgument, match="0 write queues"):
@@ -351,7 +351,7 @@ def test_without_a_broker_the_error_says_which_is_offline_or_how_to_start_one(pa
             admin.create_topic("x")
 
 
-def test_a_closed_admin_refuses(cluster: LocalCluster) -> None:
+def test_a_closed_admin_rejects(cluster: LocalCluster) -> None:
     admin = Admin(cluster.nameserver)
     admin.list_topics()
     admin.close()

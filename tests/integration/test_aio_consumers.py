@@ -26,7 +26,7 @@ from support.chance import SEED
 from support.relay import Relay
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ def fill(cluster: LocalCluster, topic: str, count: int, *, first: int = 0) -> No
 async def read(consumer: PullConsumer, count: int) -> list[bytes]:
     """Poll until there are so many messages."""
     bodies: list[bytes] = []
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while len(bodies) < count:
             bodies += [message.body for message in await consumer.poll(0.5)]
     return bodies
@@ -175,7 +175,7 @@ def test_close_ends_a_poll_and_leaves_no_thread_and_no_task(cluster: LocalCluste
     async def run() -> None:
         consumer = PullConsumer(cluster.nameserver, group=topic)
         consumer.subscribe(topic)
-        polling = asyncio.create_task(consumer.poll(PATIENCE_S))
+        polling = asyncio.create_task(consumer.poll(TIMEOUT_S))
         await asyncio.sleep(0.3)
         assert not polling.done()
         await consumer.close()
@@ -194,7 +194,7 @@ def test_ctrl_c_in_a_poll_commits_and_says_nothing_but_that(cluster: LocalCluste
         assert program.stdout is not None
         said = program.stdout.readline()
         program.send_signal(signal.SIGINT)
-        _, errors = program.communicate(timeout=PATIENCE_S)
+        _, errors = program.communicate(timeout=TIMEOUT_S)
     assert said == "all is read\n", errors
     assert sum(offset or 0 for offset in admin.committed_offsets(topic, topic).values()) == 10
     assert errors.splitlines()[-1] == "KeyboardInterrupt"
@@ -207,7 +207,7 @@ def test_two_polls_at_once_take_turns(cluster: LocalCluster, topic: str) -> None
     async def run() -> None:
         async with PullConsumer(cluster.nameserver, group=topic) as consumer:
             consumer.subscribe(topic)
-            parts = await asyncio.gather(*(consumer.poll(PATIENCE_S, max_messages=10) for _ in range(20)))
+            parts = await asyncio.gather(*(consumer.poll(TIMEOUT_S, max_messages=10) for _ in range(20)))
             places = [(message.queue, message.queue_offset) for part in parts for message in part]
             assert all(parts)
             assert len(places) == len(set(places)) > 0
@@ -264,7 +264,7 @@ def test_a_listener_is_awaited_on_the_loop(cluster: LocalCluster, topic: str) ->
         async with PushConsumer(cluster.nameserver, group=topic, threads=4, batch_size=10) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.wait_for(all_found.wait(), PATIENCE_S)
+            await asyncio.wait_for(all_found.wait(), TIMEOUT_S)
         assert found == Counter(range(500))
         assert 1 < most <= 4
 
@@ -286,11 +286,11 @@ def test_a_start_that_was_cancelled_leaves_nothing_and_can_be_made_again(cluster
 
         with Relay(cluster.nameserver) as relay:
             relay.cut(for_good=True)
-            async with PushConsumer(relay.address, group=topic) as consumer, asyncio.timeout(2 * PATIENCE_S):
+            async with PushConsumer(relay.address, group=topic) as consumer, asyncio.timeout(2 * TIMEOUT_S):
                 consumer.subscribe(topic)
                 for _ in range(3):
                     start = asyncio.create_task(consumer.start(listen))
-                    await asyncio.to_thread(wait_until, lambda: consumer._runner._starting is not None, PATIENCE_S)
+                    await asyncio.to_thread(wait_until, lambda: consumer._runner._starting is not None, TIMEOUT_S)
                     start.cancel()
                     with pytest.raises(asyncio.CancelledError):
                         await start
@@ -328,7 +328,7 @@ def test_a_thousand_listeners_are_awaited_at_once_without_a_thread_for_each(clus
         async with PushConsumer(cluster.nameserver, group=topic, threads=1_000, batch_size=1) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.wait_for(all_found.wait(), PATIENCE_S)
+            await asyncio.wait_for(all_found.wait(), TIMEOUT_S)
             with pytest.raises(InvalidArgument, match="start it once"):
                 await consumer.start(listen)
         assert most == 1_000

@@ -15,7 +15,7 @@ from minimq_common.errors import BufferFull, Closed, InvalidArgument, SendFailed
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def test_messages_are_sent_and_receipts_come_back(cluster: LocalCluster, topic: 
             future = await producer.send_async(Message(topic, b"later"))
             assert (await future).queue_offset >= 0
             await producer.send_one_way(Message(topic, b"offline"))
-            await producer.flush(PATIENCE_S)
+            await producer.flush(TIMEOUT_S)
             queue = MessageQueue(topic, "broker-b", 2)
             assert (await producer.send(Message(topic, b"there"), queue=queue)).queue == queue
             chosen = [await producer.send(Message(topic, b"k", keys=["k"]), selector=by_hash()) for _ in range(3)]
@@ -95,7 +95,7 @@ def test_a_full_buffer_lets_the_loop_go_on(single: LocalCluster) -> None:
     [broker] = single.brokers
 
     async def run() -> None:
-        async with Producer(single.nameserver, buffer_bytes=10_000, send_timeout_s=PATIENCE_S) as producer:
+        async with Producer(single.nameserver, buffer_bytes=10_000, send_timeout_s=TIMEOUT_S) as producer:
             await producer.send(Message("t", b"0"))
             broker.pause()
             asyncio.get_running_loop().call_later(0.5, broker.resume)  # which a blocked loop would never do
@@ -111,7 +111,7 @@ def test_a_full_buffer_that_does_not_block_says_so(single: LocalCluster) -> None
 
     async def run() -> None:
         async with Producer(
-            single.nameserver, buffer_bytes=1_000, block_when_full=False, send_timeout_s=PATIENCE_S
+            single.nameserver, buffer_bytes=1_000, block_when_full=False, send_timeout_s=TIMEOUT_S
         ) as producer:
             await producer.send(Message("t", b"0"))
             broker.pause()
@@ -142,7 +142,7 @@ def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster
     [broker] = single.brokers
 
     async def run() -> None:
-        async with Producer(single.nameserver, send_timeout_s=PATIENCE_S) as producer:
+        async with Producer(single.nameserver, send_timeout_s=TIMEOUT_S) as producer:
             await producer.send(Message("t", b"0"))
             broker.pause()
             waiting = asyncio.create_task(producer.send(Message("t", b"1")))
@@ -151,7 +151,7 @@ def test_a_send_that_nobody_waits_for_any_more_does_no_harm(single: LocalCluster
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             broker.resume()
-            await producer.flush(PATIENCE_S)
+            await producer.flush(TIMEOUT_S)
             assert (await producer.send(Message("t", b"2"))).queue.topic == "t"
 
     asyncio.run(run())
@@ -177,7 +177,7 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
     async def run() -> None:
         queue = MessageQueue("t", "broker-a", 0)
         async with Producer(
-            single.nameserver, buffer_bytes=4_000, send_timeout_s=PATIENCE_S, interceptors=[Watcher()]
+            single.nameserver, buffer_bytes=4_000, send_timeout_s=TIMEOUT_S, interceptors=[Watcher()]
         ) as producer:
             await producer.send(Message("t", b"first"), queue=queue)
             broker.pause()
@@ -197,7 +197,7 @@ def test_cancelled_sends_that_waited_for_room_are_not_sent_and_the_others_keep_t
             sends[0].cancel()  # which was handed in
             broker.resume()
             await asyncio.gather(sends[1], sends[3], sends[5])
-            await producer.flush(PATIENCE_S)
+            await producer.flush(TIMEOUT_S)
             assert producer.statistics().buffered_messages == 0
 
     before = set(threading.enumerate())
@@ -220,12 +220,12 @@ def test_a_cancelled_send_many_reads_no_further_messages(cluster: LocalCluster, 
             dropped.set()
 
     async def run() -> None:
-        async with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+        async with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer:
             await producer.send(Message(topic, b"x"))
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.1):
                     await producer.send_many(endless())
-            assert await asyncio.to_thread(dropped.wait, PATIENCE_S)
+            assert await asyncio.to_thread(dropped.wait, TIMEOUT_S)
 
     asyncio.run(run())
 
@@ -253,11 +253,11 @@ def test_closing_tells_what_was_not_sent(single: LocalCluster) -> None:
     before = threading.active_count()
 
     async def run() -> None:
-        producer = Producer(single.nameserver, send_timeout_s=PATIENCE_S)
+        producer = Producer(single.nameserver, send_timeout_s=TIMEOUT_S)
         await producer.send(Message("t", b"0"))
         broker.pause()
         futures = [await producer.send_async(Message("t", b"x")) for _ in range(3)]
-        with pytest.raises(SendFailed, match=r"3 messages .* within 0\.2 s .*: 3 for topic t"):
+        with pytest.raises(SendFailed, match=r"3 messages were not acknowledged within 0\.2 s"):
             await producer.close(0.2)
         for future in futures:
             with pytest.raises(Closed):

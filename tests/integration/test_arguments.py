@@ -1,4 +1,4 @@
-"""Arguments of wrong types are refused at once by name, not by an error from within."""
+"""Arguments of wrong types are rejected at once by name, not by an error from within."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from minimq.arguments import waiting_s
 from minimq.errors import Closed, InvalidArgument
 from support.cases import for_each
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 #: Of a type that no annotation allows.
 Wrong = Any
@@ -148,7 +148,7 @@ def test_of_admins(admin: Admin, topic: str) -> None:
 
 @for_each("wrong", ["", 0, False, b"x"])
 @for_each("consumer", CONSUMERS)
-def test_an_id_that_names_nobody_is_refused(consumer: Callable[..., object], wrong: Wrong) -> None:
+def test_an_id_that_names_nobody_is_rejected(consumer: Callable[..., object], wrong: Wrong) -> None:
     with pytest.raises(InvalidArgument, match=r"client id is empty|client_id is .*: it must be text"):
         consumer("127.0.0.1:1", group="g", client_id=wrong)
 
@@ -201,7 +201,7 @@ def test_a_producer_whose_cluster_is_closed_says_so_in_each_way_to_send(cluster:
     message = Message(topic, b"too late")
     for send in (
         producer.send,
-        lambda message: producer.send_async(message).result(PATIENCE_S),
+        lambda message: producer.send_async(message).result(TIMEOUT_S),
         lambda message: producer.send_many([message]),
         lambda message: producer.send_many([message], queue=MessageQueue(topic, "broker-a", 0)),
     ):

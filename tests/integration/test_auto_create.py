@@ -100,9 +100,9 @@ def test_producers_that_ask_at_the_same_time_get_one_topic(willing: LocalCluster
 
 def test_it_is_off_unless_it_is_asked_for(cluster: LocalCluster, admin: Admin, topic: str) -> None:
     with asking(cluster) as automatic:
-        with pytest.raises(TopicNotFound, match=r"minimq topic create nothing.*--auto-create-queues") as refused:
+        with pytest.raises(TopicNotFound, match=r"minimq topic create nothing.*--auto-create-queues") as rejected:
             automatic.create("nothing")
-        assert "brokers: " not in str(refused.value)  # all say the same, so it is said once
+        assert "brokers: " not in str(rejected.value)  # all say the same, so it is said once
         assert not automatic.create(topic)
     assert "nothing" not in admin.list_topics()
 
@@ -172,7 +172,7 @@ def test_without_a_broker_nothing_is_made() -> None:
 
 
 @pytest.mark.fault
-def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_refusals() -> None:
+def test_the_failure_of_a_broker_that_may_have_the_option_comes_before_rejections() -> None:
     with LocalCluster(brokers=2) as own:
         own.server("broker-b").pause()
         text = r"2 of 2 brokers: broker-b .*not answered in time.*; broker-a .*creates none automatically"
@@ -184,8 +184,8 @@ def broker_commits(admin: Admin) -> int:
     return sum(status.report.commits for status in admin.broker_status() if status.report)
 
 
-def test_a_refusal_is_remembered_for_a_while_and_no_work_for_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_finder, "_REFUSED_S", 3_600.0)
+def test_a_rejection_is_remembered_for_a_while_and_no_work_for_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topic_finder, "_REJECTED_S", 3_600.0)
     with LocalCluster(brokers=1) as own, asking(own) as automatic, Admin(own.nameserver) as admin:
         wait_until(lambda: broker_commits(admin) == 1, what="the term of the broker to be written")
         asked: list[str] = []
@@ -198,17 +198,17 @@ def test_a_refusal_is_remembered_for_a_while_and_no_work_for_the_writer(monkeypa
 
         brokers.call_all = count  # type: ignore[assignment,method-assign]
 
-        def refused() -> int:
+        def rejected() -> int:
             with pytest.raises(TopicNotFound, match="creates none automatically"):
                 automatic.create("typo")
             return len(asked)
 
-        assert [refused() for _ in range(100)] == [1] * 100
+        assert [rejected() for _ in range(100)] == [1] * 100
         automatic.finder._asked.clear()  # as if the time had passed
-        assert refused() == 2
+        assert rejected() == 2
         with pytest.raises(TopicNotFound):
             automatic.create("another")
-        assert refused() == 3
+        assert rejected() == 3
         assert broker_commits(admin) == 1
 
 

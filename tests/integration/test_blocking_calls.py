@@ -24,12 +24,12 @@ from minimq import (
 from minimq.errors import UsageError
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: Calls of a producer that wait.
 SENDS: dict[str, Callable[[Producer, str], object]] = {
     "send": lambda producer, topic: producer.send(Message(topic, b"x")),
     "send_many": lambda producer, topic: producer.send_many([Message(topic, b"x")]),
-    "request": lambda producer, topic: producer.request(Message(topic, b"x"), timeout=PATIENCE_S),
+    "request": lambda producer, topic: producer.request(Message(topic, b"x"), timeout=TIMEOUT_S),
     "flush": lambda producer, _: producer.flush(),
 }
 
@@ -42,7 +42,7 @@ def outcome_of(call: Callable[[], object], report: Future[str]) -> None:
         report.set_result(error.message)
 
 
-def test_the_event_loop_of_a_client_refuses_them(cluster: LocalCluster, topic: str) -> None:
+def test_the_event_loop_of_a_client_rejects_them(cluster: LocalCluster, topic: str) -> None:
     with (
         Cluster(cluster.nameserver) as shared,
         Producer(shared) as producer,
@@ -56,25 +56,25 @@ def test_the_event_loop_of_a_client_refuses_them(cluster: LocalCluster, topic: s
         producer.send(Message(topic, b"x"))
         calls: dict[str, Callable[[], object]] = {
             **{name: partial(call, producer, topic) for name, call in SENDS.items()},
-            "result": lambda: producer.send_async(Message(topic, b"x")).result(PATIENCE_S),
-            "exception": lambda: producer.send_async(Message(topic, b"x")).exception(PATIENCE_S),
+            "result": lambda: producer.send_async(Message(topic, b"x")).result(TIMEOUT_S),
+            "exception": lambda: producer.send_async(Message(topic, b"x")).exception(TIMEOUT_S),
             "list_topics": admin.list_topics,
-            "poll": lambda: pull.poll(PATIENCE_S),
+            "poll": lambda: pull.poll(TIMEOUT_S),
             "commit": pull.commit,
-            "receive": lambda: simple.receive(timeout=PATIENCE_S),
+            "receive": lambda: simple.receive(timeout=TIMEOUT_S),
             "start": lambda: push.start(lambda _: ConsumeResult.SUCCESS),
         }
         for name, call in calls.items():
             report: Future[str] = Future()
             shared.connection.call_soon(outcome_of, call, report)
-            assert "the event loop thread of a client" in report.result(PATIENCE_S), name
+            assert "the event loop thread of a client" in report.result(TIMEOUT_S), name
         shared.connection.call_soon(producer.send_one_way, Message(topic, b"y"))  # does not wait
         wait_until(lambda: producer.statistics().acknowledged == 4)
 
 
 @pytest.mark.parametrize("name", [*SENDS, "close"])
 @pytest.mark.parametrize("interceptors", [(), (SendInterceptor(),)], ids=["plain", "intercepted"])
-def test_a_callback_of_a_producer_refuses_them(
+def test_a_callback_of_a_producer_rejects_them(
     cluster: LocalCluster, topic: str, name: str, interceptors: tuple[SendInterceptor, ...]
 ) -> None:
     report: Future[str] = Future()
@@ -83,7 +83,7 @@ def test_a_callback_of_a_producer_refuses_them(
         producer.send_async(
             Message(topic, b"x"), callback=lambda *_: outcome_of(partial(calls[name], producer, topic), report)
         )
-        assert "a callback or an interceptor of the producer" in report.result(PATIENCE_S)
+        assert "a callback or an interceptor of the producer" in report.result(TIMEOUT_S)
         producer.send(Message(topic, b"y"))
 
 
@@ -94,7 +94,7 @@ def test_a_callback_that_sends_does_not_wait_for_room_that_only_its_end_frees(
     with Producer(cluster.nameserver, buffer_bytes=2_000) as producer:
         large = Message(topic, bytes(1_500))
         producer.send_async(large, callback=lambda *_: outcome_of(lambda: producer.send_async(large), report))
-        assert "a callback or an interceptor of the producer" in report.result(PATIENCE_S)
+        assert "a callback or an interceptor of the producer" in report.result(TIMEOUT_S)
 
 
 def test_a_finalizer_may_close_a_client_on_the_event_loop_of_another(cluster: LocalCluster, topic: str) -> None:

@@ -20,7 +20,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 #: Holds the write lock of an LMDB file until its stdin ends: the next transaction of the broker waits for it.
 _HOLD = """
@@ -51,7 +51,7 @@ class Stream:
 
     def __init__(self, link: BrokerLink) -> None:
         self._requests: SimpleQueue[broker_pb2.AppendRequest | None] = SimpleQueue()
-        self._answers = link.stub.Append(iter(self._requests.get, None), timeout=PATIENCE_S)
+        self._answers = link.stub.Append(iter(self._requests.get, None), timeout=TIMEOUT_S)
         self._results: list[broker_pb2.AppendResult] = []
 
     def send(self, request_id: int, data: bytes) -> None:
@@ -79,10 +79,10 @@ def test_senders_are_told_to_come_back_and_nothing_is_lost() -> None:
             stream.send(1, large)
             for request_id in (2, 3, 4):
                 stream.send(request_id, small)
-                refused = stream.result()
-                assert (refused.request_id, refused.failure.code) == (request_id, "SYSTEM_BUSY")
-                assert refused.failure.retry_after_ms == 500
-                assert "wait for the disk" in refused.failure.message
+                rejected = stream.result()
+                assert (rejected.request_id, rejected.failure.code) == (request_id, "SYSTEM_BUSY")
+                assert rejected.failure.retry_after_ms == 500
+                assert "wait for the disk" in rejected.failure.message
         written = stream.result()
         assert (written.request_id, written.base_offset, written.failure.code) == (1, 0, "")
         stream.send(5, small)
@@ -101,14 +101,14 @@ def test_a_producer_keeps_away_from_a_broker_whose_disk_hangs_until_it_takes_bat
                 producer.send(Message("t", b"before"))
             with hanging_disk(own.brokers[0].data_dir):
                 # The process is alive, and says so to whoever asks: only what goes to the disk gets no answer.
-                wait_until(lambda: avoided_after_a_send(producer), PATIENCE_S)
+                wait_until(lambda: avoided_after_a_send(producer), TIMEOUT_S)
                 assert [broker.broker_name for broker in producer.statistics().avoided] == ["broker-a"]
                 retries = producer.statistics().retries
                 ends = time.monotonic() + 3.0  # several probes
                 while time.monotonic() < ends:
                     assert producer.send(Message("t", b"meanwhile")).queue.broker_name == "broker-b"
                 assert producer.statistics().retries == retries
-            wait_until(lambda: producer.send(Message("t", b"after")).queue.broker_name == "broker-a", PATIENCE_S)
+            wait_until(lambda: producer.send(Message("t", b"after")).queue.broker_name == "broker-a", TIMEOUT_S)
 
 
 def avoided_after_a_send(producer: Producer) -> bool:

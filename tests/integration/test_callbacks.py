@@ -15,7 +15,7 @@ from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def polled(*consumers: PullConsumer) -> Callable[[Callable[[], bool]], Callable[[], bool]]:
@@ -60,7 +60,7 @@ def test_queues_are_assigned_before_their_first_message_and_revoked_before_their
             count += len(messages)
             return count == 800
 
-        wait_until(all_read, PATIENCE_S)
+        wait_until(all_read, TIMEOUT_S)
         assert len(read) == 8
         assert set(told.queues("assigned")) == set(consumer.assignment)
         assert told.queues("revoked") == told.queues("lost") == []
@@ -77,11 +77,11 @@ def test_a_queue_that_moves_is_revoked_here_before_it_is_assigned_there(
     told = QueueLog()
     log = Log()
     with Member(cluster.nameserver, group, topic, log, **told.options) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         thread = f"member-{first.consumer.client_id}"
         with Member(cluster.nameserver, group, topic, log, **told.options) as second:
-            wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
-            wait_until(lambda: len(told.queues("assigned")) == 12, PATIENCE_S)
+            wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
+            wait_until(lambda: len(told.queues("assigned")) == 12, TIMEOUT_S)
             moved = second.queues
             assert len(moved) == 4
             assert [told.kinds(queue) for queue in moved] == [["assigned", "revoked", "assigned"]] * 4
@@ -100,9 +100,9 @@ def test_a_callback_that_fails_does_not_break_the_hand_over(
     told.then = fail
     log = Log()
     with Member(cluster.nameserver, group, topic, log, **told.options) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         with Member(cluster.nameserver, group, topic, log) as second:
-            wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
+            wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
         assert (first.error, second.error) == (None, None)
     assert "assigned as told" in caplog.text
     assert "revoked as told" in caplog.text
@@ -120,11 +120,11 @@ def test_a_consumer_may_begin_elsewhere_in_on_assigned(cluster: LocalCluster, to
     consumer = PullConsumer(cluster.nameserver, group=group, on_assigned=seek)
     with consumer:
         consumer.subscribe(topic)
-        messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        messages = wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
     assert [message.body for message in messages] == [b"7", b"8", b"9"]
 
 
-def test_a_queue_whose_messages_take_too_long_is_lost_and_its_commit_refused(
+def test_a_queue_whose_messages_take_too_long_is_lost_and_its_commit_rejected(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
     told = QueueLog()
@@ -134,10 +134,10 @@ def test_a_queue_whose_messages_take_too_long_is_lost_and_its_commit_refused(
         cluster.nameserver, group=group, revoke_timeout_s=0.3, client_id=f"a-{group}", auto_commit=False, **told.options
     ) as slow:
         slow.subscribe(topic)
-        wait_until(polled(slow)(lambda: len(slow.assignment) == 8), PATIENCE_S)
+        wait_until(polled(slow)(lambda: len(slow.assignment) == 8), TIMEOUT_S)
         with PullConsumer(cluster.nameserver, group=group, client_id=f"b-{group}") as other:
             other.subscribe(topic)
-            wait_until(polled(other)(lambda: len(other.assignment) == 4), PATIENCE_S)
+            wait_until(polled(other)(lambda: len(other.assignment) == 4), TIMEOUT_S)
             lost = other.assignment
 
             with pytest.raises(Fenced, match="no longer belongs to this consumer"):
@@ -165,19 +165,19 @@ def test_the_queues_of_a_broker_that_is_silent_are_lost_until_it_is_back(tmp_pat
             ) as consumer,
         ):
             consumer.subscribe("t")
-            wait_until(polled(consumer)(lambda: len(consumer.assignment) == 4), PATIENCE_S)
+            wait_until(polled(consumer)(lambda: len(consumer.assignment) == 4), TIMEOUT_S)
             hanging = cluster.brokers[1]
             assert hanging.pid is not None
             os.kill(hanging.pid, signal.SIGSTOP)
             try:
-                wait_until(polled(consumer)(lambda: len(consumer.assignment) == 2), PATIENCE_S)
+                wait_until(polled(consumer)(lambda: len(consumer.assignment) == 2), TIMEOUT_S)
                 lost = told.queues("lost")
                 assert {queue.broker_name for queue in lost} == {hanging.name}
                 assert len(lost) == 2
             finally:
                 os.kill(hanging.pid, signal.SIGCONT)
-            wait_until(polled(consumer)(lambda: len(consumer.assignment) == 4), PATIENCE_S)
+            wait_until(polled(consumer)(lambda: len(consumer.assignment) == 4), TIMEOUT_S)
             assert [told.kinds(queue) for queue in lost] == [["assigned", "lost", "assigned"]] * 2
             receipt = producer.send(Message("t", b"x"), queue=lost[0])
-            messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+            messages = wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
             assert [message.queue_offset for message in messages] == [receipt.queue_offset]

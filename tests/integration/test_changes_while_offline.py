@@ -50,7 +50,7 @@ def admin(half: LocalCluster) -> Iterator[Admin]:
         yield opened
 
 
-def test_a_reset_is_refused(admin: Admin, minimq: Minimq) -> None:
+def test_a_reset_is_rejected(admin: Admin, minimq: Minimq) -> None:
     here, there = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-b", 0)
     with pytest.raises(Unavailable, match=f"group g was not reset in topic orders: {OFFLINE}.*--queue.*--force"):
         admin.reset_offset("g", "orders")
@@ -81,7 +81,7 @@ def test_a_plan_names_no_broker_that_the_change_does_not_concern(admin: Admin) -
         assert plan.warnings == [], operation.name
 
 
-def test_the_deletion_of_a_topic_is_refused(admin: Admin, minimq: Minimq) -> None:
+def test_the_deletion_of_a_topic_is_rejected(admin: Admin, minimq: Minimq) -> None:
     with pytest.raises(Unavailable, match=f"topic kept was not deleted: {OFFLINE}.*--force.*--broker"):
         admin.delete_topic("kept")
     assert "broker-b is offline since" in minimq("topic", "delete", "kept", status=1)
@@ -95,7 +95,7 @@ def test_the_deletion_of_a_topic_is_refused(admin: Admin, minimq: Minimq) -> Non
     assert "brings the topic back when it starts" in said
 
 
-def test_the_deletion_of_a_group_is_refused(admin: Admin, minimq: Minimq) -> None:
+def test_the_deletion_of_a_group_is_rejected(admin: Admin, minimq: Minimq) -> None:
     with pytest.raises(Unavailable, match=f"group h was not deleted: {OFFLINE}.*--force"):
         admin.delete_group("h")
     assert "broker-b is offline since" in minimq("group", "delete", "h", status=1)

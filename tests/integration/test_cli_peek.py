@@ -17,7 +17,7 @@ from minimq_common.model import Message, MessageQueue
 from support.command import Minimq
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_a_peek_follows_until_it_has_enough(minimq: Minimq, numbers: str, cluste
         with Producer(cluster.nameserver) as producer:
             producer.send(Message(numbers, b"new"), queue=MessageQueue(numbers, "broker-a", 0))
         assert peeking.stdout.read() == b"new\n"
-        assert peeking.wait(PATIENCE_S) == 0
+        assert peeking.wait(TIMEOUT_S) == 0
 
 
 def test_mistakes_of_a_peek(minimq: Minimq, numbers: str) -> None:
@@ -99,7 +99,7 @@ def test_a_consumer_without_a_group_reads_and_commits_nothing(
         with pytest.raises(InvalidArgument, match="without a group can only be assigned queues"):
             consumer.subscribe(numbers)
         consumer.assign([queue])
-        messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        messages = wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
         assert messages[0].body == b"1"
         with pytest.raises(InvalidArgument, match="without a group commits nothing"):
             consumer.commit()

@@ -60,9 +60,9 @@ def test_the_name_server_may_stand_anywhere(cluster: LocalCluster, topic: str, p
 def test_an_empty_variable_is_an_empty_value_and_not_the_default(
     variable: str, arguments: list[str], said: str
 ) -> None:
-    refused = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY, variable: ""}).invoke(main, arguments)
-    assert refused.exit_code == 2
-    assert said in refused.stderr
+    rejected = CliRunner(env={"MINIMQ_NAMESERVER": NOBODY, variable: ""}).invoke(main, arguments)
+    assert rejected.exit_code == 2
+    assert said in rejected.stderr
 
 
 def test_an_empty_variable_does_not_matter_where_the_option_is_given(cluster: LocalCluster, topic: str) -> None:
@@ -204,8 +204,8 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
 
     monkeypatch.setattr("click.testing._NamedTextIOWrapper.isatty", lambda _: True, raising=False)
     monkeypatch.setattr("minimq.admin.operation.Operation.planned", planned)
-    refused = CliRunner().invoke(main, ["-s", cluster.nameserver, "topic", "delete", topic], input="")
-    assert (refused.exit_code, refused.stderr) == (1, "error: the groups that read it are not known\n")
+    rejected = CliRunner().invoke(main, ["-s", cluster.nameserver, "topic", "delete", topic], input="")
+    assert (rejected.exit_code, rejected.stderr) == (1, "error: the groups that read it are not known\n")
     assert topic in admin.list_topics()
 
 
@@ -213,9 +213,9 @@ def test_what_cannot_be_foretold_is_not_done_on_a_terminal(
 def test_a_measurement_keeps_out_of_other_topics_unless_forced(
     minimq: Callable[..., Result], topic: str, admin: Admin, what: str
 ) -> None:
-    refused = minimq("bench", what, "--topic", topic, "--limit", "5")
-    assert refused.exit_code == 2
-    assert "leave --topic out to use a new topic" in refused.stderr
+    rejected = minimq("bench", what, "--topic", topic, "--limit", "5")
+    assert rejected.exit_code == 2
+    assert "leave --topic out to use a new topic" in rejected.stderr
     assert admin.describe_topic(topic).messages == 0
     assert minimq("bench", what, "--topic", topic, "--limit", "5", "--force").exit_code == 0
     assert admin.describe_topic(topic).messages == 6  # one to begin with

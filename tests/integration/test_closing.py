@@ -11,7 +11,7 @@ import pytest
 
 from minimq import Cluster, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PushConsumer, aio
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: Enough for a call that wrongly returns at once; one that waits is not measured by it.
 _AT_ONCE_S = 0.3
 
@@ -26,25 +26,25 @@ def test_a_second_close_waits_for_the_first(
 
     def listen(_: object) -> ConsumeResult:
         begun.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         events.append("listener")
         return ConsumeResult.SUCCESS
 
     def close() -> None:
-        consumer.close(PATIENCE_S)
+        consumer.close(TIMEOUT_S)
         events.append("closed")
 
     consumer = PushConsumer(cluster.nameserver, group=group, mode=mode)
     consumer.subscribe(topic)
     consumer.start(listen)
-    assert begun.wait(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
     closers = [threading.Thread(target=close) for _ in range(3)]
     for closer in closers:
         closer.start()
     closers[-1].join(_AT_ONCE_S)
     go_on.set()
     for closer in closers:
-        closer.join(PATIENCE_S)
+        closer.join(TIMEOUT_S)
     consumer.close()
     assert events == ["listener", "closed", "closed", "closed"]
 

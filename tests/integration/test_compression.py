@@ -27,7 +27,7 @@ from support.batches import ALWAYS, sealed
 from support.reading import read_queue
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 TAGS = ["paid", "refunded", None]
 
 
@@ -49,7 +49,7 @@ class RawSender:
                 answered.set_result(result.base_offset)
 
         self._connection.call_soon(self._stream.append, queue, data, answer)  # it belongs to the loop
-        return answered.result(PATIENCE_S)
+        return answered.result(TIMEOUT_S)
 
     def close(self) -> None:
         self._connection.close()
@@ -110,7 +110,7 @@ def test_a_producer_compresses_when_told(
         producer.send_many(sent[:300], queue=queue)
         [first] = reader.read(queue, 0, 300)
         futures = [producer.send_async(message, queue=queue) for message in sent[300:]]
-        assert [future.result(PATIENCE_S).queue_offset for future in futures] == list(range(300, 600))
+        assert [future.result(TIMEOUT_S).queue_offset for future in futures] == list(range(300, 600))
         small = producer.send(Message(queue.topic, b"a few bytes stay as they are"), queue=queue)
         [last] = reader.read(queue, small.queue_offset, small.queue_offset + 1)
     assert (first.records.header.codec, last.records.header.codec) == (codec, batch.CODEC_NONE)
@@ -139,7 +139,7 @@ def test_tags_are_chosen_without_opening_anything_at_the_broker(
             got.extend(message.body for message in consumer.poll(0.05))
             return len(got) >= len(stored) // 3 and consumer.at_end()
 
-        wait_until(all_there, PATIENCE_S)
+        wait_until(all_there, TIMEOUT_S)
     assert got == [message.body for message in stored if message.tag == "refunded"]
 
 
@@ -172,9 +172,9 @@ def test_a_frame_that_cannot_be_opened_stops_a_reader_and_not_the_queue(tmp_path
         with PullConsumer(cluster.nameserver, group="g", auto_commit=False, long_poll_s=1.0) as consumer:
             consumer.assign([queue])
             with pytest.raises(CorruptBatch, match=r"cannot be opened.* seek to 100"):
-                wait_until(lambda: consumer.poll(0.05), PATIENCE_S)
+                wait_until(lambda: consumer.poll(0.05), TIMEOUT_S)
             consumer.seek(queue, 100)
-            assert len(wait_until(lambda: consumer.poll(0.05), PATIENCE_S)) == 100
+            assert len(wait_until(lambda: consumer.poll(0.05), TIMEOUT_S)) == 100
 
     report = check_directory(cluster.brokers[0].data_dir)
     assert (report.messages, len(report.findings)) == (200, 1)

@@ -17,7 +17,7 @@ from minimq_nameserver.bounds import MAX_STREAMS_OF_A_CONNECTION
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
 from support.crowd import PREFACE, frame
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SETTINGS, HEADERS, RESET = 4, 1, 3
 END_HEADERS = 4
 #: The setting by which a server tells how many streams a connection may have.
@@ -57,7 +57,7 @@ def test_a_connection_has_so_many_streams_and_further_ones_are_reset(
     address = (cluster.brokers if role == "broker" else cluster.nameservers)[0].address
     host, _, port = address.rpartition(":")
     further = 5
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
         numbers = range(1, 2 * (most + further), 2)
         opening = b"".join(frame(HEADERS, number, headers(path), flags=END_HEADERS) for number in numbers)
         connection.sendall(PREFACE + frame(SETTINGS, 0) + opening)
@@ -71,7 +71,7 @@ def test_a_connection_has_so_many_streams_and_further_ones_are_reset(
             if len(reset) == further:
                 break
         assert (told, reset) == (most, list(numbers[most:]))
-        with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+        with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
             admin.access_status()
 
 
@@ -85,7 +85,7 @@ def test_calls_beyond_the_limit_of_a_connection_wait(cluster: LocalCluster, role
     with rpc.open_channel(address) as channel:
         call: Any = channel.unary_unary(f"/minimq.v1.{method}")
         for _ in range(3):
-            pending = [call.future(request, timeout=PATIENCE_S) for _ in range(600)]
+            pending = [call.future(request, timeout=TIMEOUT_S) for _ in range(600)]
             for each in pending:
                 each.result()
 
@@ -97,17 +97,17 @@ def test_calls_that_come_faster_than_they_are_taken_up_are_all_answered(cluster:
         channels = [stack.enter_context(rpc.open_channel(broker.address)) for _ in range(16)]
         calls: list[Any] = [channel.unary_unary("/minimq.v1.Broker/GetStatus") for channel in channels]
         for call in calls:
-            call(request, timeout=PATIENCE_S)
+            call(request, timeout=TIMEOUT_S)
         broker.pause()
         try:
-            pending = [call.future(request, timeout=3 * PATIENCE_S) for call in calls for _ in range(256)]
+            pending = [call.future(request, timeout=3 * TIMEOUT_S) for call in calls for _ in range(256)]
         finally:
             broker.resume()
         for each in pending:
             each.result()
 
 
-def test_large_metadata_is_refused(cluster: LocalCluster) -> None:
+def test_large_metadata_is_rejected(cluster: LocalCluster) -> None:
     calls: list[tuple[str, Any, Any]] = [
         (
             cluster.brokers[0].address,
@@ -123,5 +123,5 @@ def test_large_metadata_is_refused(cluster: LocalCluster) -> None:
     for address, method, request in calls:
         with rpc.open_channel(address) as channel:
             with pytest.raises(grpc.RpcError, match="metadata size exceeds hard limit"):
-                method(channel)(request, metadata=LARGE, timeout=PATIENCE_S)
-            method(channel)(request, timeout=PATIENCE_S)
+                method(channel)(request, metadata=LARGE, timeout=TIMEOUT_S)
+            method(channel)(request, timeout=TIMEOUT_S)

@@ -22,7 +22,7 @@ from support.members import Log, Member, shared_evenly
 from support.reading import check_brokers
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 Place = tuple[MessageQueue, int]
 
@@ -64,7 +64,7 @@ class Load:
     def stop(self) -> None:
         """Let what was begun end; then `sent` is complete. Idempotent."""
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         self._producer.close()
 
     def _run(self) -> None:
@@ -88,8 +88,8 @@ def test_a_lone_member_reads_all_and_goes_on_after_a_restart(
     for _ in range(3):
         sent |= send(producer, topic, 1000)
         with Member(cluster.nameserver, group, topic, log) as member:
-            wait_until(partial(has_all, log, sent), PATIENCE_S)
-            wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+            wait_until(partial(has_all, log, sent), TIMEOUT_S)
+            wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
     assert log.repeated == {}
     with Admin(cluster.nameserver) as admin:
         assert sum(admin.committed_offsets(group, topic).values()) == 3000
@@ -101,19 +101,19 @@ def test_members_that_come_and_go_under_load_neither_repeat_nor_lose(
     log = Log()
     with Load(cluster.nameserver, topic) as load, ExitStack() as stack:
         first = stack.enter_context(Member(cluster.nameserver, group, topic, log))
-        wait_until(lambda: len(first.queues) == 8 and len(log) > 100, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8 and len(log) > 100, TIMEOUT_S)
         for _ in range(3):
             second = Member(cluster.nameserver, group, topic, log)
-            wait_until(shared_evenly(first, second, queues=8), PATIENCE_S, what="two members share")
+            wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S, what="two members share")
             third = Member(cluster.nameserver, group, topic, log)
-            wait_until(shared_evenly(first, second, third, queues=8), PATIENCE_S, what="three members share")
-            wait_until(grown(log, 200), PATIENCE_S)
+            wait_until(shared_evenly(first, second, third, queues=8), TIMEOUT_S, what="three members share")
+            wait_until(grown(log, 200), TIMEOUT_S)
             second.leave()
             third.leave()
             assert (second.error, third.error) == (None, None)
-            wait_until(lambda: len(first.queues) == 8, PATIENCE_S, what="the first member has all again")
+            wait_until(lambda: len(first.queues) == 8, TIMEOUT_S, what="the first member has all again")
         load.stop()
-        wait_until(lambda: not log.missing(load.sent), PATIENCE_S, what="all is read")
+        wait_until(lambda: not log.missing(load.sent), TIMEOUT_S, what="all is read")
     assert load.failed == 0
     assert first.error is None
     assert log.repeated == {}
@@ -128,7 +128,7 @@ def test_groups_read_independently(
         for log in logs:
             stack.enter_context(Member(cluster.nameserver, new_name(), topic, log))
         for log in logs:
-            wait_until(partial(has_all, log, sent), PATIENCE_S)
+            wait_until(partial(has_all, log, sent), TIMEOUT_S)
 
 
 def test_queues_that_are_added_are_read_from_their_first_message(
@@ -136,14 +136,14 @@ def test_queues_that_are_added_are_read_from_their_first_message(
 ) -> None:
     log = Log()
     with Member(cluster.nameserver, group, topic, log, start="latest") as member:
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         admin.update_topic(topic, queues=6)
         added = MessageQueue(topic, "broker-b", 5)
-        wait_until(lambda: added in admin.route(topic).write_queues(), PATIENCE_S)
-        receipt = wait_until(lambda: _try_to_send(producer, added), PATIENCE_S)
-        wait_until(lambda: not log.missing({(added, 0)}), PATIENCE_S)
+        wait_until(lambda: added in admin.route(topic).write_queues(), TIMEOUT_S)
+        receipt = wait_until(lambda: _try_to_send(producer, added), TIMEOUT_S)
+        wait_until(lambda: not log.missing({(added, 0)}), TIMEOUT_S)
         assert receipt
-        wait_until(lambda: len(member.queues) == 12, PATIENCE_S)  # from either broker in its own time
+        wait_until(lambda: len(member.queues) == 12, TIMEOUT_S)  # from either broker in its own time
 
 
 def _try_to_send(producer: Producer, queue: MessageQueue) -> bool:
@@ -166,12 +166,12 @@ def test_where_a_new_group_begins(
         consumer.subscribe(topic)
         wait_until(lambda: (consumer.poll(0.0) == [] and len(consumer.assignment) == 8) or True)
         got: list[bytes] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while time.monotonic() < deadline and (len(consumer.assignment) < 8 or not consumer.at_end()):
             got += [message.body for message in consumer.poll(0.05)]
         assert got == [] if expected == 0 else sorted(got) == sorted([b"early", b"late"][-expected:])
         producer.send(Message(topic, b"now"))
-        assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"now"]
+        assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"now"]
 
 
 # ---- faults of members --------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, t
     """Only messages that the killed member had in flight are read again, and nothing is lost."""
     log = Log()
     with Load(cluster.nameserver, topic) as load, Member(cluster.nameserver, group, topic, log) as survivor:
-        wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(survivor.queues) == 8, TIMEOUT_S)
         process = subprocess.Popen(
             [sys.executable, "-c", MEMBER, cluster.nameserver, group, topic],
             stdout=subprocess.PIPE,
@@ -208,11 +208,11 @@ def test_the_queues_of_a_killed_member_go_to_the_others(cluster: LocalCluster, t
             read.add((MessageQueue(topic, broker, int(queue_id)), int(offset)))
             if len(read) > 300:
                 process.send_signal(signal.SIGKILL)
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         process.stdout.close()
-        wait_until(lambda: len(survivor.queues) == 8, PATIENCE_S, what="the survivor has all queues")
+        wait_until(lambda: len(survivor.queues) == 8, TIMEOUT_S, what="the survivor has all queues")
         load.stop()
-        wait_until(lambda: not log.missing(load.sent - read), PATIENCE_S, what="all is read by one of them")
+        wait_until(lambda: not log.missing(load.sent - read), TIMEOUT_S, what="all is read by one of them")
     assert survivor.error is None
     assert log.repeated == {}
 
@@ -241,15 +241,15 @@ def test_a_broker_that_goes_and_comes_back_under_load_loses_nothing(tmp_path: Pa
             members = [
                 stack.enter_context(Member(cluster.nameserver, "g", "t", log, commit_interval_s=0.2)) for _ in range(2)
             ]
-            wait_until(shared_evenly(*members, queues=4), PATIENCE_S)
+            wait_until(shared_evenly(*members, queues=4), TIMEOUT_S)
             for broker in cluster.brokers:
-                wait_until(grown(log, 100), PATIENCE_S)
+                wait_until(grown(log, 100), TIMEOUT_S)
                 getattr(broker, how)()
-                wait_until(grown(log, 1), PATIENCE_S, what="the other broker is read")
+                wait_until(grown(log, 1), TIMEOUT_S, what="the other broker is read")
                 broker.start()
-            wait_until(grown(log, 100), PATIENCE_S)
+            wait_until(grown(log, 100), TIMEOUT_S)
             load.stop()
-            wait_until(lambda: not log.missing(load.sent), PATIENCE_S, what="all that was acknowledged is read")
+            wait_until(lambda: not log.missing(load.sent), TIMEOUT_S, what="all that was acknowledged is read")
             assert [member.error for member in members] == [None, None]
     check_brokers(cluster)
 
@@ -259,22 +259,22 @@ def test_a_paused_queue_stays_paused_while_it_stays_with_its_member(
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as member:
         member.subscribe(topic)
-        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, TIMEOUT_S)
         member.pause(member.assignment)
         with PullConsumer(cluster.nameserver, group=group) as other:
             other.subscribe(topic)
             wait_until(
-                lambda: (member.poll(0.1), other.poll(0.1)) == ([], []) and len(other.assignment) == 4, PATIENCE_S
+                lambda: (member.poll(0.1), other.poll(0.1)) == ([], []) and len(other.assignment) == 4, TIMEOUT_S
             )
             kept, left = member.assignment, other.assignment
-        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: member.poll(0.1) == [] and len(member.assignment) == 8, TIMEOUT_S)
         for queue in [*kept, *left]:
             producer.send(Message(topic, b"x"), queue=queue)
         found: set[MessageQueue] = set()
         while len(found) < len(left):
-            found |= {message.queue for message in member.poll(PATIENCE_S)}
+            found |= {message.queue for message in member.poll(TIMEOUT_S)}
         assert found == set(left)
         assert member.poll(0.3) == []
         member.resume(kept)
         while len(found) < 8:
-            found |= {message.queue for message in member.poll(PATIENCE_S)}
+            found |= {message.queue for message in member.poll(TIMEOUT_S)}

@@ -13,7 +13,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullCon
 from minimq_common.errors import InvalidArgument
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 # ---- numbers ------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ WRONG_OFFSETS: list[Any] = [-1, 1 << 70, 1.5, "x", None, True]
 WRONG_TIMEOUTS: list[Any] = [float("inf"), float("nan"), 1e300, "1", None]
 
 
-def test_a_wrong_offset_is_refused_before_anything_is_done(
+def test_a_wrong_offset_is_rejected_before_anything_is_done(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
     with Producer(cluster.nameserver) as producer:
@@ -32,7 +32,7 @@ def test_a_wrong_offset_is_refused_before_anything_is_done(
         producer.send_many([Message(topic, b"1")] * 9, queue=queue)
     with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
         consumer.subscribe(topic)
-        wait_until(lambda: consumer.poll(0.1, 3), PATIENCE_S)
+        wait_until(lambda: consumer.poll(0.1, 3), TIMEOUT_S)
         other = MessageQueue(topic, "broker-a", (queue.queue_id + 1) % 4)
         for wrong in WRONG_OFFSETS:
             with pytest.raises(InvalidArgument, match="it must be "):
@@ -43,7 +43,7 @@ def test_a_wrong_offset_is_refused_before_anything_is_done(
     assert admin.committed_offsets(group, topic).get(queue, 0) == 0
 
 
-def test_a_wrong_timeout_is_refused(cluster: LocalCluster, topic: str, group: str) -> None:
+def test_a_wrong_timeout_is_rejected(cluster: LocalCluster, topic: str, group: str) -> None:
     with (
         PullConsumer(cluster.nameserver, group=group) as pulling,
         PushConsumer(cluster.nameserver, group=group) as push,
@@ -56,7 +56,7 @@ def test_a_wrong_timeout_is_refused(cluster: LocalCluster, topic: str, group: st
                 push.close(wrong)
 
 
-def test_a_name_that_cannot_be_sent_is_refused(cluster: LocalCluster, group: str) -> None:
+def test_a_name_that_cannot_be_sent_is_rejected(cluster: LocalCluster, group: str) -> None:
     with pytest.raises(InvalidArgument, match=r"client_id is .*UTF-8"):
         PullConsumer(cluster.nameserver, group=group, client_id="\ud800")
 
@@ -69,7 +69,7 @@ import minimq, minimq.aio
 from minimq_common.errors import Closed
 nameserver, topic = sys.argv[1:]
 
-def refused(call):
+def rejected(call):
     try:
         call()
     except Closed as error:
@@ -89,12 +89,12 @@ asyncio.run(other.poll(0.1))
 child = os.fork()
 if not child:
     signal.alarm(30)
-    refused(lambda: pull.poll(1.0))
-    refused(lambda: next(iter(pull)))
-    refused(lambda: pull.assignment)
-    refused(pull.commit)
-    refused(lambda: push.start(print))
-    refused(lambda: asyncio.run(other.poll(1.0)))
+    rejected(lambda: pull.poll(1.0))
+    rejected(lambda: next(iter(pull)))
+    rejected(lambda: pull.assignment)
+    rejected(pull.commit)
+    rejected(lambda: push.start(print))
+    rejected(lambda: asyncio.run(other.poll(1.0)))
     pull.close()
     push.close()
     asyncio.run(other.close())
@@ -114,7 +114,7 @@ def test_a_forked_process_is_told_that_consumers_did_not_come_along(cluster: Loc
         [sys.executable, "-c", FORK, cluster.nameserver, topic],
         capture_output=True,
         text=True,
-        timeout=3 * PATIENCE_S,
+        timeout=3 * TIMEOUT_S,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )

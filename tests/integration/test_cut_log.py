@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from minimq import ConsumeResult, OffsetReset, PullConsumer, PushConsumer, ReceivedMessage
-from support.small_segments import PATIENCE_S, QUEUE, World, world_of
+from support.small_segments import QUEUE, TIMEOUT_S, World, world_of
 from support.waiting import wait_until
 
 
@@ -46,7 +46,7 @@ def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
     ):
         consumer.assign([QUEUE])
         while consumer.position(QUEUE) < 8:
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         consumer.commit()
         cut()
         while not resets:
@@ -54,7 +54,7 @@ def test_a_reader_beyond_the_end_goes_back_there(tmp_path: Path) -> None:
         assert resets == [OffsetReset(QUEUE, 8, 5, 0, 5)]
         assert world.send(2) == [5, 6]
         while consumer.position(QUEUE) < 7:
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         consumer.commit()
         assert consumer.missed_messages == 0
         assert world.admin.describe_group("g").queues[0].committed_offset == 7
@@ -70,7 +70,7 @@ def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: P
         [message] = messages
         seen.put(message.queue_offset)
         if message.queue_offset == 3 and not resets:
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
             return ConsumeResult.RETRY_LATER
         return ConsumeResult.SUCCESS
 
@@ -82,12 +82,12 @@ def test_a_listener_gets_what_comes_under_offsets_that_it_had_before(tmp_path: P
     ):
         consumer.subscribe("t")
         consumer.start(listen)
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(8)) == list(range(8))
+        assert sorted(seen.get(timeout=TIMEOUT_S) for _ in range(8)) == list(range(8))
         cut()
         # What was in flight is given again, since nobody knows any more what becomes of it.
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(2)) == [3, 4]
+        assert sorted(seen.get(timeout=TIMEOUT_S) for _ in range(2)) == [3, 4]
         assert [(reset.wanted, reset.offset) for reset in resets] == [(8, 5)]
         go_on.set()
         assert world.send(2) == [5, 6]
-        assert sorted(seen.get(timeout=PATIENCE_S) for _ in range(2)) == [5, 6]
-        wait_until(lambda: 7 in {item.committed_offset for item in world.admin.describe_group("g").queues}, PATIENCE_S)
+        assert sorted(seen.get(timeout=TIMEOUT_S) for _ in range(2)) == [5, 6]
+        wait_until(lambda: 7 in {item.committed_offset for item in world.admin.describe_group("g").queues}, TIMEOUT_S)

@@ -14,7 +14,7 @@ from support.command import Minimq
 from support.listening import Listener
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def other(admin: Admin, new_name: Callable[[], str]) -> Iterator[str]:
 
 
 def poll_until_found(consumer: PullConsumer, body: bytes) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while body not in [message.body for message in consumer.poll(0.2)]:
         assert time.monotonic() < deadline
 
@@ -50,9 +50,9 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
             producer.send(Message(name, name.encode()))
             poll_until_found(consumer, name.encode())
         admin.delete_topic(topic)
-        wait_until(lambda: {queue.topic for queue in consumer.assignment} == {other}, PATIENCE_S)
+        wait_until(lambda: {queue.topic for queue in consumer.assignment} == {other}, TIMEOUT_S)
         with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group '{group}' read it"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
 
         consumer.commit()  # of the other topic: what was read of the deleted one is recorded nowhere
         assert [offset for queue, offset in admin.committed_offsets(group, other).items() if offset] == [1]
@@ -77,7 +77,7 @@ def test_a_consumer_says_so_though_a_producer_on_the_same_cluster_has_noticed_it
                 with pytest.raises(TopicNotFound):
                     producer.send(Message(topic, b"too late"))
             with pytest.raises(TopicNotFound, match=f"topic {topic} was deleted while group"):
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
             admin.create_topic(topic, queues=2)
             producer.send(Message(topic, b"anew"))
             poll_until_found(consumer, b"anew")
@@ -95,12 +95,12 @@ def test_an_assigned_consumer_says_so_once_and_goes_on_when_the_topic_is_made_an
         with pytest.raises(
             TopicNotFound, match=f"topic {topic} was deleted while this consumer read it; reading goes on"
         ):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         assert consumer.assignment == []
         assert consumer.poll(0.3) == []
         admin.create_topic(topic, queues=2)
         producer.send(Message(topic, b"anew"), queue=queue)
-        [message] = consumer.poll(PATIENCE_S)
+        [message] = consumer.poll(TIMEOUT_S)
         assert (message.body, message.queue_offset) == (b"anew", 0)
         assert consumer.assignment == [queue]
 
@@ -116,7 +116,7 @@ def test_a_topic_that_was_made_anew_before_its_reader_looked_is_gone_on_with(
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=2)
         producer.send_many([Message(topic, b"anew")] * 6, queue=queue)
-        wait_until(lambda: [message.queue_offset for message in consumer.poll(0.2)] == list(range(6)), PATIENCE_S)
+        wait_until(lambda: [message.queue_offset for message in consumer.poll(0.2)] == list(range(6)), TIMEOUT_S)
 
 
 def test_consume_ends_with_one_line_when_its_topic_is_deleted(
@@ -129,7 +129,7 @@ def test_consume_ends_with_one_line_when_its_topic_is_deleted(
         for _ in range(100):
             consuming.stdout.readline()
         admin.delete_topic(topic)
-        _, said = consuming.communicate(timeout=PATIENCE_S)
+        _, said = consuming.communicate(timeout=TIMEOUT_S)
     assert consuming.returncode == 1
     lines = said.decode().splitlines()
     assert len(lines) == 1, said.decode()
@@ -153,7 +153,7 @@ def test_a_topic_that_is_deleted_on_one_of_two_brokers_is_no_error(
         poll_until_found(consumer, b"after")
         wait_until(
             lambda: (consumer.poll(0.1), {queue.broker_name for queue in consumer.assignment})[1] == {"broker-b"},
-            PATIENCE_S,
+            TIMEOUT_S,
         )
 
 
@@ -175,11 +175,11 @@ def test_a_push_consumer_logs_it_and_goes_on_with_the_other_topic(
         consumer.start(listener)
         for name in (topic, other):
             producer.send(Message(name, name.encode()))
-            wait_until(lambda name=name: listener.calls[name.encode()], PATIENCE_S)  # type: ignore[misc]
+            wait_until(lambda name=name: listener.calls[name.encode()], TIMEOUT_S)  # type: ignore[misc]
         admin.delete_topic(topic)  # most likely before what was read of it is committed
-        wait_until(lambda: f"topic {topic} was deleted" in caplog.text, PATIENCE_S)
+        wait_until(lambda: f"topic {topic} was deleted" in caplog.text, TIMEOUT_S)
         producer.send(Message(other, b"goes on"))
-        wait_until(lambda: listener.calls[b"goes on"], PATIENCE_S)
+        wait_until(lambda: listener.calls[b"goes on"], TIMEOUT_S)
     assert caplog.text.count(f"topic {topic} was deleted") == 1
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert not [text for text in told if f"topic '{topic}' does not exist" in text]

@@ -16,7 +16,7 @@ from support.raw_sender import RawSender
 from support.stores import make_batch
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 RED, BLUE = tag_hash("red"), tag_hash("blue")
 
 
@@ -118,8 +118,8 @@ def test_a_consumer_is_sent_what_it_wants_alone(tmp_path: Path) -> None:
             send(sender, "t", *["blue"] * 50, "red", *["blue"] * 50)
         with PullConsumer(cluster.nameserver, group="g") as consumer:
             consumer.subscribe("t", "red || green")
-            assert len(wait_until(lambda: consumer.poll(0.2), PATIENCE_S)) == 2
-            wait_until(lambda: consumer.poll(0.0) == [] and consumer.at_end(), PATIENCE_S)
+            assert len(wait_until(lambda: consumer.poll(0.2), TIMEOUT_S)) == 2
+            wait_until(lambda: consumer.poll(0.0) == [] and consumer.at_end(), TIMEOUT_S)
         [status] = admin.broker_status()
         assert status.report is not None
         assert status.report.messages_out == 2

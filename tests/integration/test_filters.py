@@ -14,7 +14,7 @@ from minimq_common.errors import GroupConflict
 from support.command import Minimq
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def orders(topic: str, count: int) -> list[Message]:
@@ -40,7 +40,7 @@ def read_to_the_end(consumer: PullConsumer) -> list[int]:
         found.extend(int(message.body) for message in messages)
         return not messages and len(consumer.assignment) == 8 and consumer.at_end()
 
-    wait_until(ended, PATIENCE_S)
+    wait_until(ended, TIMEOUT_S)
     return sorted(found)
 
 
@@ -91,9 +91,9 @@ def test_offsets_go_past_batches_that_the_broker_passed_over(
         assert admin.committed_offsets(group, topic)[queue] == 200
 
         producer.send_many([Message(topic, b"20", "common")] * 10, queue=queue)
-        wait_until(lambda: not consumer.poll(0.05) and consumer.position(queue) == 210, PATIENCE_S)
+        wait_until(lambda: not consumer.poll(0.05) and consumer.position(queue) == 210, TIMEOUT_S)
         producer.send_many([Message(topic, b"21", "rare")] * 3, queue=queue)
-        messages = wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        messages = wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
         assert [message.queue_offset for message in messages] == [210, 211, 212]
 
 
@@ -109,11 +109,11 @@ def test_members_that_write_the_same_filter_differently_agree_and_others_do_not(
             same.poll(0.05)
             return len(first.assignment) == len(same.assignment) == 4
 
-        wait_until(shared, PATIENCE_S)
+        wait_until(shared, TIMEOUT_S)
         with PullConsumer(cluster.nameserver, group=group) as other:
             other.subscribe(topic, "paid||refunded", where="region='eu' and amount>11")
             with pytest.raises(GroupConflict, match="filter"):
-                wait_until(lambda: other.poll(0.1), PATIENCE_S)
+                wait_until(lambda: other.poll(0.1), TIMEOUT_S)
 
 
 def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: str, group: str) -> None:
@@ -130,6 +130,6 @@ def test_the_command_filters_by_tag_and_property(cluster: LocalCluster, topic: s
 
 def test_an_expression_in_a_variable_is_not_cut_at_blanks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINIMQ_CONSUME_TAGS", "paid || refunded,open")
-    refused = CliRunner().invoke(main, ["-s", "127.0.0.1:1", "consume", "t", "--group", "g"])
-    assert refused.exit_code == 2
-    assert 'write --tags "paid || refunded || open"; or --where' in refused.stderr
+    rejected = CliRunner().invoke(main, ["-s", "127.0.0.1:1", "consume", "t", "--group", "g"])
+    assert rejected.exit_code == 2
+    assert 'write --tags "paid || refunded || open"; or --where' in rejected.stderr

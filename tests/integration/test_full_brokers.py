@@ -14,7 +14,7 @@ from minimq_common.errors import SystemBusy
 from support.command import COMMAND
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 START_S = 2.0
 
 
@@ -34,11 +34,11 @@ def join(cluster: LocalCluster, stack: ExitStack, group: str) -> PullConsumer:
         PullConsumer(cluster.nameserver, group=group, auto_commit=False, revoke_timeout_s=0.5)
     )
     consumer.subscribe("t")
-    wait_until(lambda: consumer.poll(0.1) or consumer.assignment, PATIENCE_S)
+    wait_until(lambda: consumer.poll(0.1) or consumer.assignment, TIMEOUT_S)
     return consumer
 
 
-def refused(consumer: PullConsumer) -> str:
+def rejected(consumer: PullConsumer) -> str:
     """Return what a consumer says, once it does."""
     said = ""
 
@@ -50,7 +50,7 @@ def refused(consumer: PullConsumer) -> str:
             said = error.message
         return bool(said)
 
-    wait_until(poll, PATIENCE_S)
+    wait_until(poll, TIMEOUT_S)
     return said
 
 
@@ -74,14 +74,14 @@ def test_one_group_too_many(full: LocalCluster, caplog: pytest.LogCaptureFixture
         with PullConsumer(full.nameserver, group="g3", start_timeout_s=START_S) as late:
             late.subscribe("t")
             with caplog.at_level(logging.INFO, "minimq.consuming.group_errors"):
-                said = refused(late)
+                said = rejected(late)
             assert "--max-groups" in said
             assert f"(waited {START_S:g} s)" in said
-            assert len([line for line in caplog.messages if "refused" in line]) == 1, caplog.messages
+            assert len([line for line in caplog.messages if "rejected" in line]) == 1, caplog.messages
             with pytest.raises(SystemBusy):  # each poll says it
                 late.poll(0.1)
         arguments = ["--server", full.nameserver, "consume", "t", "--group", "g3", "--start-timeout", "1"]
-        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        ended = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         assert ended.returncode == 1, ended
         assert "--max-groups" in ended.stderr.splitlines()[-1], ended
         assert ended.stderr.splitlines()[-1].startswith("error: "), ended
@@ -92,7 +92,7 @@ def test_one_session_too_many_until_another_ends(full: LocalCluster) -> None:
         members = [join(full, stack, "g1") for _ in range(3)]
         late = stack.enter_context(PullConsumer(full.nameserver, group="g1", start_timeout_s=START_S))
         late.subscribe("t")
-        assert "--max-sessions" in refused(late)
+        assert "--max-sessions" in rejected(late)
         members[0].close()
 
         def joined() -> bool:
@@ -102,4 +102,4 @@ def test_one_session_too_many_until_another_ends(full: LocalCluster) -> None:
                 return False
             return bool(late.assignment)
 
-        wait_until(joined, PATIENCE_S)
+        wait_until(joined, TIMEOUT_S)

@@ -31,9 +31,9 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: A stop gives calls under way 5 seconds, and the disk the time that it needs.
-LONGEST_S = 30.0
+MAX_S = 30.0
 
 
 class Sender:
@@ -49,7 +49,7 @@ class Sender:
 
     def _requests(self) -> Iterator[broker_pb2.AppendRequest]:
         number = 0
-        while self._room.acquire(timeout=PATIENCE_S) and not self._over.is_set():
+        while self._room.acquire(timeout=TIMEOUT_S) and not self._over.is_set():
             batch = make_batch([b"%d" % number, bytes(20_000)])
             yield broker_pb2.AppendRequest(request_id=number, topic="t", batch=batch)
             number += 1
@@ -66,7 +66,7 @@ class Sender:
         self._room.release()
 
     def join(self) -> None:
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
         self._link.close()
 
@@ -90,11 +90,11 @@ def stored_numbers(data_dir: Path) -> list[int]:
 def create_topic(address: str) -> None:
     link = BrokerLink(address)
     topic = broker_pb2.Topic(topic="t", read_queues=1, write_queues=1, permission=Permission.READ_WRITE)
-    link.call(link.stub.CreateTopic, broker_pb2.CreateTopicRequest(topic=topic), PATIENCE_S)
+    link.call(link.stub.CreateTopic, broker_pb2.CreateTopicRequest(topic=topic), TIMEOUT_S)
     link.close()
 
 
-def test_what_is_under_way_is_acknowledged_and_stored_or_refused(tmp_path: Path) -> None:
+def test_what_is_under_way_is_acknowledged_and_stored_or_rejected(tmp_path: Path) -> None:
     nameserver = process(sys.executable, "-m", "minimq_nameserver", "--listen", "127.0.0.1:0")
     flags = ("--listen", "127.0.0.1:0", "--data-dir", str(tmp_path / "data"), "--log-level", "warning")
     with (
@@ -102,18 +102,18 @@ def test_what_is_under_way_is_acknowledged_and_stored_or_refused(tmp_path: Path)
         process(sys.executable, "-m", "minimq_broker", *flags, "--nameserver", at := ready(known)) as broker,
     ):
         address = ready(broker)
-        wait_until(lambda: registered(at), PATIENCE_S)
+        wait_until(lambda: registered(at), TIMEOUT_S)
         create_topic(address)
         senders = [Sender(address, window=200) for _ in range(3)]
-        wait_until(lambda: all(len(sender.answers) > 100 for sender in senders), PATIENCE_S)
+        wait_until(lambda: all(len(sender.answers) > 100 for sender in senders), TIMEOUT_S)
         broker.send_signal(signal.SIGTERM)
-        _, errors = broker.communicate(timeout=LONGEST_S)
+        _, errors = broker.communicate(timeout=MAX_S)
         assert (broker.returncode, errors) == (0, "")
         for sender in senders:
             sender.join()
         assert registered(at) == []
         known.send_signal(signal.SIGTERM)
-        known.communicate(timeout=LONGEST_S)
+        known.communicate(timeout=MAX_S)
     acknowledged = [
         (result.base_offset, number)
         for sender in senders
@@ -147,21 +147,21 @@ def test_who_waits_or_only_listens_does_not_hold_it_up(tmp_path: Path) -> None:
             session = broker_pb2.SessionRequest(client_id="somebody")
             attend = events_pb2.EventsRequest(client_id="somebody", inbox_key=bytes(32))
             streams = [
-                stub.Append(kept_open(over), timeout=PATIENCE_S),
-                stub.AppendAtomic(kept_open(over), timeout=PATIENCE_S),
-                stub.Events(kept_open(over, attend), timeout=PATIENCE_S),
-                stub.Reply(kept_open(over), timeout=PATIENCE_S),
-                stub.Pull(kept_open(over, pull), timeout=PATIENCE_S),
-                stub.Pop(kept_open(over, pop), timeout=PATIENCE_S),
-                stub.Session(kept_open(over, session), timeout=PATIENCE_S),
-                health.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S),
+                stub.Append(kept_open(over), timeout=TIMEOUT_S),
+                stub.AppendAtomic(kept_open(over), timeout=TIMEOUT_S),
+                stub.Events(kept_open(over, attend), timeout=TIMEOUT_S),
+                stub.Reply(kept_open(over), timeout=TIMEOUT_S),
+                stub.Pull(kept_open(over, pull), timeout=TIMEOUT_S),
+                stub.Pop(kept_open(over, pop), timeout=TIMEOUT_S),
+                stub.Session(kept_open(over, session), timeout=TIMEOUT_S),
+                health.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S),
             ]
             next(streams[-1])
-            wait_until(lambda: all(open_streams(metrics).values()), PATIENCE_S)
+            wait_until(lambda: all(open_streams(metrics).values()), TIMEOUT_S)
             broker.send_signal(signal.SIGTERM)
             for stream in streams:
                 list(stream)  # would raise, had it been cut off when its time was over
-            broker.communicate(timeout=LONGEST_S)
+            broker.communicate(timeout=MAX_S)
             assert broker.returncode == 0
             over.set()
 
@@ -179,4 +179,4 @@ def open_streams(metrics: str) -> dict[str, float]:
 
 def kept_open(over: threading.Event, *requests: Any) -> Iterator[Any]:
     yield from requests
-    over.wait(PATIENCE_S)
+    over.wait(TIMEOUT_S)

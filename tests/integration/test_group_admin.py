@@ -14,7 +14,7 @@ from minimq.admin.group_descriptions import GroupDescription
 from minimq.admin.operation import operations_of
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, TransportError
 from minimq_proto.v1 import broker_pb2
-from support.groups import PATIENCE_S, committed, fill, members_of, start
+from support.groups import TIMEOUT_S, committed, fill, members_of, start
 from support.members import Log, Member, shared_evenly
 from support.raw_member import RawMember
 from support.waiting import wait_until
@@ -33,7 +33,7 @@ def pair() -> Iterator[LocalCluster]:
 def test_members_and_the_owner_of_each_queue(admin: Admin, cluster: LocalCluster, topic: str, group: str) -> None:
     log = Log()
     with Member(cluster.nameserver, group, topic, log) as one, Member(cluster.nameserver, group, topic, log) as two:
-        wait_until(shared_evenly(one, two, queues=8), PATIENCE_S)
+        wait_until(shared_evenly(one, two, queues=8), TIMEOUT_S)
         found = admin.describe_group(group)
         assert (found.group, found.strategy, found.handover_timeout_s, found.deciding_broker) == (
             group,
@@ -52,11 +52,11 @@ def test_members_and_the_owner_of_each_queue(admin: Admin, cluster: LocalCluster
         assert {item.epoch > 0 for item in found.queues} == {True}
         former = {item.queue: item.epoch for item in found.queues}
     with Member(cluster.nameserver, group, topic, log) as three:
-        wait_until(shared_evenly(three, queues=8), PATIENCE_S)
+        wait_until(shared_evenly(three, queues=8), TIMEOUT_S)
         found = admin.describe_group(group)
         assert {item.owner for item in found.queues} == {three.consumer.client_id}
         assert all(item.epoch > former[item.queue] for item in found.queues)
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
     found = admin.describe_group(group)
     assert {item.owner for item in found.queues} == {None}
     assert found.strategy is None
@@ -68,14 +68,14 @@ def test_a_member_with_a_full_hand_is_waited_for(
     fill(producer, admin.route(topic).read_queues(), 1)
     with PullConsumer(cluster.nameserver, group=group) as busy:
         busy.subscribe(topic)
-        wait_until(lambda: busy.poll(0.1) and len(busy.assignment) == 8, PATIENCE_S, what="a message in flight")
+        wait_until(lambda: busy.poll(0.1) and len(busy.assignment) == 8, TIMEOUT_S, what="a message in flight")
         with Member(cluster.nameserver, group, topic, Log()) as hungry:
             waiting = wait_until(
-                lambda: [item for item in admin.describe_group(group).queues if item.waiting], PATIENCE_S
+                lambda: [item for item in admin.describe_group(group).queues if item.waiting], TIMEOUT_S
             )
             assert {item.owner for item in waiting} == {busy.client_id}
             assert {item.waiting for item in waiting} == {(hungry.consumer.client_id,)}
-            wait_until(lambda: busy.poll(0.01) is not None and len(hungry.queues) == 4, PATIENCE_S)
+            wait_until(lambda: busy.poll(0.01) is not None and len(hungry.queues) == 4, TIMEOUT_S)
             assert not [item for item in admin.describe_group(group).queues if item.waiting]
 
 
@@ -173,9 +173,9 @@ def test_the_lag_of_a_push_consumer_falls_to_nothing(
     with PushConsumer(cluster.nameserver, group=group, commit_interval_s=0.1) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda _message: ConsumeResult.SUCCESS)
-        wait_until(lambda: group in admin.list_groups(), PATIENCE_S)
+        wait_until(lambda: group in admin.list_groups(), TIMEOUT_S)
         wait_until(
-            lambda: sum(item.committed_offset or 0 for item in admin.describe_group(group).queues) == 200, PATIENCE_S
+            lambda: sum(item.committed_offset or 0 for item in admin.describe_group(group).queues) == 200, TIMEOUT_S
         )
         found = admin.describe_group(group)
         assert (found.lag, found.lag_s, found.retrying) == (0, 0, 0)

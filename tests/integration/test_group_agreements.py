@@ -1,4 +1,4 @@
-"""The configuration of a group outlives the broker: a refused member does not take the group over."""
+"""The configuration of a group outlives the broker: a rejected member does not take the group over."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -37,17 +37,17 @@ def joins(broker: BrokerProcess, client_id: str, tag: str) -> bool:
     with RawMember(broker.address, client_id) as member:
         member.join("g", "t", filters=[tag])
         while True:
-            event = member.events.get(timeout=PATIENCE_S)
+            event = member.events.get(timeout=TIMEOUT_S)
             match event.WhichOneof("event"):
-                case "refused":
-                    assert event.refused.failure.code == GroupConflict.code
+                case "rejected":
+                    assert event.rejected.failure.code == GroupConflict.code
                     return False
                 case "members":
                     return True
 
 
 @pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_refused_member_that_is_first_after_a_restart_is_refused_again(single: LocalCluster, how: str) -> None:
+def test_a_rejected_member_that_is_first_after_a_restart_is_rejected_again(single: LocalCluster, how: str) -> None:
     [broker] = single.brokers
     with RawMember(broker.address, "good") as good:
         good.join("g", "t", filters=["red"])
@@ -72,7 +72,7 @@ def test_a_group_whose_members_do_not_come_back_is_taken_over_after_a_while(sing
     broker.start()
     with RawMember(broker.address, "bad") as bad:
         bad.join("g", "t", filters=["blue"])
-        bad.hear("refused")
+        bad.hear("rejected")
         bad.hear("conflict_over")
         bad.join("g", "t", filters=["blue"])
         assert bad.hear("members").members.client_ids == ["bad"]
@@ -97,8 +97,8 @@ def test_a_group_that_all_members_have_left_agrees_on_nothing(single: LocalClust
 
 
 @pytest.mark.fault
-def test_members_are_not_displaced_by_a_refused_one_that_keeps_trying(single: LocalCluster) -> None:
-    """By killed brokers again and again; the filter of the refused one would pass over everything."""
+def test_members_are_not_displaced_by_a_rejected_one_that_keeps_trying(single: LocalCluster) -> None:
+    """By killed brokers again and again; the filter of the rejected one would pass over everything."""
     [broker] = single.brokers
     read: set[bytes] = set()
     enough = threading.Event()
@@ -117,7 +117,7 @@ def test_members_are_not_displaced_by_a_refused_one_that_keeps_trying(single: Lo
     ):
         good.subscribe("t")
         good.start(listen)  # type: ignore[arg-type]
-        wait_until(lambda: len(good.assignment) == 4, PATIENCE_S)
+        wait_until(lambda: len(good.assignment) == 4, TIMEOUT_S)
         bad.subscribe("t", "nothing")
         bad.start(listen)  # type: ignore[arg-type]
         for _ in range(3):
@@ -126,7 +126,7 @@ def test_members_are_not_displaced_by_a_refused_one_that_keeps_trying(single: Lo
             for _ in range(20):
                 sent.append(b"%d" % len(sent))
                 producer.send(Message("t", sent[-1], tag="order"))
-        assert enough.wait(PATIENCE_S)
+        assert enough.wait(TIMEOUT_S)
         assert bad.assignment == []
     assert read == set(sent)
 

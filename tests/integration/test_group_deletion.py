@@ -15,7 +15,7 @@ from minimq.admin.groups import time_to_expiry
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import COMMAND, Minimq, environment
-from support.groups import PATIENCE_S, members_of
+from support.groups import TIMEOUT_S, members_of
 from support.reading import check_brokers
 from support.waiting import wait_until
 
@@ -48,10 +48,10 @@ def make_dead_letter(cluster: LocalCluster, topic: str, group: str) -> None:
         with Producer(cluster.nameserver) as producer:
             producer.send(Message(topic, b"bad"))
         with Admin(cluster.nameserver) as admin:
-            wait_until(lambda: group in admin.list_groups(), PATIENCE_S)
-            wait_until(lambda: admin.describe_group(group).dead_letters == 1, PATIENCE_S, what="a dead letter")
-            wait_until(lambda: admin.describe_group(group).lag == 0, PATIENCE_S, what="its commit")
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+            wait_until(lambda: group in admin.list_groups(), TIMEOUT_S)
+            wait_until(lambda: admin.describe_group(group).dead_letters == 1, TIMEOUT_S, what="a dead letter")
+            wait_until(lambda: admin.describe_group(group).lag == 0, TIMEOUT_S, what="its commit")
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
 
 
 def test_a_group_is_deleted_on_every_broker_and_forgotten(
@@ -68,7 +68,7 @@ def test_a_group_is_deleted_on_every_broker_and_forgotten(
         consumer.subscribe(topic)
         with Producer(cluster.nameserver) as producer:
             producer.send(Message(topic, b"x"))
-        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), PATIENCE_S)] == [b"x"]
+        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)] == [b"x"]
 
 
 def test_a_group_with_members_is_deleted_only_by_force_and_they_begin_anew(
@@ -81,14 +81,14 @@ def test_a_group_with_members_is_deleted_only_by_force_and_they_begin_anew(
     ):
         producer.send(Message(topic, b"once"), queue=queue)
         consumer.subscribe(topic)
-        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), PATIENCE_S)] == [b"once"]
+        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)] == [b"once"]
         consumer.commit()
         with pytest.raises(GroupConflict, match=r"or delete it with force \(--force\): they then start over"):
             admin.delete_group(group)
         assert admin.committed_offsets(group, topic)[queue] == 1
         admin.delete_group(group, force=True)
         # It is a new group, so it sees again what it has committed.
-        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), PATIENCE_S)] == [b"once"]
+        assert [message.body for message in wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)] == [b"once"]
         consumer.commit()
         assert admin.committed_offsets(group, topic)[queue] == 1
 
@@ -145,11 +145,11 @@ def test_what_waits_for_another_try_stays_with_members_and_goes_with_the_group(
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         with Producer(cluster.nameserver) as producer:
             producer.send(Message(topic, b"later"))
-        wait_until(lambda: retry_topic(group) in admin.list_topics(), PATIENCE_S, what="its retry topic")
-        wait_until(lambda: admin.describe_topic(retry_topic(group)).messages, PATIENCE_S, what="a message in it")
+        wait_until(lambda: retry_topic(group) in admin.list_topics(), TIMEOUT_S, what="its retry topic")
+        wait_until(lambda: admin.describe_topic(retry_topic(group)).messages, TIMEOUT_S, what="a message in it")
         admin.delete_group(group, force=True)
         assert admin.describe_topic(retry_topic(group)).messages
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
     admin.delete_group(group)
     assert retry_topic(group) not in admin.list_topics()
 
@@ -223,19 +223,19 @@ def test_an_idle_group_goes_by_itself(single: LocalCluster) -> None:
         with PullConsumer(single.nameserver, group="live") as member:
             member.subscribe("t")
             member.poll(0.05)
-            wait_until(lambda: len(member.assignment) == 2, PATIENCE_S)
+            wait_until(lambda: len(member.assignment) == 2, TIMEOUT_S)
             commit(single.nameserver, "idle", queue)
             assert admin.describe_group("live").expires_at is None
-            wait_until(lambda: admin.list_groups() == ["live"], PATIENCE_S, what="the idle group to be gone")
+            wait_until(lambda: admin.list_groups() == ["live"], TIMEOUT_S, what="the idle group to be gone")
         [broker] = single.brokers
         commit(single.nameserver, "idle", queue)
         broker.kill()
         broker.start()
         # The member of the other one has left before, so nobody uses either of them.
-        wait_until(lambda: admin.list_groups() == [], PATIENCE_S, what="both groups to be gone")
+        wait_until(lambda: admin.list_groups() == [], TIMEOUT_S, what="both groups to be gone")
         broker.kill()
         broker.start()
-        assert wait_until(lambda: admin.broker_status()[0].report, PATIENCE_S)
+        assert wait_until(lambda: admin.broker_status()[0].report, TIMEOUT_S)
         assert admin.list_groups() == []
 
 
@@ -247,11 +247,9 @@ def test_a_quiet_consumer_with_assigned_queues_keeps_its_group(single: LocalClus
         PullConsumer(single.nameserver, group="live", **quick) as live,  # type: ignore[arg-type]
     ):
         live.assign([queue])
-        wait_until(lambda: [live.poll(0.01), "live" in admin.list_groups()][1], PATIENCE_S, what="its first commit")
+        wait_until(lambda: [live.poll(0.01), "live" in admin.list_groups()][1], TIMEOUT_S, what="its first commit")
         commit(single.nameserver, "idle", queue)
-        wait_until(
-            lambda: [live.poll(0.01), "idle" not in admin.list_groups()][1], PATIENCE_S, what="the idle one gone"
-        )
+        wait_until(lambda: [live.poll(0.01), "idle" not in admin.list_groups()][1], TIMEOUT_S, what="the idle one gone")
         assert admin.committed_offsets("live") == {queue: 0}
 
 
@@ -265,7 +263,7 @@ def test_a_commit_that_is_asked_for_is_recorded_though_this_consumer_has_recorde
     ):
         producer.send(Message(topic, b"x"), queue=queue)
         consumer.assign([queue])
-        wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
         for offsets in (None, {queue: 1}):
             consumer.commit()
             assert admin.committed_offsets(group) == {queue: 1}
@@ -286,5 +284,5 @@ def test_a_deletion_that_was_acknowledged_outlives_a_kill(single: LocalCluster) 
         admin.delete_group("g")
         broker.kill()
         broker.start()
-        wait_until(lambda: admin.broker_status()[0].report, PATIENCE_S)
+        wait_until(lambda: admin.broker_status()[0].report, TIMEOUT_S)
         assert admin.list_groups() == []

@@ -24,7 +24,7 @@ from minimq_common.errors import (
 from minimq_proto.v1 import broker_pb2
 from support import fake_broker
 from support.fake_broker import registered
-from support.groups import PATIENCE_S, committed, fill, members_of, start
+from support.groups import TIMEOUT_S, committed, fill, members_of, start
 from support.members import Log, Member
 from support.raw_member import RawMember
 from support.waiting import wait_until
@@ -59,7 +59,7 @@ def test_a_reset_to_the_beginning_the_end_an_offset_and_a_time(
     log = Log()
     admin.reset_offset(group, topic, 6)
     with Member(cluster.nameserver, group, topic, log):
-        wait_until(lambda: len(log) >= 8, PATIENCE_S)
+        wait_until(lambda: len(log) >= 8, TIMEOUT_S)
     assert log.missing({(queue, 6) for queue in queues}) == set()
     assert len(log) == 8
 
@@ -82,29 +82,29 @@ def test_a_group_may_be_told_where_to_begin(
     assert (found.members, found.lag, committed(found)) == ((), 8, dict.fromkeys(queues, 2))
     log = Log()
     with Member(cluster.nameserver, group, topic, log, start="earliest"):
-        wait_until(lambda: len(log) >= 8, PATIENCE_S)
+        wait_until(lambda: len(log) >= 8, TIMEOUT_S)
     assert log.missing({(queue, 2) for queue in queues}) == set()
     assert len(log) == 8
 
 
-def test_a_reset_under_members_is_refused_with_their_names_unless_it_is_forced(
+def test_a_reset_under_members_is_rejected_with_their_names_unless_it_is_forced(
     admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     queues = admin.route(topic).read_queues()
     fill(producer, queues, 2)
     log = Log()
     with Member(cluster.nameserver, group, topic, log, auto_commit=False) as one:
-        wait_until(lambda: len(log) == 16, PATIENCE_S)
+        wait_until(lambda: len(log) == 16, TIMEOUT_S)
         with pytest.raises(GroupConflict, match=one.consumer.client_id):
             admin.reset_offset(group, topic, "latest")
         assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 0)
         assert admin.reset_offset(group, topic, "latest", force=True) == dict.fromkeys(queues, 2)
         assert admin.committed_offsets(group, topic) == dict.fromkeys(queues, 2)
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
     assert admin.reset_offset(group, topic, 1) == dict.fromkeys(queues, 1)
 
 
-def test_a_reset_that_cannot_be_is_refused_before_anything_is_changed(
+def test_a_reset_that_cannot_be_is_rejected_before_anything_is_changed(
     admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     queues = admin.route(topic).read_queues()
@@ -167,12 +167,12 @@ def test_a_forced_reset_backwards_is_read_again_by_the_live_member(
             read.extend(message.queue_offset for message in consumer.poll(0.2))
             return len(read) >= count
 
-        wait_until(lambda: polled(100), PATIENCE_S)
+        wait_until(lambda: polled(100), TIMEOUT_S)
         consumer.commit()
         first = 0 if to == "earliest" else 50
         assert admin.reset_offset(topic, topic, to, queues=[queue], force=True)[queue] == first
         read.clear()
-        wait_until(lambda: polled(100 - first), PATIENCE_S)
+        wait_until(lambda: polled(100 - first), TIMEOUT_S)
         assert read == list(range(first, 100))
         consumer.commit()
         assert admin.committed_offsets(topic, topic)[queue] == 100
@@ -181,7 +181,7 @@ def test_a_forced_reset_backwards_is_read_again_by_the_live_member(
 # ---- Not all brokers ----------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_held_refuses_the_reset_of_all(
+def test_a_queue_that_is_held_rejects_the_reset_of_all(
     admin: Admin, cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     queues = admin.route(topic).read_queues()

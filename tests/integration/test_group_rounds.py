@@ -14,7 +14,7 @@ from support.raw_member import RawMember
 from support.session_filter import SessionFilter
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def test_changes_that_come_together_are_told_together(cluster: LocalCluster, topic: str, group: str) -> None:
@@ -54,9 +54,9 @@ def test_a_member_that_was_not_told_of_another_finds_out_by_itself(
         first = stack.enter_context(
             Member(cluster.nameserver, group, topic, Log(), by_detour, rebalance_interval_s=1.0)
         )
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         second = stack.enter_context(Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0))
-        wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
+        wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
         assert len(lost) == 1
 
 
@@ -65,12 +65,12 @@ def test_queues_that_may_not_be_read_leave_and_come_back(
 ) -> None:
     told = QueueLog()
     with Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0, **told.options) as member:
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         admin.update_topic(topic, permission=Permission.WRITE)
-        wait_until(lambda: member.queues == [], PATIENCE_S)
+        wait_until(lambda: member.queues == [], TIMEOUT_S)
         assert len(told.queues("revoked")) == 8
         admin.update_topic(topic, permission=Permission.READ_WRITE)
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         assert member.error is None
 
 
@@ -92,6 +92,6 @@ def test_a_group_that_sticks_to_its_queues_moves_only_what_it_must(
             )
             members.append(stack.enter_context(member))
             before = len(told.queues("revoked"))
-            wait_until(shared_evenly(*members, queues=8), PATIENCE_S)
+            wait_until(shared_evenly(*members, queues=8), TIMEOUT_S)
             # One that comes gets its share from the others, and nothing else moves.
             assert len(told.queues("revoked")) - before == (8 // number if number > 1 else 0)

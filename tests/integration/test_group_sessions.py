@@ -84,7 +84,7 @@ def test_all_are_told_the_same_of_what_each_held_when_the_version_began(
     ("fields", "text"),
     [({"handover_timeout_ms": 5}, "same handover_timeout_s"), ({"filters": ["red"]}, "same filters")],
 )
-def test_a_member_that_contradicts_its_group_is_refused(
+def test_a_member_that_contradicts_its_group_is_rejected(
     member: Connect, topic: str, group: str, fields: dict[str, object], text: str
 ) -> None:
     first, second = member(f"{group}-1"), member(f"{group}-2")
@@ -92,15 +92,15 @@ def test_a_member_that_contradicts_its_group_is_refused(
     first.hear("members")
     second.join(group, topic, **fields)
 
-    refused = second.hear("refused").refused
-    assert refused.failure.code == "GROUP_CONFLICT"
-    assert text in refused.failure.message
+    rejected = second.hear("rejected").rejected
+    assert rejected.failure.code == "GROUP_CONFLICT"
+    assert text in rejected.failure.message
 
 
 def test_filters_and_topics_have_to_match_in_number(member: Connect, topic: str, group: str) -> None:
     one = member(group)
     one.join(group, topic, filters=["red", "blue"])
-    assert "2 filters for 1 topics" in one.hear("refused").refused.failure.message
+    assert "2 filters for 1 topics" in one.hear("rejected").rejected.failure.message
 
 
 # ---- holds --------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def heir_of(brief: LocalCluster, owner: RawMember, members: ExitStack, handover_
 def granted_in_time(member: RawMember) -> broker_pb2.QueueGranted:
     """Return the next grant, with heartbeats meanwhile."""
     while "granted" not in (kinds := member.hears_before_heartbeat()):
-        assert "refused" not in kinds
+        assert "rejected" not in kinds
     member.ask("g", "t", 0)  # to be told once more
     return member.granted()
 

@@ -12,7 +12,7 @@ from support.members import Log, Member
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 LATEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_LATEST)
 EVER_MS = 1 << 50
 
@@ -27,7 +27,7 @@ def read(nameserver: str, group: str, topic: str, count: int, queues: int) -> li
             bodies.extend(message.body for message in consumer.poll(0.1))
             return len(consumer.assignment) == queues and len(bodies) >= count and consumer.at_end()
 
-        wait_until(done, PATIENCE_S)
+        wait_until(done, TIMEOUT_S)
     return bodies
 
 
@@ -55,9 +55,9 @@ def test_a_group_that_is_new_everywhere_begins_by_its_rule(
     log = Log()
     members = [Member(cluster.nameserver, group, topic, log, start="latest") for _ in range(3)]
     try:
-        wait_until(lambda: sum(len(member.queues) for member in members) == 8, PATIENCE_S)
+        wait_until(lambda: sum(len(member.queues) for member in members) == 8, TIMEOUT_S)
         receipts = [producer.send(Message(topic, b"now")) for _ in range(10)]
-        wait_until(lambda: not log.missing({(item.queue, item.queue_offset) for item in receipts}), PATIENCE_S)
+        wait_until(lambda: not log.missing({(item.queue, item.queue_offset) for item in receipts}), TIMEOUT_S)
         assert len(log) == 10
     finally:
         for member in members:
@@ -71,13 +71,13 @@ def test_a_topic_that_is_made_anew_under_a_member_is_read_from_its_beginning(
     """Though no route has changed by then, and long before everything is said again."""
     log = Log()
     with Member(cluster.nameserver, group, topic, log, start=start, rebalance_interval_s=300.0) as member:
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=4)
         queues = {MessageQueue(topic, broker.name, number) for broker in cluster.brokers for number in range(4)}
         for queue in queues:
             assert producer.send(Message(topic, b"x"), queue=queue).queue_offset == 0
-        wait_until(lambda: not log.missing({(queue, 0) for queue in queues}), PATIENCE_S)
+        wait_until(lambda: not log.missing({(queue, 0) for queue in queues}), TIMEOUT_S)
 
 
 # ---- one broker ----------------------------------------------------------------------------------

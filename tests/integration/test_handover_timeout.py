@@ -27,7 +27,7 @@ from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: No test waits for so long: what is handed over before, is so because it was said to be saved.
 LONG_S = 300.0
 
@@ -36,10 +36,10 @@ def test_state_counts_as_saved_when_on_revoked_returns(cluster: LocalCluster, to
     told = QueueLog()
     log = Log()
     with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, **told.options) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, **told.options) as second:
-            wait_until(shared_evenly(first, second, queues=8), PATIENCE_S)
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S, what="closing hands over, too")
+            wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S, what="closing hands over, too")
     assert len(told.queues("revoked")) == 4 + 4 + 8
 
 
@@ -54,9 +54,9 @@ def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
     with PushConsumer(cluster.nameserver, group=group, mode="queues", options=options) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda messages: ConsumeResult.SUCCESS)
-        wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), PATIENCE_S)
+        wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), TIMEOUT_S)
     with Member(cluster.nameserver, group, topic, Log(), handover_timeout_s=LONG_S) as member:
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
     assert set(queues) <= set(revoked)
 
 
@@ -75,10 +75,10 @@ def test_otherwise_the_queues_wait_until_it_is_said(cluster: LocalCluster, topic
     with Member(
         cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"a-{group}", **options
     ) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         had = first.queues
         with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"b-{group}") as second:
-            wait_until(lambda: len(first.queues) == 4, PATIENCE_S)
+            wait_until(lambda: len(first.queues) == 4, TIMEOUT_S)
             left = sorted(set(had) - set(first.queues))
             assert sorted(revoked) == ([] if how == "no callback" else left)
             # The queues are free, and yet nobody has them: a second is far more than a grant takes.
@@ -86,9 +86,9 @@ def test_otherwise_the_queues_wait_until_it_is_said(cluster: LocalCluster, topic
             assert second.queues == []
 
             first.consumer.mark_state_saved(left[:2])
-            wait_until(lambda: second.queues == left[:2], PATIENCE_S)
+            wait_until(lambda: second.queues == left[:2], TIMEOUT_S)
             first.consumer.mark_state_saved(left)
-            wait_until(lambda: second.queues == left, PATIENCE_S)
+            wait_until(lambda: second.queues == left, TIMEOUT_S)
 
 
 def _passes(seconds: float) -> Callable[[], bool]:
@@ -99,10 +99,10 @@ def _passes(seconds: float) -> Callable[[], bool]:
 def test_a_former_owner_gets_its_queues_back_at_once(cluster: LocalCluster, topic: str, group: str) -> None:
     log = Log()
     with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"a-{group}") as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         with Member(cluster.nameserver, group, topic, log, handover_timeout_s=LONG_S, client_id=f"b-{group}"):
-            wait_until(lambda: len(first.queues) == 4, PATIENCE_S)
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+            wait_until(lambda: len(first.queues) == 4, TIMEOUT_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
 
 
 MEMBER = """
@@ -130,13 +130,13 @@ def test_the_queues_of_a_killed_member_are_held_for_the_time(cluster: LocalClust
         if line.strip() == "8":
             break
     process.kill()
-    process.wait(PATIENCE_S)
+    process.wait(TIMEOUT_S)
     process.stdout.close()
     died_at = time.monotonic()
     with Member(
         cluster.nameserver, group, topic, Log(), handover_timeout_s=handover_timeout_s, client_id="b"
     ) as member:
-        wait_until(lambda: len(member.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         assert time.monotonic() - died_at >= handover_timeout_s
 
 
@@ -146,8 +146,8 @@ def test_wrong_usage_is_named(cluster: LocalCluster, topic: str, group: str) -> 
     with PullConsumer(cluster.nameserver, group=group) as consumer, pytest.raises(InvalidArgument, match="subscribe"):
         consumer.mark_state_saved([])
     with Member(cluster.nameserver, group, topic, Log(), handover_timeout_s=LONG_S) as first:
-        wait_until(lambda: len(first.queues) == 8, PATIENCE_S)
+        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
         with Member(cluster.nameserver, group, topic, Log()) as second:
-            error = wait_until(lambda: second.error, PATIENCE_S)
+            error = wait_until(lambda: second.error, TIMEOUT_S)
             assert isinstance(error, GroupConflict)
             assert "handover_timeout_s" in error.message

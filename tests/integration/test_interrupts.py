@@ -29,7 +29,7 @@ WORKER = PROGRAM.with_name("interrupted_worker.py")
 MESSAGES = 1800
 INTERRUPTS = 1000
 WORKED = 400
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Where a send is handed over to the event loop.
 SENDERS = ("/sending/sender.py", "/sending/send_buffer.py", "/sending/bulk_send.py", "/connection/loop_thread.py")
 
@@ -90,7 +90,7 @@ def test_closing_reports_that_it_waits_and_a_second_interrupt_ends_the_wait(
         assert "closes, and waits up to 29 s for the listener" in closing.stderr.readline()
         closing.send_signal(signal.SIGINT)
         told = closing.stderr.read()
-        assert closing.wait(PATIENCE_S) in (130, -signal.SIGINT)
+        assert closing.wait(TIMEOUT_S) in (130, -signal.SIGINT)
     assert told.count("Traceback") == 1
 
 
@@ -122,7 +122,7 @@ def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
     monkeypatch.setattr(Sender, "send_batch", interrupted)
     sending = threading.Thread(target=send, daemon=True)
     sending.start()
-    sending.join(PATIENCE_S)
+    sending.join(TIMEOUT_S)
     assert not sending.is_alive()
 
 
@@ -149,7 +149,7 @@ def test_what_an_interrupted_send_has_handed_over_is_sent_at_once_and_nothing_el
         points = 0
         while interrupted_at(points, hand_in):
             points += 1
-            producer.flush(PATIENCE_S)
+            producer.flush(TIMEOUT_S)
             statistics = producer.statistics()
             assert (statistics.buffered_messages, statistics.buffered_bytes) == (0, 0), points
         assert points > 3
@@ -163,7 +163,7 @@ def test_an_interrupted_request_leaves_nothing_behind(cluster: LocalCluster, top
     with Producer(cluster.nameserver) as producer, service(cluster.nameserver, topic):
         requests = producer._core.requester._open
         points = 0
-        while interrupted_at(points, lambda: producer.request(Message(topic, b"x"), timeout=PATIENCE_S), in_request):
+        while interrupted_at(points, lambda: producer.request(Message(topic, b"x"), timeout=TIMEOUT_S), in_request):
             points += 1
             assert not requests, points
         assert points > 10

@@ -15,7 +15,7 @@ from minimq.aio import PullConsumer as AsyncPullConsumer
 from minimq_common.errors import Closed
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 COUNT = 100
 
 
@@ -39,7 +39,7 @@ def make(cluster: LocalCluster, queue: MessageQueue, group: str, **options: obje
 
 def take(consumer: PullConsumer, count: int) -> list[int]:
     """Loop as users do who do not wait for the garbage collector: the loop is left open."""
-    too_late = threading.Timer(PATIENCE_S, consumer.close)
+    too_late = threading.Timer(TIMEOUT_S, consumer.close)
     too_late.start()
     try:
         return [message.queue_offset for message in itertools.islice(iter(consumer), count)]
@@ -85,7 +85,7 @@ def test_who_leaves_a_loop_may_go_on_with_another_or_with_polls(
         left_open = iter(consumer)
         assert [next(left_open).queue_offset for _ in range(5)] == [0, 1, 2, 3, 4]
         assert take(consumer, 30) == list(range(5, 35))
-        assert [message.queue_offset for message in consumer.poll(PATIENCE_S, max_messages=3)] == [35, 36, 37]
+        assert [message.queue_offset for message in consumer.poll(TIMEOUT_S, max_messages=3)] == [35, 36, 37]
         assert next(left_open).queue_offset == 38
         rest = take(consumer, COUNT - 39)
         assert rest == list(range(39, COUNT))
@@ -114,8 +114,8 @@ def test_a_queue_is_handed_over_where_the_loop_is(cluster: LocalCluster, queue: 
                 return [message.queue_offset for message in other.poll(0.05)]
 
             other.poll(0.0)
-            wait_until(consumer._reader._fetcher.leaving, PATIENCE_S)
-            assert wait_until(found, PATIENCE_S)[0] == 10
+            wait_until(consumer._reader._fetcher.leaving, TIMEOUT_S)
+            assert wait_until(found, TIMEOUT_S)[0] == 10
 
 
 def test_a_loop_ends_when_the_consumer_is_closed(cluster: LocalCluster, queue: MessageQueue, group: str) -> None:
@@ -144,7 +144,7 @@ def test_an_async_loop_that_is_left_commits_what_it_went_beyond(
             async for message in consumer:
                 if message.queue_offset == 9:
                     break
-            assert [message.queue_offset for message in await consumer.poll(PATIENCE_S, 2)] == [10, 11]
+            assert [message.queue_offset for message in await consumer.poll(TIMEOUT_S, 2)] == [10, 11]
             async for message in consumer:
                 if message.queue_offset == 20:
                     break
@@ -163,11 +163,11 @@ def test_the_message_that_a_cancelled_loop_was_at_is_not_done(
             async for message in consumer:
                 if message.queue_offset == 30:
                     reached.set()
-                    await asyncio.sleep(PATIENCE_S)
+                    await asyncio.sleep(TIMEOUT_S)
 
         async with make_async(cluster, queue, group) as consumer:
             working = asyncio.create_task(work(consumer))
-            await asyncio.wait_for(reached.wait(), PATIENCE_S)
+            await asyncio.wait_for(reached.wait(), TIMEOUT_S)
             working.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await working
@@ -182,12 +182,12 @@ def test_a_poll_that_was_cancelled_holds_nobody_up(cluster: LocalCluster, queue:
         while len(await consumer.poll(0.5)) != 0:
             pass
         with pytest.raises(TimeoutError):
-            await asyncio.wait_for(consumer.poll(10 * PATIENCE_S), 0.05)
-        assert await asyncio.wait_for(consumer.poll(0.0), PATIENCE_S) == []
-        open_poll = asyncio.create_task(consumer.poll(10 * PATIENCE_S))
+            await asyncio.wait_for(consumer.poll(10 * TIMEOUT_S), 0.05)
+        assert await asyncio.wait_for(consumer.poll(0.0), TIMEOUT_S) == []
+        open_poll = asyncio.create_task(consumer.poll(10 * TIMEOUT_S))
         await asyncio.sleep(0.05)
         open_poll.cancel()
-        await asyncio.wait_for(consumer.close(), PATIENCE_S)
+        await asyncio.wait_for(consumer.close(), TIMEOUT_S)
 
     asyncio.run(run())
 
@@ -199,10 +199,10 @@ def test_a_program_ends_though_a_poll_is_open(cluster: LocalCluster, queue: Mess
         consumers.append(make_async(cluster, queue, group))
         while len(await consumers[0].poll(0.5)) != 0:
             pass
-        asyncio.create_task(consumers[0].poll(10 * PATIENCE_S))  # noqa: RUF006 - forgotten, as users do
+        asyncio.create_task(consumers[0].poll(10 * TIMEOUT_S))  # noqa: RUF006 - forgotten, as users do
         await asyncio.sleep(0.05)
 
     asyncio.run(run())
     began = time.monotonic()
     asyncio.run(consumers[0].close())
-    assert time.monotonic() < began + PATIENCE_S
+    assert time.monotonic() < began + TIMEOUT_S

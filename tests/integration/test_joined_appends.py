@@ -17,7 +17,7 @@ from minimq.sending.append_stream import AppendStream, Parts
 from minimq_common.errors import InvalidArgument
 from minimq_common.wire.protocol_bounds import MAX_JOINED_APPENDS
 from minimq_proto.v1 import broker_pb2
-from support.raw_sender import PATIENCE_S, RawSender
+from support.raw_sender import TIMEOUT_S, RawSender
 from support.reading import read_all
 from support.stores import numbered_batch
 
@@ -27,11 +27,11 @@ def append(number: int, topic: str, batch: bytes) -> broker_pb2.AppendRequest:
 
 
 def answered(sender: RawSender, request: broker_pb2.AppendRequest) -> dict[int, broker_pb2.AppendResult]:
-    responses = list(sender.stub.Append(iter([request]), timeout=PATIENCE_S))
+    responses = list(sender.stub.Append(iter([request]), timeout=TIMEOUT_S))
     return {result.request_id: result for response in responses for result in response.results}
 
 
-def test_each_of_them_is_stored_or_refused_by_itself(cluster: LocalCluster, topic: str) -> None:
+def test_each_of_them_is_stored_or_rejected_by_itself(cluster: LocalCluster, topic: str) -> None:
     request = append(1, topic, numbered_batch(77, 0, b"first"))
     others = (
         append(2, f"no-{topic}", numbered_batch(77, 1, b"lost")),
@@ -53,7 +53,7 @@ def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
     sent, handed_in = list[bytes](), threading.Event()
 
     def broken(stream: AppendStream, queue: MessageQueue, data: bytes, *args: Any) -> None:
-        assert handed_in.wait(PATIENCE_S)
+        assert handed_in.wait(TIMEOUT_S)
         sent.append(data)
         add(stream, queue, data, *args[:-1], "x" * 1_000 if b"too much" in data else "")
 
@@ -63,9 +63,9 @@ def test_only_a_request_over_a_limit_is_lost_and_those_behind_it_are_retried(
         sendings = [producer.send_async(Message(topic, body)) for body in bodies]
         handed_in.set()
         with pytest.raises(InvalidArgument, match=r"traceparent has 1000 characters, the limit is"):
-            sendings.pop(50).result(PATIENCE_S)
+            sendings.pop(50).result(TIMEOUT_S)
         for sending in sendings:
-            sending.result(PATIENCE_S)
+            sending.result(TIMEOUT_S)
     assert len(sent) > len(bodies)
     assert sorted(message.body for message in read_all(cluster.nameserver, topic)) == sorted({*bodies} - {b"too much"})
 
@@ -107,7 +107,7 @@ def test_a_producer_joins_what_waits(
     with Producer(cluster.nameserver, max_in_flight_requests=128) as producer:
         producer.send(Message(topic, b"so that the broker has said what it takes"))
         sent = [producer.send_async(Message(topic, b"%d" % each, deliver_at=due + each)) for each in range(1_000)]
-        assert len({future.result(PATIENCE_S).message_id for future in sent}) == 1_000
+        assert len({future.result(TIMEOUT_S).message_id for future in sent}) == 1_000
     assert max(left) > 1, left
     assert len(list(admin.delayed_messages(topic))) == 1_000
 

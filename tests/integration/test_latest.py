@@ -25,7 +25,7 @@ from minimq import (
 from minimq.features.listeners.push_consumer import Mode
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 Send = Callable[[], None]
 
@@ -67,7 +67,7 @@ def test_a_push_consumer_gets_what_is_sent_after_its_start(
         consumer.subscribe(topic)
         consumer.start(bodies)
         send()
-        assert bodies.done.wait(PATIENCE_S)
+        assert bodies.done.wait(TIMEOUT_S)
         assert bodies.found == [b"new"] * 8
 
 
@@ -82,7 +82,7 @@ def test_a_broadcasting_consumer_gets_what_is_sent_after_its_start(
         consumer.subscribe(topic)
         consumer.start(bodies)
         send()
-        assert bodies.done.wait(PATIENCE_S)
+        assert bodies.done.wait(TIMEOUT_S)
         assert bodies.found == [b"new"] * 8
 
 
@@ -103,7 +103,7 @@ def test_an_asyncio_consumer_gets_what_is_sent_after_its_start(
             consumer.subscribe(topic)
             await consumer.start(listen)
             await asyncio.to_thread(send)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await done.wait()
         return found
 
@@ -116,10 +116,10 @@ def test_a_pull_consumer_gets_what_is_sent_once_it_is_ready(
     found: list[bytes] = []
     with PullConsumer(cluster.nameserver, group=group, start="latest") as consumer:
         consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.0) and consumer.is_ready, PATIENCE_S)
+        wait_until(lambda: not consumer.poll(0.0) and consumer.is_ready, TIMEOUT_S)
         send()
         while len(found) < 8:
-            found += [message.body for message in consumer.poll(PATIENCE_S)]
+            found += [message.body for message in consumer.poll(TIMEOUT_S)]
     assert found == [b"new"] * 8
 
 
@@ -158,7 +158,7 @@ def test_a_group_that_has_begun_keeps_its_start_at_a_broker_that_gets_the_topic_
     with PushConsumer(cluster.nameserver, group=group, start="latest", mode=mode) as consumer:
         consumer.subscribe(topic)
         consumer.start(bodies)
-        assert bodies.done.wait(PATIENCE_S)
+        assert bodies.done.wait(TIMEOUT_S)
     assert bodies.found == [b"new"] * 8
 
 
@@ -179,4 +179,4 @@ def test_a_work_queue_reads_a_topic_from_its_beginning_that_is_created_again(
             found.update(message.queue for message in consumer.receive(timeout=1.0))
             return found.issuperset(queues)
 
-        wait_until(done, PATIENCE_S)
+        wait_until(done, TIMEOUT_S)

@@ -22,7 +22,7 @@ def test_a_client_that_has_not_joined_gets_no_lease(cluster: LocalCluster, topic
     with RawMember(cluster.brokers[0].address, "stranger") as stranger:
         stranger.say(acquire=broker_pb2.AcquireQueues(group=group, queues=[item]))
 
-        assert "join it" in stranger.hear("refused").refused.failure.message
+        assert "join it" in stranger.hear("rejected").rejected.failure.message
 
 
 def test_a_queue_that_is_gone_does_not_keep_the_others_from_being_granted(

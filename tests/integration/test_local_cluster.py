@@ -123,7 +123,7 @@ def test_options_reach_the_servers() -> None:
         ({"nameserver_options": {"listen": "x:1"}}, "the cluster itself sets listen"),
     ],
 )
-def test_what_breaks_a_rule_is_refused_before_anything_starts(arguments: dict[str, object], text: str) -> None:
+def test_what_breaks_a_rule_is_rejected_before_anything_starts(arguments: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         LocalCluster(**arguments)  # type: ignore[arg-type]  # that is the point
 

@@ -30,7 +30,7 @@ from support.waiting import wait_until
 
 PAGE = (Path(__file__).parents[2] / "docs" / "monitoring.md").read_text()
 SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def own() -> Iterator[LocalCluster]:
 
 @pytest.fixture(scope="module")
 def busy(own: LocalCluster) -> Iterator[LocalCluster]:
-    """A cluster where 150 messages were sent, 100 of them read, and one batch refused; the reader is still there."""
+    """A cluster where 150 messages were sent, 100 of them read, and one batch rejected; the reader is still there."""
     with Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
         admin.create_topic("orders", queues=2)
         with PullConsumer(own.nameserver, group="readers", auto_commit=False) as consumer:
@@ -49,18 +49,18 @@ def busy(own: LocalCluster) -> Iterator[LocalCluster]:
             producer.send_many(Message("orders", b"x" * 50) for _ in range(100))
             read = 0
             while read < 100:
-                read += len(consumer.poll(PATIENCE_S))
+                read += len(consumer.poll(TIMEOUT_S))
             consumer.commit()
             producer.send_many(Message("orders", b"x" * 50) for _ in range(50))
-            refuse_a_batch(own)
+            reject_a_batch(own)
             look_up(own, "orders", "nowhere")
             yield own
 
 
-def refuse_a_batch(own: LocalCluster) -> None:
+def reject_a_batch(own: LocalCluster) -> None:
     link = BrokerLink(own.brokers[0].address)
     request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=b"nonsense")
-    [answer] = link.stub.Append(iter([request]), timeout=PATIENCE_S)
+    [answer] = link.stub.Append(iter([request]), timeout=TIMEOUT_S)
     assert answer.results[0].failure.code == "CORRUPT_BATCH"
     link.close()
 
@@ -70,7 +70,7 @@ def look_up(own: LocalCluster, *topics: str) -> None:
         stub = nameserver_pb2_grpc.NameServerStub(channel)
         for topic in topics:
             with contextlib.suppress(grpc.RpcError):
-                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=topic), timeout=PATIENCE_S)
+                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=topic), timeout=TIMEOUT_S)
 
 
 def scrape_broker(own: LocalCluster) -> Scrape:
@@ -80,14 +80,14 @@ def scrape_broker(own: LocalCluster) -> Scrape:
 @pytest.mark.system
 def test_a_broker_says_what_it_did(busy: LocalCluster) -> None:
     # The prefetch of the consumer may take a moment longer than the receipts of the producer.
-    wait_until(lambda: scrape_broker(busy).value("minimq_broker_messages_out_total") == 150, PATIENCE_S)
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_messages_out_total") == 150, TIMEOUT_S)
     seen = scrape_broker(busy)
     assert seen.value("minimq_broker_messages_in_total") == 150
     assert seen.value("minimq_broker_topic_messages", topic="orders") == 150
     assert seen.value("minimq_broker_topic_messages_in_total", topic="orders") == 150
     assert seen.value("minimq_broker_group_lag_messages", group="readers", topic="orders") == 50
     assert seen.value("minimq_broker_group_members", group="readers") == 1
-    assert seen.series("minimq_broker_appends_refused_total") == [({"reason": "CORRUPT_BATCH"}, 1)]
+    assert seen.series("minimq_broker_appends_rejected_total") == [({"reason": "CORRUPT_BATCH"}, 1)]
     assert seen.value("minimq_broker_commit_messages_sum") == 150
     assert seen.value("minimq_broker_commits_total") == seen.value("minimq_broker_commit_seconds_count")
     assert 150 * 50 < seen.value("minimq_broker_bytes_in_total") < seen.value("minimq_broker_commit_bytes_sum")
@@ -95,7 +95,7 @@ def test_a_broker_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.value("minimq_broker_append_seconds_count") >= 2
     assert seen.value("minimq_broker_streams", call="session") == 1
     assert seen.value("minimq_broker_streams", call="pull") == 1
-    wait_until(lambda: scrape_broker(busy).value("minimq_broker_long_polls") == 2, PATIENCE_S)
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_long_polls") == 2, TIMEOUT_S)
     assert seen.value("minimq_broker_pending_bytes") == 0
     assert seen.value("minimq_broker_store_failed") == 0
     assert (seen.value("minimq_broker_topics"), seen.value("minimq_broker_segments")) == (1, 1)
@@ -117,7 +117,7 @@ def test_the_disk_is_shown_as_the_system_sees_it(busy: LocalCluster) -> None:
         low, high = sorted((before.free, after.free))
         return low <= free <= high and used[0] <= ratio <= used[1]
 
-    wait_until(is_so, PATIENCE_S, what="a moment in which others use the disk in one direction only")
+    wait_until(is_so, TIMEOUT_S, what="a moment in which others use the disk in one direction only")
 
 
 @pytest.mark.system
@@ -140,15 +140,15 @@ def test_files_of_the_log_are_counted_and_those_that_retention_deleted() -> None
         assert shown("segments") == len(ever)
         assert shown("segments_deleted_total") == 0
         broker.restart()
-        wait_until(lambda: shown("segments_deleted_total") == len(ever - present()) > 0, PATIENCE_S)
-        wait_until(lambda: shown("segments") == len(present()), PATIENCE_S)  # it may go on to delete for a moment
+        wait_until(lambda: shown("segments_deleted_total") == len(ever - present()) > 0, TIMEOUT_S)
+        wait_until(lambda: shown("segments") == len(present()), TIMEOUT_S)  # it may go on to delete for a moment
         assert len(present()) > 1
 
 
 @pytest.mark.system
 def test_the_age_of_the_checkpoint_and_the_event_loop_are_watched(busy: LocalCluster) -> None:
-    assert scrape_broker(busy).value("minimq_broker_checkpoint_age_seconds") < PATIENCE_S
-    wait_until(lambda: scrape_broker(busy).value("minimq_broker_event_loop_lag_seconds_count") >= 2, PATIENCE_S)
+    assert scrape_broker(busy).value("minimq_broker_checkpoint_age_seconds") < TIMEOUT_S
+    wait_until(lambda: scrape_broker(busy).value("minimq_broker_event_loop_lag_seconds_count") >= 2, TIMEOUT_S)
 
 
 @pytest.mark.system
@@ -161,7 +161,7 @@ def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.value("minimq_nameserver_unsent_bytes") >= 0
     assert seen.value("minimq_nameserver_conflicts") == 0
     assert seen.value("minimq_nameserver_registrations_total") >= 2  # at the start, and with the topic
-    assert seen.value("minimq_nameserver_registrations_refused_total") == 0
+    assert seen.value("minimq_nameserver_registrations_rejected_total") == 0
     assert seen.value("minimq_nameserver_brokers_removed_total") == 0
     assert 1 <= seen.value("minimq_nameserver_lookups_unknown_total") < seen.value("minimq_nameserver_lookups_total")
     assert seen.value("minimq_nameserver_settled") == 1
@@ -195,10 +195,10 @@ def caught_up(replicated: LocalCluster) -> bool:
 
 @pytest.mark.system
 def test_replicas_say_how_far_they_are(replicated: LocalCluster) -> None:
-    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    wait_until(lambda: caught_up(replicated), TIMEOUT_S)
     master, slave = (scrape_roles(replicated)[role] for role in ("master", "slave"))
     assert master.series("minimq_broker_replica_connected") == [({"replica": "1"}, 1)]
-    assert master.value("minimq_broker_replica_lag_seconds", replica="1") < PATIENCE_S
+    assert master.value("minimq_broker_replica_lag_seconds", replica="1") < TIMEOUT_S
     assert master.value("minimq_broker_lease_seconds") > 0
     assert master.value("minimq_broker_min_in_sync_replicas") == 1
     assert slave.value("minimq_broker_master_connected") == 1
@@ -210,25 +210,25 @@ def test_replicas_say_how_far_they_are(replicated: LocalCluster) -> None:
 
 @pytest.mark.system
 def test_a_controller_says_who_leads(replicated: LocalCluster) -> None:
-    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    wait_until(lambda: caught_up(replicated), TIMEOUT_S)
     seen = Scrape(metrics_address(replicated.nameservers[0].log_path))
     name, controller = replicated.brokers[0].broker_name, "minimq_nameserver_controller"
     here = {"cluster": "default", "broker": name}
     assert seen.series(f"{controller}_master") == [(here, 0)]
     assert seen.value(f"{controller}_term", **here) == scrape_roles(replicated)["master"].value("minimq_broker_term")
     assert seen.value(f"{controller}_in_sync_replicas", **here) == 2
-    assert 0 <= seen.value(f"{controller}_lease_age_seconds", **here) < PATIENCE_S
+    assert 0 <= seen.value(f"{controller}_lease_age_seconds", **here) < TIMEOUT_S
     assert seen.value(f"{controller}_elections_total", **here) == 1
 
 
 @pytest.mark.system
 def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalCluster) -> None:
-    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    wait_until(lambda: caught_up(replicated), TIMEOUT_S)
     there: dict[str, tuple[str, str, tuple[str, ...]]] = {}
     with Admin(busy.nameserver) as admin:
         link = BrokerLink(busy.brokers[0].address)
         dead = broker_pb2.Topic(topic="%DLQ%readers", read_queues=1, write_queues=1, permission=Permission.READ_WRITE)
-        link.call(link.stub.CreateTopic, broker_pb2.CreateTopicRequest(topic=dead), PATIENCE_S)
+        link.call(link.stub.CreateTopic, broker_pb2.CreateTopicRequest(topic=dead), TIMEOUT_S)
         link.close()
         for server in (*replicated.brokers, *replicated.nameservers, busy.brokers[0], busy.nameservers[0]):
             seen = Scrape(metrics_address(server.log_path))
@@ -256,7 +256,7 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
 
 @pytest.mark.system
 def test_rules_and_dashboards_ask_for_what_servers_show(busy: LocalCluster, replicated: LocalCluster) -> None:
-    wait_until(lambda: caught_up(replicated), PATIENCE_S)
+    wait_until(lambda: caught_up(replicated), TIMEOUT_S)
     shown: set[str] = set()
     for server in (*replicated.brokers, *replicated.nameservers, busy.brokers[0]):
         for name, family in Scrape(metrics_address(server.log_path)).families.items():
@@ -334,14 +334,14 @@ def test_a_loop_that_hangs_hides_nothing_else() -> None:
 
     def hang() -> None:
         hangs.set()
-        goes_on.wait(PATIENCE_S)
+        goes_on.wait(TIMEOUT_S)
 
     running = loop.call(asyncio.get_running_loop)
     server = MetricsServer(collect, "minimq_test")
     address = loop.run(server.start("127.0.0.1:0"))
     assert Scrape(address).value("minimq_test_second") == 2
     running.call_soon_threadsafe(hang)
-    assert hangs.wait(PATIENCE_S)
+    assert hangs.wait(TIMEOUT_S)
     seen = Scrape(address)
     assert "minimq_test_second" not in seen.families
     assert (seen.value("minimq_test_first"), seen.value("minimq_test_third")) == (1, 3)
@@ -356,7 +356,7 @@ def test_a_stop_waits_for_the_scrape_that_is_under_way() -> None:
 
     def collect() -> Iterator[Metric]:
         begun.set()
-        goes_on.wait(PATIENCE_S)
+        goes_on.wait(TIMEOUT_S)
         happened.append("collected")  # after this, what is collected from may be closed
         yield gauge("minimq_test_last", "Of a scrape.", 1)
 
@@ -364,11 +364,11 @@ def test_a_stop_waits_for_the_scrape_that_is_under_way() -> None:
     address = loop.run(server.start("127.0.0.1:0"))
     scraping = threading.Thread(target=Scrape, args=(address,))
     scraping.start()
-    assert begun.wait(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
     threading.Timer(1.5, goes_on.set).start()  # longer than a stop takes that waits for nobody
-    loop.run(server.stop(), PATIENCE_S)
+    loop.run(server.stop(), TIMEOUT_S)
     happened.append("stopped")
-    scraping.join(PATIENCE_S)
+    scraping.join(TIMEOUT_S)
     assert happened == ["collected", "stopped"]
     loop.close()
 
@@ -399,7 +399,7 @@ def test_answers_that_nobody_takes_keep_a_bounded_number_of_threads() -> None:
 
 def connected(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+    return socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
 
 
 @contextlib.contextmanager

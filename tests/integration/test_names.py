@@ -16,7 +16,7 @@ from support.command import Minimq
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 @pytest.fixture(scope="session")
@@ -43,13 +43,13 @@ def test_a_topic_and_its_groups_have_dots(cluster: LocalCluster, admin: Admin, d
     with PushConsumer(cluster.nameserver, group=group, max_deliveries=1) as pusher:
         pusher.subscribe(dotted)
         pusher.start(reject)
-        wait_until(lambda: admin.count_dead_letters(group), PATIENCE_S)
+        wait_until(lambda: admin.count_dead_letters(group), TIMEOUT_S)
     [letter] = admin.dead_letters(group)
     assert (letter.topic, letter.group, letter.origin_queue) == (dotted, group, receipt.queue)
     assert admin.resend_dead_letters(group) == 1
     with WorkQueueConsumer(cluster.nameserver, group=f"{group}.pop") as simple:
         simple.subscribe(dotted)
-        [first] = wait_until(lambda: simple.receive(1, timeout=1.0), PATIENCE_S)
+        [first] = wait_until(lambda: simple.receive(1, timeout=1.0), TIMEOUT_S)
         assert first.body == b"order"
         simple.ack(first)
     assert admin.describe_group(group).dead_letters
@@ -76,7 +76,7 @@ def test_broadcasting_keeps_offsets_of_a_group_with_dots(
         start="earliest",
     ) as consumer:
         consumer.subscribe(dotted)
-        wait_until(lambda: consumer.poll(0.5), PATIENCE_S)
+        wait_until(lambda: consumer.poll(0.5), TIMEOUT_S)
     assert [path.name for path in folder.iterdir()] == [f"..{dotted}"]
 
 

@@ -319,8 +319,8 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
         cluster.brokers[0].stop()
         assert [(offline.broker_name, offline.stopped) for offline in admin.offline_brokers()] == [("broker-a", True)]
         assert minimq("cluster", "delete-broker", "broker-a") == "broker broker-a deleted\n"
-        refused = minimq("cluster", "delete-broker", "broker-a", status=1)
-        assert refused.startswith(
+        rejected = minimq("cluster", "delete-broker", "broker-a", status=1)
+        assert rejected.startswith(
             "error: no name server remembers a broker broker-a as offline: `minimq cluster status`"
         )
         assert admin.offline_brokers() == []
@@ -348,7 +348,7 @@ def test_the_command_line_names_a_broker_that_found_its_place_taken(tmp_path: Pa
                 assert conflict["holder"] == cluster.brokers[0].address
                 assert "give one of them another --name" in conflict["reason"]
                 assert "Place held by" in minimq("cluster", "conflicts")
-                assert "is refused: broker-a (id 0)" in minimq("cluster", "status", status=1)
+                assert "is rejected: broker-a (id 0)" in minimq("cluster", "status", status=1)
                 with Admin(cluster.nameserver) as admin:  # the broker that holds the place serves as before
                     assert [broker.master for broker in admin.cluster()] == [cluster.brokers[0].address]
             finally:

@@ -39,7 +39,7 @@ from support.process import process
 from support.spans import Telemetry, attributes_of, parent_of, trace_of
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -69,10 +69,10 @@ def test_a_message_its_tries_its_dead_letter_and_its_resend_are_one_trace(
         with Producer(cluster.nameserver) as producer:
             receipt = producer.send(Message(topic, b"paper"))
         consumer.start(listener)
-        wait_until(lambda: bool(telemetry.named(f"send %DLQ%{group}")), PATIENCE_S)
+        wait_until(lambda: bool(telemetry.named(f"send %DLQ%{group}")), TIMEOUT_S)
         is_mended.set()
         admin.resend_dead_letters(group)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(TIMEOUT_S)
 
     [sent] = telemetry.named(f"send {topic}")
     processed = telemetry.named(f"process {topic}")
@@ -133,8 +133,8 @@ def test_a_request_and_what_its_listener_sends_are_one_trace(
             consumer.subscribe(topic)
             consumer.start(listener)
             with telemetry.tracers.get_tracer("shop").start_as_current_span("order") as order:
-                assert producer.request(Message(topic, b"hello"), timeout=PATIENCE_S).body == b"HELLO"
-            wait_until(lambda: bool(telemetry.named(f"process {topic}")), PATIENCE_S)
+                assert producer.request(Message(topic, b"hello"), timeout=TIMEOUT_S).body == b"HELLO"
+            wait_until(lambda: bool(telemetry.named(f"process {topic}")), TIMEOUT_S)
     [asked], [processed], [noted] = (
         telemetry.named(name) for name in (f"send {topic}", f"process {topic}", f"send {other}")
     )
@@ -163,7 +163,7 @@ def test_many_messages_have_one_span_and_those_who_get_them_links(
             found.extend(consumer.poll(1.0))
             return len(found) >= 301
 
-        wait_until(has_all, PATIENCE_S)
+        wait_until(has_all, TIMEOUT_S)
     many, one, bad = (span for span in telemetry.named(f"send {topic}"))
     assert many.context is not None
     assert one.context is not None
@@ -205,7 +205,7 @@ def test_a_work_queue_and_what_the_application_does_with_a_message(
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", telemetry.tracers)  # which can be set once only in a process
     with WorkQueueConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic)
-        [message] = consumer.receive(timeout=PATIENCE_S)
+        [message] = consumer.receive(timeout=TIMEOUT_S)
 
         def work() -> None:
             with processing(message, group=consumer.group):
@@ -246,7 +246,7 @@ def test_messages_that_one_thread_processes_are_in_traces_of_their_own(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(TIMEOUT_S)
     sent = {span.context.span_id: span for span in telemetry.named(f"send {topic}") if span.context is not None}
     processed = telemetry.named(f"process {topic}")
     assert len(processed) == 4
@@ -295,7 +295,7 @@ def test_many_messages_with_contexts_of_others_are_linked_and_links_are_bounded(
         )
         messages = list[ReceivedMessage]()
         while len(messages) < len(contexts):
-            messages += consumer.receive(200, timeout=PATIENCE_S)
+            messages += consumer.receive(200, timeout=TIMEOUT_S)
     assert {message.properties["traceparent"] for message in messages} == set(contexts)
     [sent] = telemetry.named(f"send {topic}")
     assert len(sent.links) == 128
@@ -342,7 +342,7 @@ def test_a_call_with_several_messages_tells_how_many_are_retried(
     with PushConsumer(cluster.nameserver, group=new_name(), start="earliest", retry_delays_s=(0.01,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(TIMEOUT_S)
     together = [
         span for span in telemetry.named(f"process {topic}") if "messaging.batch.message_count" in attributes_of(span)
     ]
@@ -377,7 +377,7 @@ def test_asyncio(cluster: LocalCluster, topic: str, new_name: Callable[[], str],
                 tx.send(Message(topic, b"4"))
             async with checked.transaction() as half:
                 await half.send(Message(topic, b"5"))
-            await asyncio.wait_for(done.wait(), PATIENCE_S)
+            await asyncio.wait_for(done.wait(), TIMEOUT_S)
 
     asyncio.run(run())
     sent = {trace_of(span) for span in telemetry.named(f"send {topic}")}
@@ -398,7 +398,7 @@ def test_who_uninstruments_has_no_spans_and_messages_as_they_were(
     ):
         producer.send(Message(topic, b"1"))
         consumer.subscribe(topic)
-        [message] = consumer.receive(timeout=PATIENCE_S)
+        [message] = consumer.receive(timeout=TIMEOUT_S)
     assert not message.properties
     assert not telemetry.spans
     telemetry.close()
@@ -497,7 +497,7 @@ def test_the_propagators_of_the_process_write_and_read_the_context(
     with PushConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: heard, timeout=PATIENCE_S)
+        wait_until(lambda: heard, timeout=TIMEOUT_S)
     [sent] = telemetry.named(f"send {topic}")
     processed = telemetry.named(f"process {topic}")
     wanted = "acme" if "baggage" in propagator.fields else None
@@ -558,7 +558,7 @@ def through(cluster: LocalCluster, group: str, message: Message) -> ReceivedMess
     with Producer(cluster.nameserver) as producer, WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         producer.send(message)
         consumer.subscribe(message.topic)
-        [received] = consumer.receive(timeout=PATIENCE_S)
+        [received] = consumer.receive(timeout=TIMEOUT_S)
         return received
 
 

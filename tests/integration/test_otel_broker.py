@@ -26,7 +26,7 @@ from support.command import environment
 from support.spans import Telemetry
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -92,7 +92,7 @@ def test_the_spans_of_a_batch_are_in_the_trace_of_whoever_has_sent_it(collector:
         with telemetry.instrumented(), Producer(cluster.nameserver) as producer:
             producer.send(Message("t", b"alone"))
             producer.send_many(Message("t", b"%d" % number) for number in range(300))
-        wait_until(lambda: len(collector.spans) >= 8, PATIENCE_S)
+        wait_until(lambda: len(collector.spans) >= 8, TIMEOUT_S)
     alone, many = telemetry.named("send t")
     whole = sorted(collector.named("append t"), key=lambda span: span.start_time_unix_nano)
     assert len(collector.spans) == 8, "nobody asked for others"

@@ -20,7 +20,7 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.system, pytest.mark.fault]
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: Connections that others begin before the server is started again.
 MAX_DELIVERIES = 8
 
@@ -41,18 +41,18 @@ def offline(server: ServerProcess) -> Iterator[None]:
     with socket.create_server((host, int(port))) as listener:
         tried = threading.Semaphore(0)
 
-        def refuse() -> None:
+        def reject() -> None:
             with contextlib.suppress(OSError):
                 while True:
                     listener.accept()[0].close()
                     tried.release()
 
-        refusing = threading.Thread(target=refuse)
-        refusing.start()
+        rejecting = threading.Thread(target=reject)
+        rejecting.start()
         yield
-        assert all(tried.acquire(timeout=PATIENCE_S) for _ in range(MAX_DELIVERIES))
+        assert all(tried.acquire(timeout=TIMEOUT_S) for _ in range(MAX_DELIVERIES))
         listener.shutdown(socket.SHUT_RDWR)
-        refusing.join()
+        rejecting.join()
     server.start()
 
 
@@ -94,8 +94,8 @@ def test_a_name_server_that_was_offline_is_two_lines_of_each(
     with consumers(cluster, tmp_path), caplog.at_level(logging.INFO):
         with offline(nameserver):
             pass
-        wait_until(lambda: watches().count("routes: watched") == 2, PATIENCE_S)
-        wait_until(lambda: broker.log_path.read_text().count(" registered ") == 2, PATIENCE_S)
+        wait_until(lambda: watches().count("routes: watched") == 2, TIMEOUT_S)
+        wait_until(lambda: broker.log_path.read_text().count(" registered ") == 2, TIMEOUT_S)
     assert 2 <= watches().count("routes: not watched, trying again") <= 4  # of each consumer, one for each reason
     assert all(int(attempts) > 1 for attempts in re.findall(r"routes: watched .*failures=(\d+)", caplog.text))
     logged = broker.log_path.read_text()
@@ -109,13 +109,13 @@ def test_a_broker_that_was_offline_is_two_lines_of_each(
     [broker] = cluster.brokers
     with consumers(cluster, tmp_path) as got, Producer(cluster.nameserver) as producer, caplog.at_level(logging.INFO):
         producer.send(Message("t", b"before"))
-        wait_until(lambda: got.count(b"before") == 2, PATIENCE_S)
+        wait_until(lambda: got.count(b"before") == 2, TIMEOUT_S)
         with offline(broker):
             sending = producer.send_async(Message("t", b"meanwhile"))
-        sending.exception(PATIENCE_S)
-        wait_until(lambda: "group: session is back" in caplog.text, PATIENCE_S)
+        sending.exception(TIMEOUT_S)
+        wait_until(lambda: "group: session is back" in caplog.text, TIMEOUT_S)
         producer.send(Message("t", b"after"))
-        wait_until(lambda: got.count(b"after") == 2, PATIENCE_S)
+        wait_until(lambda: got.count(b"after") == 2, TIMEOUT_S)
     said = outages([record.getMessage() for record in caplog.records])
     assert said.count("group: session is broken, trying again broker=broker-a") == 1
     assert said.count("group: session is back broker=broker-a") == 1
@@ -132,7 +132,7 @@ def test_a_slave_whose_master_is_killed_says_so_once_and_for_how_long_it_had_non
         leader = wait_for_master(cluster, master)
         [slave] = set(cluster.brokers) - {master, leader}
         found = f"following master={leader.address} "
-        wait_until(lambda: found in slave.log_path.read_text(), PATIENCE_S)
+        wait_until(lambda: found in slave.log_path.read_text(), TIMEOUT_S)
         master.start()
         wait_in_sync(cluster, *cluster.brokers)
         logged = slave.log_path.read_text()
@@ -149,14 +149,14 @@ def test_polls_and_close_do_not_wait_long_for_a_broker_that_hangs(
     other = PullConsumer(cluster.nameserver, group="other", commit_interval_s=1e-3, request_timeout_s=4.0)
     for consumer in (patient, other):
         consumer.subscribe("t")
-        wait_until(lambda consumer=consumer: consumer.poll(0.1, max_messages=5), PATIENCE_S)  # type: ignore[misc]
+        wait_until(lambda consumer=consumer: consumer.poll(0.1, max_messages=5), TIMEOUT_S)  # type: ignore[misc]
     cluster.brokers[0].pause()
     try:
         begun_at = time.monotonic()
         for _ in range(10):
             patient.poll(0.01, max_messages=1)
         assert time.monotonic() - begun_at < 30, "a poll has waited for the broker"
-        wait_until(lambda: (other.poll(0.01, max_messages=1), "commit incomplete" in caplog.text)[1], PATIENCE_S)
+        wait_until(lambda: (other.poll(0.01, max_messages=1), "commit incomplete" in caplog.text)[1], TIMEOUT_S)
         begun_at = time.monotonic()
         other.close()
         assert time.monotonic() - begun_at < 30

@@ -63,7 +63,7 @@ def test_every_name_server_shows_it_when_it_is_set(pair: LocalCluster) -> None:
 
 
 def append(address: str, body: bytes) -> str:
-    """Send to queue 0 of "orders" whatever its route says, and return the text of the refusal, if there is one."""
+    """Send to queue 0 of "orders" whatever its route says, and return the text of the rejection, if there is one."""
     link = BrokerLink(address)
     request = broker_pb2.AppendRequest(request_id=1, topic="orders", batch=make_batch([body]))
     [result] = next(iter(link.stub.Append(iter([request])))).results
@@ -72,7 +72,7 @@ def append(address: str, body: bytes) -> str:
 
 
 def pull(address: str) -> tuple[int, str]:
-    """Read queue 0 of "orders" whatever its route says: how many batches, and the text of the refusal."""
+    """Read queue 0 of "orders" whatever its route says: how many batches, and the text of the rejection."""
     link = BrokerLink(address)
     request = broker_pb2.PullRequest(pull_id=1, topic="orders", max_messages=100, max_bytes=1 << 20)
     frames = list(link.stub.Pull(iter([request])))
@@ -81,7 +81,7 @@ def pull(address: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("bits", [-(1 << 31), -1, 1, 7, 8, (1 << 31) - 1])
-def test_bits_without_a_meaning_are_refused_by_every_call_that_takes_them(
+def test_bits_without_a_meaning_are_rejected_by_every_call_that_takes_them(
     cluster: LocalCluster, topic: str, bits: int
 ) -> None:
     link = BrokerLink(cluster.brokers[0].address)

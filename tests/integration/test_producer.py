@@ -26,7 +26,7 @@ from minimq_common.errors import InvalidArgument, SendFailed
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class Recorder(SendInterceptor):
@@ -57,7 +57,7 @@ def test_a_message_sent_one_way_arrives_and_its_fate_shows_in_the_statistics(clu
             producer.send_one_way(Message(topic, b"%d" % number))
         with pytest.raises(InvalidArgument, match="takes no tombstones"):
             producer.send_one_way(Message.tombstone(topic, "key"))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         assert producer.statistics().acknowledged == 100
     assert {message.body for message in read_all(cluster.nameserver, topic)} == {
         b"%d" % number for number in range(100)
@@ -78,7 +78,7 @@ def test_statistics_count_messages_batches_bytes_and_latencies(cluster: LocalClu
         assert told.batches >= 11
         assert 1_000 * 50 < told.bytes < 1_000 * 80
         assert told.latency.count == 1_001
-        assert 0 < told.latency.quantile_s(0.5) <= told.latency.quantile_s(0.99) < PATIENCE_S
+        assert 0 < told.latency.quantile_s(0.5) <= told.latency.quantile_s(0.99) < TIMEOUT_S
         assert (told.buffered_messages, told.buffered_bytes, told.avoided) == (0, 0, ())
 
 
@@ -102,7 +102,7 @@ def test_statistics_count_what_failed_and_name_the_brokers_that_are_left_out(
             [avoided] = told.avoided
             assert (avoided.broker_name, avoided.unreachable) == ("broker-a", True)
             cluster.brokers[0].start()
-            wait_until(lambda: not producer.statistics().avoided, PATIENCE_S)
+            wait_until(lambda: not producer.statistics().avoided, TIMEOUT_S)
             producer.send(Message("t", b"2"))
 
 
@@ -114,7 +114,7 @@ def test_interceptors_see_and_change_each_message_and_hear_of_its_outcome(cluste
     with Producer(cluster.nameserver, interceptors=[outer, inner]) as producer:
         producer.send(Message(topic, b"single"))
         producer.send_one_way(Message(topic, b"one-way"))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         receipts = producer.send_many([Message(topic, b"many"), Message(topic, b"more")])
     assert outer.before == [b"single", b"one-way", b"many", b"more"]
     assert inner.before == [b"singleo", b"one-wayo", b"manyo", b"moreo"]
@@ -126,11 +126,11 @@ def test_interceptors_see_and_change_each_message_and_hear_of_its_outcome(cluste
 
 
 def test_an_interceptor_that_raises_before_a_send_stops_it(cluster: LocalCluster, topic: str) -> None:
-    class Refuses(SendInterceptor):
+    class Rejects(SendInterceptor):
         def before_send(self, message: Message) -> Message:
             raise PermissionError("not this one")
 
-    with Producer(cluster.nameserver, interceptors=[Refuses()]) as producer:
+    with Producer(cluster.nameserver, interceptors=[Rejects()]) as producer:
         with pytest.raises(PermissionError, match="not this one"):
             producer.send(Message(topic, b"x"))
         with pytest.raises(PermissionError, match="not this one"):
@@ -181,7 +181,7 @@ def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalClus
             receipts = producer.send_many(messages, selector=by_hash())
         else:
             receipts = [
-                future.result(PATIENCE_S)
+                future.result(TIMEOUT_S)
                 for future in [producer.send_async(message, selector=by_hash()) for message in messages]
             ]
         again = producer.send(messages[0], selector=by_hash("key-0"))
@@ -195,12 +195,12 @@ def test_messages_of_one_key_keep_their_queue_and_their_order(cluster: LocalClus
     assert len({places[0][0] for places in found.values()}) == 8  # 40 keys, 8 queues: none stays empty
 
 
-def test_a_queue_of_another_topic_is_refused(cluster: LocalCluster, topic: str) -> None:
+def test_a_queue_of_another_topic_is_rejected(cluster: LocalCluster, topic: str) -> None:
     with Producer(cluster.nameserver) as producer, pytest.raises(InvalidArgument, match="of another topic"):
         producer.send(Message(topic, b"x"), queue=MessageQueue("other", "broker-a", 0))
 
 
-def test_a_queue_and_a_selector_at_once_are_refused(cluster: LocalCluster, topic: str) -> None:
+def test_a_queue_and_a_selector_at_once_are_rejected(cluster: LocalCluster, topic: str) -> None:
     queue = MessageQueue(topic, "broker-a", 0)
     with Producer(cluster.nameserver) as producer:
         for send in (producer.send, producer.send_async, lambda message, **to: producer.send_many([message], **to)):
@@ -221,12 +221,12 @@ def test_a_key_keeps_its_queue_while_the_broker_is_offline(tmp_path: Path) -> No
             outcomes = {key: producer.send_async(Message("t", b"2", keys=[key]), selector=by_hash()) for key in keys}
             for key, future in outcomes.items():
                 if queues[key].broker_name == "broker-a":
-                    assert future.result(PATIENCE_S).queue == queues[key]
+                    assert future.result(TIMEOUT_S).queue == queues[key]
                 else:
-                    assert isinstance(future.exception(PATIENCE_S), SendFailed)
+                    assert isinstance(future.exception(TIMEOUT_S), SendFailed)
             cluster.brokers[1].start()
             offline = next(key for key in keys if queues[key].broker_name == "broker-b")
-            wait_until(lambda: _stored(producer, offline, queues[offline]), PATIENCE_S)
+            wait_until(lambda: _stored(producer, offline, queues[offline]), TIMEOUT_S)
             for key in keys:
                 assert producer.send(Message("t", b"3", keys=[key]), selector=by_hash()).queue == queues[key]
 
@@ -256,7 +256,7 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
             queues[producer.send(Message("audit", b"x")).queue] += 1
             return len(queues) == 6
 
-        wait_until(is_sent_to_all, PATIENCE_S)
+        wait_until(is_sent_to_all, TIMEOUT_S)
         assert {queue.broker_name for queue in queues} == {"broker-a", "broker-b"}
         with Admin(made.nameserver) as admin:
             admin.delete_topic("audit")
@@ -268,7 +268,7 @@ def test_a_topic_is_made_on_all_brokers_by_the_first_send_where_they_allow_it(tm
             assert another.send(Message("audit", b"made again")).queue_offset == 0
 
 
-# ---- what is refused at once --------------------------------------------------------------------
+# ---- what is rejected at once --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

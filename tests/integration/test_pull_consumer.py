@@ -1,4 +1,4 @@
-"""The promises of a pull consumer about commits, closing and refusals, with real servers."""
+"""The promises of a pull consumer about commits, closing and rejections, with real servers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from minimq.rebalance import AveragelyByCircle
 from minimq_common.errors import Closed, Fenced, GroupConflict, InvalidArgument, MinimqError
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 COUNT = 200
 
 
@@ -39,7 +39,7 @@ def consumer(cluster: LocalCluster, topic: str, queue: MessageQueue, group: str)
 
 
 def poll(consumer: PullConsumer, most: int) -> list[int]:
-    messages = wait_until(lambda: consumer.poll(0.1, max_messages=most), PATIENCE_S)
+    messages = wait_until(lambda: consumer.poll(0.1, max_messages=most), TIMEOUT_S)
     return [int(message.body) for message in messages]
 
 
@@ -56,7 +56,7 @@ def take_away(cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: 
         other.poll(0.0)
         return queue in other.assignment
 
-    wait_until(has_it, PATIENCE_S)
+    wait_until(has_it, TIMEOUT_S)
     return other
 
 
@@ -64,9 +64,9 @@ def test_what_left_before_it_was_committed_is_told_once(
     cluster: LocalCluster, admin: Admin, topic: str, queue: MessageQueue, group: str, consumer: PullConsumer
 ) -> None:
     assert poll(consumer, 30) == list(range(30))
-    wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, PATIENCE_S)
+    wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, TIMEOUT_S)
     with take_away(cluster, topic, queue, consumer):
-        wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+        wait_until(lambda: queue not in consumer.assignment, TIMEOUT_S)
         with pytest.raises(Fenced, match=rf"{queue} up to \d\d"):
             consumer.commit()
         consumer.commit()  # what is left is committed, and there is no more to tell
@@ -78,9 +78,9 @@ def test_a_loss_is_logged_at_the_end(
     with PullConsumer(cluster.nameserver, group=group, client_id=f"a-{group}", revoke_timeout_s=0.3) as consumer:
         consumer.subscribe(topic)
         assert poll(consumer, 30) == list(range(30))
-        wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: not consumer.poll(0.0, max_messages=1) or len(consumer.assignment) == 8, TIMEOUT_S)
         with take_away(cluster, topic, queue, consumer):
-            wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+            wait_until(lambda: queue not in consumer.assignment, TIMEOUT_S)
     logged = [record.getMessage() for record in caplog.records if f"{queue} up to" in record.getMessage()]
     assert len(logged) == 1
 
@@ -89,10 +89,10 @@ def test_what_was_committed_before_it_left_is_no_loss(
     cluster: LocalCluster, topic: str, queue: MessageQueue, consumer: PullConsumer
 ) -> None:
     poll(consumer, 30)
-    wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
+    wait_until(lambda: len(consumer.assignment) == 8, TIMEOUT_S)
     consumer.commit()
     with take_away(cluster, topic, queue, consumer):
-        wait_until(lambda: queue not in consumer.assignment, PATIENCE_S)
+        wait_until(lambda: queue not in consumer.assignment, TIMEOUT_S)
         consumer.commit()
 
 
@@ -137,13 +137,13 @@ def test_a_seek_while_a_commit_is_under_way_counts_for_the_next_one(
 
 @pytest.mark.fault
 def test_closing_ends_a_poll_of_another_thread(consumer: PullConsumer) -> None:
-    wait_until(lambda: consumer.poll(0.1) or True, PATIENCE_S)
+    wait_until(lambda: consumer.poll(0.1) or True, TIMEOUT_S)
     consumer.pause(consumer.assignment)
     with ThreadPoolExecutor(1) as thread:
-        polling = thread.submit(consumer.poll, 10 * PATIENCE_S)
+        polling = thread.submit(consumer.poll, 10 * TIMEOUT_S)
         consumer.close()
         with pytest.raises(Closed):
-            polling.result(PATIENCE_S)
+            polling.result(TIMEOUT_S)
 
 
 def test_what_comes_after_the_last_commit_is_not_handed_out(
@@ -163,11 +163,11 @@ def test_what_comes_after_the_last_commit_is_not_handed_out(
         def goes_on_if_it_may() -> None:
             wait([working], 0.5)  # it ends, unless its last poll began before the close and ends with it
 
-        wait_until(lambda: found, PATIENCE_S)
+        wait_until(lambda: found, TIMEOUT_S)
         During(consumer, then=goes_on_if_it_may)
         consumer.close()
         with pytest.raises(Closed):
-            working.result(PATIENCE_S)
+            working.result(TIMEOUT_S)
     with PullConsumer(cluster.nameserver, group=group) as after:
         after.subscribe(topic)
         while len(found) < COUNT:
@@ -190,7 +190,7 @@ class ClosedAfterPoll:
         self._turn.release()
         if threading.get_ident() == self._polling and self._consumer._reader._found is not None:
             with ThreadPoolExecutor(1) as thread:
-                thread.submit(self._consumer.close).result(PATIENCE_S)
+                thread.submit(self._consumer.close).result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("is_sooner", [True, False])
@@ -203,7 +203,7 @@ def test_a_close_and_a_poll_that_returns_agree_on_who_has_the_messages(
     if is_sooner:
         consumer._turn = ClosedAfterPoll(consumer)
         with pytest.raises(Closed):
-            wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+            wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
     else:
         found = poll(consumer, 30)
         assert consumer._reader._found is not None
@@ -216,27 +216,27 @@ def test_a_close_and_a_poll_that_returns_agree_on_who_has_the_messages(
     assert found == list(range(COUNT))
 
 
-# ---- refusals -----------------------------------------------------------------------------------
+# ---- rejections -----------------------------------------------------------------------------------
 
 
-def test_a_member_that_is_refused_hears_of_it_until_the_group_takes_it(
+def test_a_member_that_is_rejected_hears_of_it_until_the_group_takes_it(
     cluster: LocalCluster, topic: str, queue: MessageQueue, group: str
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as first:
         first.subscribe(topic)
-        wait_until(lambda: first.poll(0.1) == [] and len(first.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: first.poll(0.1) == [] and len(first.assignment) == 8, TIMEOUT_S)
         with PullConsumer(
             cluster.nameserver, group=group, allocation=AveragelyByCircle(), rebalance_interval_s=0.3
         ) as other:
             other.subscribe(topic)
 
-            def is_refused() -> bool:
+            def is_rejected() -> bool:
                 try:
                     return other.poll(0.1) != []
                 except GroupConflict:
                     return True
 
-            wait_until(is_refused, PATIENCE_S)
+            wait_until(is_rejected, TIMEOUT_S)
             for _ in range(20):
                 with pytest.raises(GroupConflict):
                     other.poll(0.05)
@@ -249,7 +249,7 @@ def test_a_member_that_is_refused_hears_of_it_until_the_group_takes_it(
                     return False
                 return len(other.assignment) == 8
 
-            wait_until(is_taken, PATIENCE_S)
+            wait_until(is_taken, TIMEOUT_S)
             other.poll(0.0)
 
 
@@ -284,4 +284,4 @@ def test_it_reads_the_queues_of_a_route_as_they_are(
             bodies.update(message.body for message in consumer.poll(1.0))
             return len(bodies) == 100
 
-        wait_until(has_all, PATIENCE_S)
+        wait_until(has_all, TIMEOUT_S)

@@ -20,7 +20,7 @@ from minimq_common.errors import Closed, InvalidArgument, MinimqError, OffsetOut
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_pull_is_bounded_and_begins_anywhere(consumer: PullConsumer, producer:
     consumer.assign([queue])
     for offset in (0, 1, 57, 99):
         consumer.seek(queue, offset)
-        messages = consumer.poll(PATIENCE_S, max_messages=7)
+        messages = consumer.poll(TIMEOUT_S, max_messages=7)
         assert 1 <= len(messages) <= 7
         assert [message.queue_offset for message in messages] == list(range(offset, offset + len(messages)))
         assert consumer.position(queue) == offset + len(messages)
@@ -57,21 +57,21 @@ def test_an_offset_that_is_not_stored_says_which_are(
         consumer.assign([queue])
         consumer.seek(queue, offset)
         with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} of queue .* valid are 0 to 5"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         consumer.seek(queue, 3)
-        assert consumer.poll(PATIENCE_S)[0].queue_offset == 3
+        assert consumer.poll(TIMEOUT_S)[0].queue_offset == 3
 
 
 def test_a_waiting_pull_wakes_on_arrival(consumer: PullConsumer, producer: Producer, topic: str) -> None:
     queue = producer.send(Message(topic, b"0")).queue
     consumer.assign([queue])
-    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"0"]
+    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"0"]
     assert consumer.at_end() or consumer.poll(0.0) == []
     waits = []
     for number in range(20):
         sent = time.monotonic()
         producer.send(Message(topic, b"%d" % number), queue=queue)
-        [got] = consumer.poll(PATIENCE_S)
+        [got] = consumer.poll(TIMEOUT_S)
         waits.append(time.monotonic() - sent)
         assert got.body == b"%d" % number
     assert min(waits) < 2.5, "a broker that let pulls wait to their end would take 5 s"
@@ -103,15 +103,15 @@ def test_waiting_pulls_hold_no_threads(cluster: LocalCluster, producer: Producer
         stream.request(request, receive)
 
     pull(0)
-    wait_until(lambda: len(frames) == 1, PATIENCE_S)
+    wait_until(lambda: len(frames) == 1, TIMEOUT_S)
     before = thread_count(broker)
     for _ in range(1000):
         pull(60_000)
     pull(0)  # is answered behind the others have been taken in
-    wait_until(lambda: len(frames) == 2, PATIENCE_S)
+    wait_until(lambda: len(frames) == 2, TIMEOUT_S)
     assert thread_count(broker) <= before + 2
     producer.send(Message(topic, b"x"), queue=queue)
-    wait_until(lambda: len(frames) == 1002, PATIENCE_S)
+    wait_until(lambda: len(frames) == 1002, TIMEOUT_S)
     assert all(len(frame.batches) == 1 for frame in frames[2:])
     connection.close()
 
@@ -126,9 +126,9 @@ def test_pulls_that_are_cancelled_under_load_do_not_harm_the_others(
     with PullConsumer(cluster.nameserver, group=new_name(), prefetch_bytes=4 << 20) as consumer:
         consumer.assign([disturbed, quiet])
         seen, seeks = 0, 0
-        deadline = time.monotonic() + 3 * PATIENCE_S
+        deadline = time.monotonic() + 3 * TIMEOUT_S
         while seen < 20_000 and time.monotonic() < deadline:
-            for message in consumer.poll(PATIENCE_S, max_messages=500):
+            for message in consumer.poll(TIMEOUT_S, max_messages=500):
                 if message.queue == quiet:
                     assert message.queue_offset == seen
                     seen += 1
@@ -137,7 +137,7 @@ def test_pulls_that_are_cancelled_under_load_do_not_harm_the_others(
         assert seen == 20_000
         consumer.seek(disturbed, 19_999)
         last = disturbed, 19_999
-        wait_until(lambda: last in [(m.queue, m.queue_offset) for m in consumer.poll(1.0)], PATIENCE_S)
+        wait_until(lambda: last in [(m.queue, m.queue_offset) for m in consumer.poll(1.0)], TIMEOUT_S)
 
 
 def test_assigned_queues_go_on_where_they_were_committed(
@@ -150,7 +150,7 @@ def test_assigned_queues_go_on_where_they_were_committed(
     for _ in range(5):
         with PullConsumer(cluster.nameserver, group=group) as consumer:
             consumer.assign([queue])
-            messages = consumer.poll(PATIENCE_S, max_messages=10)
+            messages = consumer.poll(TIMEOUT_S, max_messages=10)
             assert messages != []
             read += [message.body for message in messages]
     assert read == [b"%d" % number for number in range(len(read))]
@@ -171,10 +171,10 @@ def test_a_paused_queue_gives_nothing_until_it_is_resumed(
     assert first != second
     consumer.assign([first, second])
     consumer.pause([first])
-    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"second"]
+    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"second"]
     assert consumer.poll(0.3) == []
     consumer.resume([first])
-    assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"first"]
+    assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"first"]
 
 
 def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
@@ -187,7 +187,7 @@ def test_delivered_messages_are_freed_before_the_other_queues_had_their_turns(
     fetcher = consumer._reader._fetcher
     count = 0
     while count < len(queues):
-        count += len(consumer.poll(PATIENCE_S, max_messages=1))
+        count += len(consumer.poll(TIMEOUT_S, max_messages=1))
         assert sum(bool(handed.messages) for handed in fetcher._turns if handed.is_over) <= 1
     consumer.poll(0.0)
     assert not any(handed.messages for handed in fetcher._turns)
@@ -201,7 +201,7 @@ def test_tags_filter_what_a_subscription_gets(
     with PullConsumer(cluster.nameserver, group=new_name()) as consumer:
         consumer.subscribe(topic, "paid || refunded")
         got: list[int] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(got) < 2000 and time.monotonic() < deadline:
             got += [int(message.body) for message in consumer.poll(1.0)]
     assert sorted(got) == [number for number in range(4000) if number % 4 < 2]
@@ -271,5 +271,5 @@ def test_batches_are_decoded_by_the_thread_that_polls(
     consumer.subscribe(topic)
     read = 0
     while read < 15:
-        read += len(consumer.poll(PATIENCE_S, max_messages=4))
+        read += len(consumer.poll(TIMEOUT_S, max_messages=4))
     assert decoded_by == {threading.get_ident()}, "the event loop has frames to receive meanwhile"

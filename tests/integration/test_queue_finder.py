@@ -13,7 +13,7 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Permission, Produ
 from minimq.consuming.queue_finder import QueueFinder
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, QueueNotFound, Unavailable
 from support.client_replicas import bring_back, leave_slaves_alone, send
-from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up
+from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up
 from support.waiting import wait_until
 
 
@@ -91,7 +91,7 @@ def test_a_broker_that_is_offline_is_named_and_the_others_answer() -> None:
         with pytest.raises(Unavailable, match="the offset of queue t/broker-a/0"):
             finder.offsets_at([MessageQueue("t", "broker-a", 0)], datetime.now(UTC))
         own.brokers[0].start()
-        wait_until(lambda: len(finder.find(["t"]).queues) == 2, PATIENCE_S)
+        wait_until(lambda: len(finder.find(["t"]).queues) == 2, TIMEOUT_S)
 
 
 @pytest.mark.fault
@@ -113,7 +113,7 @@ def test_slaves_are_asked_while_the_master_is_offline(tmp_path: Path) -> None:
         assert all(found.from_slave for found in meanwhile.queues.values())
         assert finder.offsets_at(queues(cluster), datetime.fromtimestamp(1, UTC)) == dict.fromkeys(queues(cluster), 0)
         bring_back(cluster)
-        wait_until(lambda: not any(f.from_slave for f in finder.find(["t"]).queues.values()), PATIENCE_S)
+        wait_until(lambda: not any(f.from_slave for f in finder.find(["t"]).queues.values()), TIMEOUT_S)
 
 
 def test_published_progress_is_marked_and_cannot_be_reset(

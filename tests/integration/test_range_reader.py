@@ -179,7 +179,7 @@ def test_a_silent_broker_is_asked_anew_and_given_up_in_the_end() -> None:
             admin.create_topic("t", queues=1)
         queue = MessageQueue("t", "broker-a", 0)
         fill(own.nameserver, queue, 20_000, body_bytes=1000)
-        reader = RangeReader(own.nameserver, RangeOptions(1 << 20, answer_timeout_s=1.0, patience_s=3.0))
+        reader = RangeReader(own.nameserver, RangeOptions(1 << 20, answer_timeout_s=1.0, max_wait_s=3.0))
         batches = reader.read(queue, 0, 20_000)
         read = numbers([next(batches)])
         own.brokers[0].pause()

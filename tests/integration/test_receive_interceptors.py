@@ -33,7 +33,7 @@ from minimq.consuming.interceptor import ConsumerCall
 from minimq.errors import InvalidArgument
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 ROOM: contextvars.ContextVar[str] = contextvars.ContextVar("room", default="outside")
 
 
@@ -85,7 +85,7 @@ def take(consumer: PullConsumer, count: int, into: list[ReceivedMessage]) -> Non
         into.extend(consumer.poll(1.0))
         return len(into) == count
 
-    wait_until(polled, PATIENCE_S)
+    wait_until(polled, TIMEOUT_S)
 
 
 def bodies(calls: list[ConsumerCall]) -> list[bytes]:
@@ -154,14 +154,14 @@ def test_listeners(
             async with aio.PushConsumer(cluster.nameserver, **given) as consumer:
                 consumer.subscribe(topic)
                 await consumer.start(coroutine)
-                assert await asyncio.to_thread(done.wait, PATIENCE_S)
+                assert await asyncio.to_thread(done.wait, TIMEOUT_S)
 
         asyncio.run(run())
     else:
         with PushConsumer(cluster.nameserver, **given) as consumer:
             consumer.subscribe(topic)
             consumer.start(listener)
-            assert done.wait(PATIENCE_S)
+            assert done.wait(TIMEOUT_S)
     assert ROOM.get() == "outside"
     assert rooms == [group] * 5
     assert bodies(notes.of("process")) == [b"bad", b"bad", b"good", b"later", b"later"]
@@ -182,8 +182,8 @@ def test_a_work_queue(cluster: LocalCluster, topic: str, new_name: Callable[[], 
         consumer.ack(each for each in (one, two.handle))
         consumer.release(three, delay_s=3600)
         consumer.reject(four)
-        consumer.ack_async(five).result(PATIENCE_S)
-        wait_until(lambda: len(notes.of("ack")) == 2, PATIENCE_S, what="its interceptors are told on another thread")
+        consumer.ack_async(five).result(TIMEOUT_S)
+        wait_until(lambda: len(notes.of("ack")) == 2, TIMEOUT_S, what="its interceptors are told on another thread")
         with pytest.raises(InvalidArgument):
             consumer.ack("no handle")
     assert [(call.count, len(call.messages)) for call in notes.of("receive")] == [(1, 1)] * 5
@@ -223,7 +223,7 @@ def test_an_interceptor_that_fails_changes_nothing_else(
         with PushConsumer(cluster.nameserver, group=new_name(), interceptors=[notes, Broken()]) as push:
             push.subscribe(topic)
             push.start(listener)
-            assert done.wait(PATIENCE_S)
+            assert done.wait(TIMEOUT_S)
     assert [call.operation for call in notes.calls if call.count] == ["receive", "process"]
     texts = [record.message for record in caplog.records]
     assert texts == [

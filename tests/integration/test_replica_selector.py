@@ -14,7 +14,7 @@ from minimq_common.errors import NotMaster, Unavailable
 from minimq_common.model import BrokerData, Permission, QueueData, TopicRoute
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: Nobody listens there.
 NOBODY = "127.0.0.1:1"
 TOPICS = itertools.count()
@@ -48,7 +48,7 @@ def test_a_broker_that_gave_no_answer_is_passed_over_until_it_does(
     there, gone = cluster.brokers[0].address, NOBODY
     for address in (there, gone):
         ReplicaSelector(client).failed(address, Unavailable("the connection broke"))
-    wait_until(lambda: place_of(client, {0: gone, 1: there}) == ReadReplica(1, there), PATIENCE_S)
+    wait_until(lambda: place_of(client, {0: gone, 1: there}) == ReadReplica(1, there), TIMEOUT_S)
     assert place_of(client, {0: there, 1: gone}) == ReadReplica(0, there)
 
 

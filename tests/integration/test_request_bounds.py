@@ -1,4 +1,4 @@
-"""Real servers refuse every request that breaks a bound, and go on serving whoever sent it."""
+"""Real servers reject every request that breaks a bound, and go on serving whoever sent it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from minimq_proto.v1 import (
 from support.bounds import Breach, breaches
 from support.cases import for_each
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SERVICES = {
     broker_pb2.DESCRIPTOR.services_by_name["Broker"]: broker_pb2_grpc.BrokerStub,
     replication_pb2.DESCRIPTOR.services_by_name["Replication"]: replication_pb2_grpc.ReplicationStub,
@@ -54,49 +54,49 @@ def channels(replicated: LocalCluster) -> Iterator[dict[str, grpc.Channel]]:
 
 
 @for_each("method", METHODS)
-def test_what_breaks_a_bound_is_refused(channels: dict[str, grpc.Channel], method: MethodDescriptor) -> None:
+def test_what_breaks_a_bound_is_rejected(channels: dict[str, grpc.Channel], method: MethodDescriptor) -> None:
     stub = SERVICES[method.containing_service](channels[method.containing_service.name])
     call = getattr(stub, method.name)
     for breach in breaches(method.input_type):
-        refused = _refusal(call, method.name, breach)
-        assert isinstance(refused, InvalidArgument), f"{breach.path}: {refused!r}"
+        rejected = _rejection(call, method.name, breach)
+        assert isinstance(rejected, InvalidArgument), f"{breach.path}: {rejected!r}"
         if method.name not in IN_PARTS:
-            assert "limit is" in refused.message or "is a number from" in refused.message, breach.path
-        assert len(refused.message) < 300, breach.path
+            assert "limit is" in rejected.message or "is a number from" in rejected.message, breach.path
+        assert len(rejected.message) < 300, breach.path
 
 
-def _refusal(call: Any, name: str, breach: Breach) -> MinimqError | None:
-    """Return how a request is refused, as each call says it."""
+def _rejection(call: Any, name: str, breach: Breach) -> MinimqError | None:
+    """Return how a request is rejected, as each call says it."""
     try:
         match name:
             case "Append" | "AppendAtomic":
-                answer = next(call(iter([breach.message]), timeout=PATIENCE_S))  # then the stream of appends ends
+                answer = next(call(iter([breach.message]), timeout=TIMEOUT_S))  # then the stream of appends ends
                 return from_failure(answer.results[0].failure)
             case "Pull":
-                [frame] = call(iter([breach.message]), timeout=PATIENCE_S)
+                [frame] = call(iter([breach.message]), timeout=TIMEOUT_S)
                 return from_failure(frame.failure)
             case "Pop":
-                [response] = call(iter([breach.message]), timeout=PATIENCE_S)
+                [response] = call(iter([breach.message]), timeout=TIMEOUT_S)
                 return from_failure(response.results[0].failure)
             case "Session":
-                return _refused_in_session(call, breach)
+                return _rejected_in_session(call, breach)
             case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Snapshot" | "Events" | "Reply":
-                answers = list(call(iter([breach.message]), timeout=PATIENCE_S))
+                answers = list(call(iter([breach.message]), timeout=TIMEOUT_S))
                 assert not answers, answers
             case _:
-                call(breach.message, timeout=PATIENCE_S)
+                call(breach.message, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         return from_rpc_error(error, "server")
     return None
 
 
-def _refused_in_session(call: Any, breach: Breach) -> MinimqError | None:
-    """Return how a session refuses a request; a client that names itself is served on."""
+def _rejected_in_session(call: Any, breach: Breach) -> MinimqError | None:
+    """Return how a session rejects a request; a client that names itself is served on."""
     if breach.message.client_id:
-        assert not list(call(iter([breach.message]), timeout=PATIENCE_S))
+        assert not list(call(iter([breach.message]), timeout=TIMEOUT_S))
         return None
     requests: queue.SimpleQueue[broker_pb2.SessionRequest | None] = queue.SimpleQueue()
-    events = call(iter(requests.get, None), timeout=PATIENCE_S)
+    events = call(iter(requests.get, None), timeout=TIMEOUT_S)
     requests.put(broker_pb2.SessionRequest(client_id="one", heartbeat=broker_pb2.Heartbeat(number=1)))
     requests.put(breach.message)
     requests.put(broker_pb2.SessionRequest(heartbeat=broker_pb2.Heartbeat(number=2)))
@@ -104,8 +104,8 @@ def _refused_in_session(call: Any, breach: Breach) -> MinimqError | None:
     assert (before.heartbeat.number, after.heartbeat.number) == (1, 2)
     requests.put(None)
     assert not list(events)
-    assert len(told.refused.group) <= 120
-    return from_failure(told.refused.failure)
+    assert len(told.rejected.group) <= 120
+    return from_failure(told.rejected.failure)
 
 
 @for_each(
@@ -127,10 +127,10 @@ def test_a_request_that_is_too_large_is_not_even_opened(
     def ask(request: bytes) -> None:
         if is_stream:
             stream: Any = channel.stream_stream(name)
-            list(stream(iter([request]), timeout=PATIENCE_S))
+            list(stream(iter([request]), timeout=TIMEOUT_S))
         else:
             call: Any = channel.unary_unary(name)
-            call(request, timeout=PATIENCE_S)
+            call(request, timeout=TIMEOUT_S)
 
     for size, kind in ((most, InvalidArgument), (most + 1, MessageTooLarge)):
         with pytest.raises(grpc.RpcError) as raised:

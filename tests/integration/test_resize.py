@@ -18,7 +18,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.system
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"
 
 
@@ -76,7 +76,7 @@ class Sender:
             yield
         finally:
             self._stop.set()
-            self._thread.join(PATIENCE_S)
+            self._thread.join(TIMEOUT_S)
             self._producer.close()
 
     def _run(self) -> None:
@@ -100,17 +100,17 @@ def test_growing_and_shrinking_leaves_no_message_unread(shared: LocalCluster) ->
         admin.create_topic(topic, 2)
         sender = Sender(shared.nameserver, topic)
         with Member(shared.nameserver, "g", topic, log), sender.running():
-            wait_until(lambda: len(sender.queues()) == 4, PATIENCE_S)
+            wait_until(lambda: len(sender.queues()) == 4, TIMEOUT_S)
             admin.update_topic(topic, queues=5)
             assert counts(admin, topic) == {"broker-a": (5, 5), "broker-b": (5, 5)}
-            wait_until(lambda: len(sender.queues()) == 10, PATIENCE_S, what="the producer sends to the new queues")
-            wait_until(lambda: not log.missing(sender.sent.copy()), PATIENCE_S, what="the group reads them")
+            wait_until(lambda: len(sender.queues()) == 10, TIMEOUT_S, what="the producer sends to the new queues")
+            wait_until(lambda: not log.missing(sender.sent.copy()), TIMEOUT_S, what="the group reads them")
             admin.update_topic(topic, queues=1)
             assert counts(admin, topic) == {"broker-a": (1, 1), "broker-b": (1, 1)}
             before = len(sender.sent)
-            wait_until(lambda: len(sender.sent) > before + 50, PATIENCE_S, what="sending goes on")
+            wait_until(lambda: len(sender.sent) > before + 50, TIMEOUT_S, what="sending goes on")
         with Member(shared.nameserver, "g", topic, log):
-            wait_until(lambda: not log.missing(sender.sent), PATIENCE_S, what="every message is read")
+            wait_until(lambda: not log.missing(sender.sent), TIMEOUT_S, what="every message is read")
     assert sender.errors == []
 
 
@@ -126,9 +126,9 @@ def test_a_lagging_group_is_named_and_when_it_has_read_the_repeat_passes(shared:
         commit(shared.nameserver, "audit", topic, "broker-b", 4, 5, 6, 7)
         commit(shared.nameserver, "billing", topic, "broker-b", 4, messages=0)
         said: list[str] = []
-        with pytest.raises(NotDrained) as refused:
+        with pytest.raises(NotDrained) as rejected:
             admin.update_topic(topic, queues=4, timeout_s=2.5, progress=said.append)
-        text = str(refused.value)
+        text = str(rejected.value)
         assert "after 2.5 s: broker-b: group billing has not read 12 messages of queues 4-7." in text
         assert "Consumers and producers see now: broker-a 4 and 4, broker-b 8 and 4." in text
         assert "--ignore-group" in text
@@ -159,10 +159,10 @@ def test_a_resize_that_waits_goes_on_as_soon_as_the_group_has_read(shared: Local
 
         resizing = threading.Thread(target=lambda: admin.update_topic(topic, queues=1, progress=progress))
         resizing.start()
-        assert waiting.wait(PATIENCE_S)
+        assert waiting.wait(TIMEOUT_S)
         assert said[-1] == f"waiting: broker-a: no group has read 3 messages of queue 1; {REMEDY}"
         with Member(shared.nameserver, "late", topic, Log(), start="earliest"):
-            resizing.join(PATIENCE_S)
+            resizing.join(TIMEOUT_S)
         assert not resizing.is_alive()
         assert counts(admin, topic) == {"broker-a": (1, 1), "broker-b": (1, 1)}
 
@@ -190,12 +190,12 @@ def test_a_dead_group_can_be_left_out_and_force_asks_nobody(shared: LocalCluster
             admin.update_topic(topic, read_queues=2, write_queues=2)
         with pytest.raises(NotDrained, match="group dead has not read 5"):
             admin.update_topic(topic, queues=2, timeout_s=1.0, ignore_groups=["audit"])
-        admin.update_topic(topic, queues=2, timeout_s=PATIENCE_S, ignore_groups=["dead"])
+        admin.update_topic(topic, queues=2, timeout_s=TIMEOUT_S, ignore_groups=["dead"])
         assert counts(admin, topic) == {"broker-a": (2, 2)}
         fill(shared.nameserver, topic, "broker-a", 1)
         with pytest.raises(NotDrained, match="group audit has not read 3 messages of queue 1"):
             admin.update_topic(topic, queues=1, timeout_s=1.0, ignore_groups=["dead"])
-        admin.update_topic(topic, queues=1, timeout_s=PATIENCE_S, force=True)
+        admin.update_topic(topic, queues=1, timeout_s=TIMEOUT_S, force=True)
         assert counts(admin, topic) == {"broker-a": (1, 1)}
         admin.update_topic(topic, queues=4)
         assert admin.describe_topic(topic).messages == 9  # nothing is lost by it
@@ -210,10 +210,10 @@ def test_growing_may_be_a_shrink_on_one_of_the_brokers(shared: LocalCluster) -> 
         admin.create_topic(topic, 2, brokers=["broker-a"])
         admin.create_topic(topic, 6, brokers=["broker-b"])
         fill(shared.nameserver, topic, "broker-b", 5)
-        with pytest.raises(NotDrained) as refused:
+        with pytest.raises(NotDrained) as rejected:
             admin.update_topic(topic, queues=4, timeout_s=2.0)
-        assert "no group has read 3 messages of queue 5" in str(refused.value)
-        assert f"`minimq topic update {topic} --queues 2 --broker broker-a` and `" in str(refused.value)
+        assert "no group has read 3 messages of queue 5" in str(rejected.value)
+        assert f"`minimq topic update {topic} --queues 2 --broker broker-a` and `" in str(rejected.value)
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 4)}
         admin.update_topic(topic, queues=6, brokers=["broker-b"])
         assert counts(admin, topic) == {"broker-a": (4, 4), "broker-b": (6, 6)}
@@ -266,7 +266,7 @@ def test_a_resize_that_a_dead_broker_stopped_is_completed_by_repeating_it(own: L
 # ---- Usage --------------------------------------------------------------------------------------
 
 
-def test_bad_input_is_refused_before_anything_is_changed(shared: LocalCluster) -> None:
+def test_bad_input_is_rejected_before_anything_is_changed(shared: LocalCluster) -> None:
     with Admin(shared.nameserver) as admin:
         admin.create_topic("bad", 2)
         for queues in (0, -1, 1025):
@@ -286,7 +286,7 @@ def test_the_command_tells_what_it_does_on_stderr(shared: LocalCluster) -> None:
     minimq("topic", "create", "command", "--queues", "2", "--broker", "broker-a")
     minimq("topic", "create", "command", "--queues", "3", "--broker", "broker-b")
     with minimq.running("topic", "update", "command", "--queues", "4") as process:
-        out, err = process.communicate(timeout=PATIENCE_S)
+        out, err = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0
     assert out.decode().splitlines() == [
         "topic command changed",
@@ -299,8 +299,8 @@ def test_the_command_tells_what_it_does_on_stderr(shared: LocalCluster) -> None:
     ]
     fill(shared.nameserver, "command", "broker-a", 3)
     update = ("topic", "update", "command")
-    refusal = minimq(*update, "--queues", "2", "--timeout", "1.5", status=1)
-    assert "error: topic command does not have 2 queues everywhere after 1.5 s: broker-a: no group has" in refusal
+    rejection = minimq(*update, "--queues", "2", "--timeout", "1.5", status=1)
+    assert "error: topic command does not have 2 queues everywhere after 1.5 s: broker-a: no group has" in rejection
     assert "--force" in minimq(*update, "--read-queues", "2", "--broker", "broker-a", status=1)
     status, asked = minimq.on_terminal(*update, "--queues", "2", answer=b"n\n")
     assert status == 1

@@ -17,7 +17,7 @@ from support.members import Log, Member
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: Members look at their group by themselves so rarely that only what brokers tell them makes them come in time.
 NEVER_S = 3600.0
 
@@ -42,25 +42,25 @@ def test_a_member_with_another_filter_reads_when_the_last_old_one_has_left(
         PullConsumer(cluster.nameserver, group=group, rebalance_interval_s=NEVER_S, start="earliest") as new,
     ):
         old.subscribe(topic, "red")
-        wait_until(lambda: old.poll(0.1) == [] and len(old.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: old.poll(0.1) == [] and len(old.assignment) == 8, TIMEOUT_S)
         new.subscribe(topic, "blue")
 
-        def is_refused() -> bool:
+        def is_rejected() -> bool:
             try:
                 return new.poll(0.1) != []
             except GroupConflict:
                 return True
 
-        wait_until(is_refused, PATIENCE_S)
+        wait_until(is_rejected, TIMEOUT_S)
         assert new.assignment == []
         old.close()
-        wait_until(lambda: not is_refused() and len(new.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: not is_rejected() and len(new.assignment) == 8, TIMEOUT_S)
         producer.send(Message(topic, b"for the new one", tag="blue"))
-        [message] = wait_until(lambda: new.poll(0.1), PATIENCE_S)
+        [message] = wait_until(lambda: new.poll(0.1), TIMEOUT_S)
         assert message.body == b"for the new one"
 
 
-def test_a_refused_member_is_told_once_when_nobody_contradicts_it_any_more(
+def test_a_rejected_member_is_told_once_when_nobody_contradicts_it_any_more(
     cluster: LocalCluster, topic: str, group: str
 ) -> None:
     address = cluster.brokers[0].address
@@ -70,7 +70,7 @@ def test_a_refused_member_is_told_once_when_nobody_contradicts_it_any_more(
             member.join(group, topic, filters=["red"])
             member.hear("members")
         new.join(group, topic, filters=["blue"])
-        new.hear("refused")
+        new.hear("rejected")
         old.leave(group)
         old.hears_before_heartbeat()
         assert new.hears_before_heartbeat() == []
@@ -108,19 +108,19 @@ def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
         return [tuple(sum(queue.topic == name for queue in one.queues) for name in (topic, added)) for one in members]  # type: ignore[misc]
 
     with member(topic) as first, member(topic, added) as second:
-        wait_until(lambda: shares(first, second) == [(4, 0), (4, 2)], PATIENCE_S)
+        wait_until(lambda: shares(first, second) == [(4, 0), (4, 2)], TIMEOUT_S)
         send()
-        wait_until(lambda: not log.missing(sent), PATIENCE_S)
+        wait_until(lambda: not log.missing(sent), TIMEOUT_S)
         found = admin.describe_group(group)
         assert found.topics_differ
         assert found.is_agreed
         assert {one.topics for one in found.members} == {(topic,), tuple(sorted((topic, added)))}
         first.leave()
-        wait_until(lambda: shares(second) == [(8, 2)], PATIENCE_S)
+        wait_until(lambda: shares(second) == [(8, 2)], TIMEOUT_S)
         with member(topic) as third:
-            wait_until(lambda: shares(second, third) == [(4, 2), (4, 0)], PATIENCE_S)
+            wait_until(lambda: shares(second, third) == [(4, 2), (4, 0)], TIMEOUT_S)
             second.leave()
-            wait_until(lambda: shares(third) == [(8, 0)], PATIENCE_S)
+            wait_until(lambda: shares(third) == [(8, 0)], TIMEOUT_S)
             owners = {item.queue.topic: item.owner for item in admin.describe_group(group).queues}
             assert owners == {topic: third.consumer.client_id, added: None}
         errors = [one.error for one in (first, second, third)]
@@ -149,7 +149,7 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
     read = threading.Event()
     strange: list[str] = []
 
-    def refuse_once(messages: list[ReceivedMessage]) -> ConsumeResult:
+    def reject_once(messages: list[ReceivedMessage]) -> ConsumeResult:
         deliveries.extend(message.delivery_count for message in messages)
         if len(deliveries) == 1:
             return ConsumeResult.RETRY_LATER
@@ -172,16 +172,16 @@ def test_a_message_that_waits_for_another_try_comes_to_a_member_that_has_its_top
         old.start(note)
         new.subscribe(topic)
         new.subscribe(added)
-        new.start(refuse_once)
-        wait_until(lambda: (len(old.assignment), len(new.assignment)) == (4, 6), PATIENCE_S)
+        new.start(reject_once)
+        wait_until(lambda: (len(old.assignment), len(new.assignment)) == (4, 6), TIMEOUT_S)
         producer.send(Message(added, b"bad"))
 
         def copies() -> int:
             return sum(item.max_offset for item in admin.describe_group(group).retry_queues)
 
-        wait_until(lambda: copies() >= 4, PATIENCE_S)  # more than there are tries
+        wait_until(lambda: copies() >= 4, TIMEOUT_S)  # more than there are tries
         assert {queue.topic for queue in old.assignment} == {topic, retry_topic(group)}
         old.close()
-        assert read.wait(PATIENCE_S)
+        assert read.wait(TIMEOUT_S)
     assert deliveries == [1, 2]
     assert strange == []

@@ -28,7 +28,7 @@ from minimq.schemas import AvroSerializer, JsonSerializer, MsgspecSerializer, Sc
 from minimq.schemas.serializer import Framing
 from support.registry_server import RegistryServer, registry_server
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 ORDER = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "string"}]}
 
 
@@ -70,14 +70,14 @@ def test_values_go_by_every_kind_of_client(
         puller.subscribe(topic)
         pulled: set[str] = set()
         while not pulled >= expected:
-            pulled.update(orders.value(message)["id"] for message in puller.poll(PATIENCE_S))
+            pulled.update(orders.value(message)["id"] for message in puller.poll(TIMEOUT_S))
     assert pulled == expected
 
     async def read() -> set[str]:
         found: set[str] = set()
         async with aio.WorkQueueConsumer(cluster.nameserver, group=new_name()) as worker:
             worker.subscribe(topic)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 while not found >= expected:
                     for message in await worker.receive(max_messages=10, timeout=0.5):
                         found.add((await orders.value_async(message))["id"])
@@ -98,7 +98,7 @@ def test_requests_and_replies_have_values(
     with PushConsumer(cluster.nameserver, group=new_name(), batch_size=1) as service:
         service.subscribe(topic)
         service.start(answer)
-        reply = producer.request(orders.message(topic, {"id": "o-17"}), timeout=PATIENCE_S)
+        reply = producer.request(orders.message(topic, {"id": "o-17"}), timeout=TIMEOUT_S)
     assert prices.value(reply) == Price(4)
 
 
@@ -137,7 +137,7 @@ def test_a_bad_body_is_a_dead_letter_at_once(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        assert done.wait(PATIENCE_S)
+        assert done.wait(TIMEOUT_S)
     assert calls.count(b'{"cents": "many"}') == 1
     with Admin(cluster.nameserver) as admin:
         letters = list(admin.dead_letters(group))
@@ -154,7 +154,7 @@ def test_a_poll_goes_on_after_a_bad_body(cluster: LocalCluster, producer: Produc
     with WorkQueueConsumer(cluster.nameserver, group=f"{topic}-work") as consumer:
         consumer.subscribe(topic)
         while len(found) < 2 or not bad:
-            for message in consumer.receive(max_messages=10, timeout=PATIENCE_S):
+            for message in consumer.receive(max_messages=10, timeout=TIMEOUT_S):
                 try:
                     found.append(prices.value(message).cents)
                     consumer.ack(message)

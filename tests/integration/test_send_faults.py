@@ -22,7 +22,7 @@ from minimq_proto.v1 import broker_pb2
 from support.reading import check_brokers, read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -75,13 +75,13 @@ def test_a_message_that_was_changed_meanwhile_fails_with_those_it_travels_with(
         keys.append(added)
         broker.resume()
 
-        assert first.exception(PATIENCE_S) is None
+        assert first.exception(TIMEOUT_S) is None
         for future in (spoiled, beside):
-            assert isinstance(future.exception(PATIENCE_S), InvalidArgument)
+            assert isinstance(future.exception(TIMEOUT_S), InvalidArgument)
         assert "was changed after it had been sent" in str(spoiled.exception())
         for number in (4, 5, 6):
             following = producer.send_async(Message("t", b"%d" % number), queue=queue)
-            assert following.exception(PATIENCE_S) is None
+            assert following.exception(TIMEOUT_S) is None
     assert sorted(bodies(single)) == [b"0", b"1", b"4", b"5", b"6"]
 
 
@@ -112,7 +112,7 @@ def test_with_one_hung_broker_of_two_every_message_is_sent(pair: LocalCluster) -
         producer.send_many([Message("t", b"warm")] * 100)
         hung.pause()
         futures = [producer.send_async(Message("t", b"%d" % number)) for number in range(2000)]
-        receipts = [future.result(PATIENCE_S) for future in futures]
+        receipts = [future.result(TIMEOUT_S) for future in futures]
         receipts += producer.send_many(Message("t", b"%d" % number) for number in range(2000, 4000))
         assert {receipt.queue.broker_name for receipt in receipts} == {"broker-b"}
         hung.resume()
@@ -130,7 +130,7 @@ def test_closing_while_a_broker_hangs_counts_exactly_the_messages_that_it_has(pa
     places = [MessageQueue("t", broker.name, number) for broker in (hung, well) for number in (0, 1)]
     futures = [producer.send_async(Message("t", b"x"), queue=places[number % 4]) for number in range(20)]
     for future in futures[2::4] + futures[3::4]:
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     with pytest.raises(SendFailed, match=r"^10 messages were not acknowledged within 1.0 s"):
         producer.close(1.0)
     assert all(future.done() for future in futures)
@@ -157,7 +157,7 @@ def test_tries_that_were_given_up_take_no_memory_and_are_not_stored(single: Loca
         for _ in range(5):
             futures = [producer.send_async(Message("t", body)) for _ in range(32)]
             for future in futures:
-                error = future.exception(PATIENCE_S)
+                error = future.exception(TIMEOUT_S)
                 assert isinstance(error, SendFailed)
                 attempts += len(error.attempts)
             after_round.append(resident_bytes())
@@ -192,7 +192,7 @@ def test_without_any_name_server_a_producer_goes_on_with_what_it_knows(tmp_path:
             cluster.brokers[0].kill()
             assert brokers_of(20) == {"broker-b"}
             cluster.brokers[0].start()
-            wait_until(lambda: "broker-a" in brokers_of(4), PATIENCE_S)
+            wait_until(lambda: "broker-a" in brokers_of(4), TIMEOUT_S)
             with pytest.raises(Unavailable, match="none of 2 name servers answers"):
                 producer.send(Message("unknown", b"x"))
         for nameserver in cluster.nameservers:
@@ -220,7 +220,7 @@ def test_an_answer_that_is_not_taken_in_ends_the_stream_for_all(
 
     stream.request(lambda pull_id: pull(pull_id, 60_000), lambda _, error: told.set_result(error))
     stream.request(lambda pull_id: pull(pull_id, 0), fail)
-    error = told.result(PATIENCE_S)
+    error = told.result(TIMEOUT_S)
     assert error is not None
     assert "cannot take it" in error.message
     assert stream.ended
@@ -267,7 +267,7 @@ def test_an_outcome_that_is_not_taken_leaves_the_producer_whole(single: LocalClu
         meddled.set_running_or_notify_cancel()
         meddled.set_result(None)  # type: ignore[arg-type]  # not for callers to do, and yet they can
         broker.resume()
-        assert waiting.exception(PATIENCE_S) is None
+        assert waiting.exception(TIMEOUT_S) is None
 
 
 # ---- a full buffer ------------------------------------------------------------------------------
@@ -289,8 +289,8 @@ def test_a_full_buffer_raises_when_told_so(single: LocalCluster) -> None:
             producer.send_many([message])
         broker.resume()
         for future in futures:
-            assert future.exception(PATIENCE_S) is None
-        wait_until(lambda: producer.send_many([message]), PATIENCE_S)
+            assert future.exception(TIMEOUT_S) is None
+        wait_until(lambda: producer.send_many([message]), TIMEOUT_S)
     assert len(bodies(single)) == 11
 
 
@@ -298,14 +298,14 @@ def test_what_waits_for_callbacks_is_bounded_by_the_buffer(single: LocalCluster)
     may_end = threading.Event()
 
     def wait(_receipt: SendReceipt | None, _error: MinimqError | None) -> None:
-        may_end.wait(PATIENCE_S)
+        may_end.wait(TIMEOUT_S)
 
     with Producer(single.nameserver, buffer_bytes=20_000, block_when_full=False) as producer:
         with pytest.raises(BufferFull):  # noqa: PT012 - any of them may raise
             for _ in range(1_000):
-                producer.send_async(Message("t", bytes(100)), callback=wait).result(PATIENCE_S)
+                producer.send_async(Message("t", bytes(100)), callback=wait).result(TIMEOUT_S)
         may_end.set()
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         assert producer.statistics().buffered_bytes == 0
 
 
@@ -320,5 +320,5 @@ def test_properties_that_fail_lose_no_other_message(single: LocalCluster) -> Non
     with Producer(single.nameserver) as producer:
         first = producer.send_async(Message("t", b"x", properties=BrokenMapping(a="b")))
         second = producer.send_async(Message("t", b"y"))
-        second.result(PATIENCE_S)
-        first.exception(PATIENCE_S)  # it has an outcome
+        second.result(TIMEOUT_S)
+        first.exception(TIMEOUT_S)  # it has an outcome

@@ -29,7 +29,7 @@ from minimq.sending.selectors import Selector
 from minimq_common.errors import Closed, InvalidArgument, SendFailed, TopicNotFound
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_single_messages_and_many_for_one_queue_keep_their_order(
                 producer.send_async(Message(topic, b"x", keys=["k"]), queue=queue, selector=selector) for _ in range(5)
             ]
             [later] = producer.send_many([Message(topic, b"y", keys=["k"])], queue=queue, selector=selector)
-            offsets = [future.result(PATIENCE_S).queue_offset for future in singles]
+            offsets = [future.result(TIMEOUT_S).queue_offset for future in singles]
             assert [*offsets, later.queue_offset] == sorted([*offsets, later.queue_offset])
 
 
@@ -74,10 +74,10 @@ def test_a_flood_lets_a_single_message_through(cluster: LocalCluster, topic: str
     with Producer(cluster.nameserver) as producer:
         flooding = threading.Thread(target=flood, args=(producer,))
         flooding.start()
-        assert going_on.wait(PATIENCE_S)
+        assert going_on.wait(TIMEOUT_S)
         producer.send(Message(topic, b"single"))
         single_at = time.monotonic()
-        flooding.join(2 * PATIENCE_S)
+        flooding.join(2 * TIMEOUT_S)
     assert single_at < ended_at[0]
 
 
@@ -90,7 +90,7 @@ def test_those_behind_a_broker_that_is_gone_do_not_wait_one_after_the_other(sing
         began = time.monotonic()
         futures = [producer.send_async(Message("t", b"x"), queue=queue) for _ in range(100)]
         for future in futures:
-            assert isinstance(future.exception(2 * PATIENCE_S), SendFailed)
+            assert isinstance(future.exception(2 * TIMEOUT_S), SendFailed)
         assert time.monotonic() - began < 60.0  # and not 100 times five seconds
 
 
@@ -128,24 +128,24 @@ def test_what_comes_while_others_wait_for_room_does_not_overtake_them(cluster: L
 def test_closing_keeps_others_out_and_flushes_what_is_in(cluster: LocalCluster, topic: str) -> None:
     producer = Producer(cluster.nameserver)
     futures: list[Future[SendReceipt]] = []
-    refused = threading.Event()
+    rejected = threading.Event()
 
     def go_on() -> None:
         try:
             while True:
                 futures.append(producer.send_async(Message(topic, b"x")))
         except Closed:
-            refused.set()
+            rejected.set()
 
     threads = [threading.Thread(target=go_on) for _ in range(3)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: len(futures) > 1_000, PATIENCE_S)
+    wait_until(lambda: len(futures) > 1_000, TIMEOUT_S)
     producer.close()  # raises nothing: all that was handed in is acknowledged
     for thread in threads:
-        thread.join(PATIENCE_S)
-    assert refused.is_set()
-    assert all(future.exception(PATIENCE_S) is None for future in futures)
+        thread.join(TIMEOUT_S)
+    assert rejected.is_set()
+    assert all(future.exception(TIMEOUT_S) is None for future in futures)
 
 
 @pytest.mark.fault
@@ -160,10 +160,10 @@ def test_flush_waits_for_what_was_handed_in_before_it(single: LocalCluster) -> N
         thread = threading.Thread(target=go_on)
         thread.start()
         first = producer.send_async(Message("t", b"first"))
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
         assert first.done()
         stop.set()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         single.brokers[0].pause()
         producer.send_async(Message("t", b"late"))
         with pytest.raises(SendFailed, match=r"messages? (was|were) still on their way after 0\.1 s"):
@@ -175,7 +175,7 @@ def test_flush_waits_for_what_was_handed_in_before_it(single: LocalCluster) -> N
 @pytest.mark.parametrize("close_timeout_s", [0.05, 0.5])
 def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, close_timeout_s: float) -> None:
     for _ in range(3):
-        producer = Producer(single.nameserver, send_timeout_s=PATIENCE_S, close_timeout_s=close_timeout_s)
+        producer = Producer(single.nameserver, send_timeout_s=TIMEOUT_S, close_timeout_s=close_timeout_s)
         producer.send(Message("t", b"x"))
         single.brokers[0].pause()
         futures: list[Future[SendReceipt]] = []
@@ -190,15 +190,15 @@ def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, c
         threads = [threading.Thread(target=go_on) for _ in range(6)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(futures) > 100, PATIENCE_S)  # noqa: B023
+        wait_until(lambda: len(futures) > 100, TIMEOUT_S)  # noqa: B023
         began = time.monotonic()
         with pytest.raises(SendFailed, match="messages were not acknowledged within"):
             producer.close()
-        assert close_timeout_s <= time.monotonic() - began < PATIENCE_S
+        assert close_timeout_s <= time.monotonic() - began < TIMEOUT_S
         for thread in threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
         for future in futures:
-            future.exception(PATIENCE_S)
+            future.exception(TIMEOUT_S)
         single.brokers[0].resume()
 
 
@@ -237,7 +237,7 @@ def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_ha
             assert producer.statistics().buffered_messages  # they had no outcome yet
         finally:
             single.brokers[0].resume()
-        producer.flush(PATIENCE_S)
+        producer.flush(TIMEOUT_S)
 
 
 def test_a_callback_that_ends_its_thread_harms_no_other(
@@ -251,7 +251,7 @@ def test_a_callback_that_ends_its_thread_harms_no_other(
             producer.send_async(Message(topic, b"x"), callback=leave if number == 20 else None) for number in range(200)
         ]
         for future in futures:
-            assert future.result(PATIENCE_S).queue.topic == topic
+            assert future.result(TIMEOUT_S).queue.topic == topic
     assert "a callback" in caplog.text
 
 
@@ -349,13 +349,13 @@ def test_a_producer_of_another_process_says_so(cluster: LocalCluster, topic: str
 
 @pytest.mark.fault
 def test_latency_counts_from_handing_in(single: LocalCluster) -> None:
-    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=PATIENCE_S) as producer:
+    with Producer(single.nameserver, max_in_flight_requests=1, send_timeout_s=TIMEOUT_S) as producer:
         producer.send(Message("t", b"x"))
         single.brokers[0].pause()
         futures = [producer.send_async(Message("t", b"x")) for _ in range(100)]  # all but the first wait in their lane
         paused_at = time.monotonic()
-        wait_until(lambda: time.monotonic() - paused_at > 0.5, PATIENCE_S)
+        wait_until(lambda: time.monotonic() - paused_at > 0.5, TIMEOUT_S)
         single.brokers[0].resume()
         for future in futures:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         assert producer.statistics().latency.quantile_s(0.5) > 0.4

@@ -14,7 +14,7 @@ from minimq import LocalCluster, Message, MessageQueue, Producer, ReceivedMessag
 from minimq_common.errors import InvalidArgument
 from support.reading import read_all
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -90,14 +90,14 @@ def test_single_messages_that_gather_are_spread_too(producer: Producer, topic: s
 
     def hold() -> None:
         held.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
     producer.send(Message(topic, b"first"))
     producer._core.client.connection.call_soon(hold)  # no answer is taken in meanwhile
-    assert held.wait(PATIENCE_S)
+    assert held.wait(TIMEOUT_S)
     futures = [producer.send_async(message) for message in numbered(topic, 1000)]
     go_on.set()
-    shares = by_queue([future.result(PATIENCE_S) for future in futures])
+    shares = by_queue([future.result(TIMEOUT_S) for future in futures])
     assert len(shares) == 8
     assert max(shares.values()) < 400
 

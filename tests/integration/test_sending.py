@@ -1,4 +1,4 @@
-"""Sending through the producer, on real servers: what arrives, what is refused, how it ends."""
+"""Sending through the producer, on real servers: what arrives, what is rejected, how it ends."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.cases import for_each
 from support.reading import check_brokers, read_all, read_queue
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 # ---- sending ------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_a_selector_chooses_the_queue(producer: Producer, topic: str) -> None:
 def test_a_callback_hears_of_the_outcome(producer: Producer, topic: str) -> None:
     heard: Future[tuple[SendReceipt | None, MinimqError | None]] = Future()
     producer.send_async(Message(topic, b"x"), callback=lambda receipt, error: heard.set_result((receipt, error)))
-    receipt, error = heard.result(PATIENCE_S)
+    receipt, error = heard.result(TIMEOUT_S)
     assert error is None
     assert receipt is not None
     assert receipt.queue.topic == topic
@@ -143,14 +143,14 @@ def test_the_callback_of_a_cancelled_future_is_not_called(
         (Message("T", b"x", tag="\ud800"), InvalidArgument),
     ],
 )
-def test_a_wrong_message_is_refused_and_the_producer_goes_on(
+def test_a_wrong_message_is_rejected_and_the_producer_goes_on(
     producer: Producer, topic: str, how: str, message: Message, error: type[MinimqError]
 ) -> None:
     if message.topic == "T":
         message = Message(topic, message.body, message.tag, message.keys)
     calls: dict[str, Callable[[], object]] = {
         "send": lambda: producer.send(message),
-        "send_async": lambda: producer.send_async(message).result(PATIENCE_S),
+        "send_async": lambda: producer.send_async(message).result(TIMEOUT_S),
         "send_many": lambda: producer.send_many([Message(topic, b"ahead"), message]),
     }
     with pytest.raises(error):
@@ -192,7 +192,7 @@ def test_a_topic_made_later_is_found(producer: Producer, admin: Admin, new_name:
     assert producer.send(Message(name, b"x")).queue_offset == 0
 
 
-def test_a_deleted_topic_refuses_and_made_again_begins_at_0(producer: Producer, admin: Admin, topic: str) -> None:
+def test_a_deleted_topic_rejects_and_made_again_begins_at_0(producer: Producer, admin: Admin, topic: str) -> None:
     queue = producer.send(Message(topic, b"old")).queue
     admin.delete_topic(topic)
     with pytest.raises(MinimqError, match="does not exist"):
@@ -242,7 +242,7 @@ def test_offsets_of_receipts_in_a_queue_never_repeat_nor_skip(
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     offsets: dict[MessageQueue, list[int]] = {}
     for receipt in chain.from_iterable(receipts):
         offsets.setdefault(receipt.queue, []).append(receipt.queue_offset)
@@ -282,12 +282,12 @@ def test_a_full_buffer_blocks_and_close_flushes(own_cluster: LocalCluster) -> No
     sender = threading.Thread(target=send)
     sender.start()
     # Stands still at the bound: as many as fit, and no more while the broker does nothing.
-    wait_until(lambda: len(handed_in) >= 200_000 // (len(body) + 64), PATIENCE_S)
+    wait_until(lambda: len(handed_in) >= 200_000 // (len(body) + 64), TIMEOUT_S)
     sender.join(0.2)
     assert sender.is_alive()
     assert len(handed_in) <= 20
     broker.resume()
-    sender.join(PATIENCE_S)
+    sender.join(TIMEOUT_S)
     assert not sender.is_alive()
     producer.close()
     assert [future.exception(0) for future in handed_in] == [None] * 100
@@ -314,13 +314,13 @@ def test_close_while_others_send_loses_no_answer(own_cluster: LocalCluster) -> N
         senders = [threading.Thread(target=send) for _ in range(3)]
         for sender in senders:
             sender.start()
-        started.wait(PATIENCE_S)
+        started.wait(TIMEOUT_S)
         with contextlib.suppress(SendFailed):
             producer.close(0.05)
         for sender in senders:
-            sender.join(PATIENCE_S)
+            sender.join(TIMEOUT_S)
         for future in futures:
-            error = future.exception(PATIENCE_S)
+            error = future.exception(TIMEOUT_S)
             assert error is None or isinstance(error, Closed)
         with pytest.raises(Closed):
             producer.send(Message("t", b"x"))
@@ -338,7 +338,7 @@ def test_close_says_how_many_messages_were_not_acknowledged(own_cluster: LocalCl
         producer.close(0.2)
     broker.resume()
     for future in futures:
-        assert isinstance(future.exception(PATIENCE_S), Closed)
+        assert isinstance(future.exception(TIMEOUT_S), Closed)
 
 
 @pytest.mark.fault
@@ -350,7 +350,7 @@ def test_a_broker_that_hangs_is_given_up_in_time(own_cluster: LocalCluster) -> N
         began = time.monotonic()
         with pytest.raises(SendFailed) as raised:
             producer.send(Message("t", b"x"))
-        assert 0.2 < time.monotonic() - began < PATIENCE_S
+        assert 0.2 < time.monotonic() - began < TIMEOUT_S
         assert all("did not answer in" in text for text in raised.value.attempts)
         assert len(raised.value.attempts) >= 2
         broker.resume()
@@ -365,7 +365,7 @@ def test_producers_of_large_batches_are_all_served() -> None:
         admin = stack.enter_context(Admin(cluster.nameserver))
         admin.create_topic("large", queues=8)
         producers = [
-            stack.enter_context(Producer(cluster.nameserver, batch_bytes=messages * size, send_timeout_s=PATIENCE_S))
+            stack.enter_context(Producer(cluster.nameserver, batch_bytes=messages * size, send_timeout_s=TIMEOUT_S))
             for _ in range(8)
         ]
         batch = [Message("large", bytes(size))] * messages

@@ -16,7 +16,7 @@ from minimq import Admin, Cluster, LocalCluster, Message, Producer, WorkQueueCon
 from minimq.connection.client_log import client_logger, flush
 from support.waiting import wait_until
 
-PATIENCE_S = 60
+TIMEOUT_S = 60
 #: All records of the process are sent, also those that clients make meanwhile.
 PROGRAM = """
 import logging, os, sys
@@ -52,7 +52,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         [sys.executable, "-X", "faulthandler", "-c", program, *arguments],
         capture_output=True,
         text=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
         check=False,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
@@ -87,7 +87,7 @@ def test_a_handler_that_blocks_holds_up_no_client() -> None:
     class Blocking(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             is_called.set()
-            assert may_return.wait(PATIENCE_S)
+            assert may_return.wait(TIMEOUT_S)
             lines.append(record.getMessage())
 
     with LocalCluster(brokers=2) as cluster, Cluster(cluster.nameserver) as connection:
@@ -98,7 +98,7 @@ def test_a_handler_that_blocks_holds_up_no_client() -> None:
                 for _ in range(4):
                     producer.send(Message("t", b"x"))
                 cluster.nameservers[0].kill()
-                assert is_called.wait(PATIENCE_S)  # the event loop has logged that
+                assert is_called.wait(TIMEOUT_S)  # the event loop has logged that
                 cluster.brokers[0].kill()  # and the route will not change any more: sends go there, and log that
                 for _ in range(10):
                     producer.send(Message("t", b"y"))
@@ -150,7 +150,7 @@ def test_the_callback_of_an_acknowledgement_may_use_the_same_connection(
         messages = wait_until(lambda: consumer.receive(timeout=1.0))
         future = consumer.ack_async(messages)
         future.add_done_callback(lambda _: stored.append(producer.send(Message(topic, b"after")).status.name))
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
         wait_until(lambda: stored == ["SEND_OK"])
 
 

@@ -57,11 +57,11 @@ def test_the_end_of_a_copy_is_told(nameserver: ServerProcess) -> None:
 def test_our_variables_reach_a_copy_and_others_start_a_command(
     nameserver: ServerProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("MINIMQ_NAMESERVER_LOG_LEVEL", "debug")
+    monkeypatch.setenv("MINIMQ_NAMESERVER_LOG_FORMAT", "json")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
     nameserver.restart()
     assert "server_template" in command_of(nameserver)
-    assert "DEBUG" in nameserver.log_tail()
+    assert nameserver.log_tail().startswith("{")
 
     monkeypatch.setenv("LD_PRELOAD", "")
     nameserver.restart()

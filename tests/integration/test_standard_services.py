@@ -20,7 +20,7 @@ from minimq_common.wire.dispatcher import Dispatcher
 from minimq_common.wire.standard_services import StandardServices
 from support.loop_thread import LoopThread
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SERVING, NOT_SERVING, UNKNOWN = (
     health_pb2.HealthCheckResponse.SERVING,
     health_pb2.HealthCheckResponse.NOT_SERVING,
@@ -36,21 +36,21 @@ class Tool:
         self.reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
 
     def check(self, service: str = "") -> int:
-        status: int = self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S).status
+        status: int = self.health.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S).status
         return status
 
     def watch(self, service: str = "") -> Iterator[int]:
-        for answer in self.health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S):
+        for answer in self.health.Watch(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S):
             yield answer.status
 
     def services(self) -> list[str]:
         request = reflection_pb2.ServerReflectionRequest(list_services="")
-        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S)
+        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=TIMEOUT_S)
         return sorted(service.name for service in answer.list_services_response.service)
 
     def methods(self, service: str) -> list[str]:
         request = reflection_pb2.ServerReflectionRequest(file_containing_symbol=service)
-        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=PATIENCE_S)
+        [answer] = self.reflection.ServerReflectionInfo(iter([request]), timeout=TIMEOUT_S)
         files = map(FileDescriptorProto.FromString, answer.file_descriptor_response.file_descriptor_proto)
         [described] = [each for file in files for each in file.service if service == f"{file.package}.{each.name}"]
         return [method.name for method in described.method]
@@ -79,7 +79,7 @@ class Bare:
 
     async def stop(self) -> None:
         self.standard.stopping()
-        await self.server.stop(PATIENCE_S)
+        await self.server.stop(TIMEOUT_S)
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def test_the_health_of_all_services_is_listed(loop: LoopThread) -> None:
     library: Any = health_pb2
     with loop.serving(Bare()) as server, tool(server.address) as asked:
         loop.call(server.standard.serving)
-        answer = asked.health.List(library.HealthListRequest(), timeout=PATIENCE_S)
+        answer = asked.health.List(library.HealthListRequest(), timeout=TIMEOUT_S)
 
     assert {name: status.status for name, status in answer.statuses.items()} == {"": SERVING, "minimq.v1.Some": SERVING}
 
@@ -115,11 +115,11 @@ def test_a_tool_that_keeps_its_stream_does_not_hold_up_a_stop(loop: LoopThread) 
     requests: SimpleQueue[reflection_pb2.ServerReflectionRequest] = SimpleQueue()
     with loop.serving(Bare()) as server, tool(server.address) as asked:
         requests.put(reflection_pb2.ServerReflectionRequest(list_services=""))
-        answers = asked.reflection.ServerReflectionInfo(iter(requests.get, None), timeout=PATIENCE_S)
+        answers = asked.reflection.ServerReflectionInfo(iter(requests.get, None), timeout=TIMEOUT_S)
         assert next(answers).list_services_response.service
         watched = asked.watch()
         next(watched)
-        loop.run(server.stop(), PATIENCE_S / 2)  # which would wait for them for longer
+        loop.run(server.stop(), TIMEOUT_S / 2)  # which would wait for them for longer
         assert (list(answers), list(watched)) == ([], [])
 
 
@@ -146,6 +146,6 @@ def test_there_is_no_reflection_unless_it_is_asked_for(cluster: LocalCluster) ->
     for address in (cluster.nameserver, cluster.brokers[0].address):
         with tool(address) as asked:
             assert asked.check() == SERVING
-            with pytest.raises(grpc.RpcError) as refused:
+            with pytest.raises(grpc.RpcError) as rejected:
                 asked.services()
-            assert rpc.status_of(refused.value)[0] == grpc.StatusCode.UNIMPLEMENTED
+            assert rpc.status_of(rejected.value)[0] == grpc.StatusCode.UNIMPLEMENTED

@@ -24,7 +24,7 @@ from support.raw_member import RawMember
 from support.reading import read_all, read_queue
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, producer: Producer, topic: str) -> None:
@@ -40,7 +40,7 @@ def test_garbage_at_the_port_of_a_broker_disturbs_nobody(cluster: LocalCluster, 
     assert len(read_all(cluster.nameserver, topic)) == 8
 
 
-def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+def test_a_broken_batch_is_rejected_before_it_is_stored(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     good = batch_builder.encode([Message(topic, b"x")], 0, 1, 1, 100)
     connection = Connection([cluster.nameserver])
     stream = AppendStream(connection, cluster.brokers[0].address)
@@ -64,7 +64,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
 
     for number, data in enumerate(cases):
         connection.call_soon(stream.append, queue, data, answer_of(number))
-    wait_until(lambda: len(answers) == len(cases), PATIENCE_S)
+    wait_until(lambda: len(answers) == len(cases), TIMEOUT_S)
 
     codes = [error.code if (error := answers[number]) else None for number in range(len(cases))]
     assert codes == ["CORRUPT_BATCH"] * 5 + ["INVALID_ARGUMENT", "MESSAGE_TOO_LARGE", "MESSAGE_TOO_LARGE", None]
@@ -72,7 +72,7 @@ def test_a_broken_batch_is_refused_before_it_is_stored(cluster: LocalCluster, pr
     connection.call_soon(
         stream.append, queue, bytes(38 << 20), answer_of(9)
     )  # is not even taken in, which ends the stream
-    wait_until(lambda: 9 in answers, PATIENCE_S)
+    wait_until(lambda: 9 in answers, TIMEOUT_S)
     assert isinstance(answers[9], MessageTooLarge)
     connection.close()
     producer.send(Message(topic, b"y"))
@@ -107,7 +107,7 @@ def test_a_large_release_writes_little_and_holds_nobody_up(tmp_path: Path) -> No
             began_at = time.monotonic()
             other.hears_before_heartbeat()
             member.hears_before_heartbeat()
-            assert time.monotonic() - began_at < PATIENCE_S
+            assert time.monotonic() - began_at < TIMEOUT_S
         assert broker.log_path.stat().st_size - before < 100_000
 
 
@@ -118,5 +118,5 @@ def test_a_client_id_cannot_forge_a_record(tmp_path: Path) -> None:
         with RawMember(broker.address, f"c1\n{forged}") as member:
             member.join("g", "t")
             member.hears_before_heartbeat()
-        wait_until(lambda: "all is lost" in broker.log_path.read_text(), PATIENCE_S)
+        wait_until(lambda: "all is lost" in broker.log_path.read_text(), TIMEOUT_S)
         assert not any(line.startswith(forged) for line in broker.log_path.read_text().splitlines())

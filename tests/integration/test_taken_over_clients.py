@@ -14,7 +14,7 @@ from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
@@ -83,12 +83,12 @@ def test_the_newcomer_takes_over_and_the_former_is_fenced(
     former = kind(cluster.nameserver, topic, group)
     with former.consumer, Producer(cluster.nameserver) as producer:
         producer.send(Message(topic, b"first"))
-        wait_until(lambda: former.has(b"first"), PATIENCE_S)
+        wait_until(lambda: former.has(b"first"), TIMEOUT_S)
         newcomer = kind(cluster.nameserver, topic, group)
         with newcomer.consumer:
-            wait_until(lambda: newcomer.has(b"") or isinstance(former.error(), Fenced), PATIENCE_S)
+            wait_until(lambda: newcomer.has(b"") or isinstance(former.error(), Fenced), TIMEOUT_S)
             producer.send(Message(topic, b"second"))
-            wait_until(lambda: newcomer.has(b"second"), PATIENCE_S)
+            wait_until(lambda: newcomer.has(b"second"), TIMEOUT_S)
             assert b"second" not in former.bodies
             assert isinstance(former.error(), Fenced)
             assert "another consumer has started with client id 'worker-0'" in str(former.error())
@@ -102,14 +102,14 @@ def test_an_older_consumer_that_connects_later_does_not_take_over(
     with older.consumer, newer.consumer, Producer(cluster.nameserver) as producer:
         for body in (b"1", b"2"):
             producer.send(Message(topic, body))
-            wait_until(partial(newer.has, body), PATIENCE_S)
-            wait_until(older.error, PATIENCE_S)
+            wait_until(partial(newer.has, body), TIMEOUT_S)
+            wait_until(older.error, TIMEOUT_S)
     beat, name = broker_pb2.Heartbeat(number=1), group
     with RawMember(cluster.brokers[0].address, name) as second, RawMember(cluster.brokers[0].address, name) as first:
         second.say(run=2, heartbeat=beat)
         second.hear("heartbeat")
         first.say(run=1, heartbeat=beat)
-        assert isinstance(first.ended.get(timeout=PATIENCE_S), Fenced)
+        assert isinstance(first.ended.get(timeout=TIMEOUT_S), Fenced)
         second.say(heartbeat=beat)
         second.hear("heartbeat")
 
@@ -123,7 +123,7 @@ def test_groups_have_client_ids_of_their_own(
         for body in (b"1", b"2"):
             producer.send(Message(topic, body))
             for each in (first, second, first):
-                wait_until(partial(each.has, body), PATIENCE_S)
+                wait_until(partial(each.has, body), TIMEOUT_S)
 
 
 def error_of(call: Callable[[], object]) -> Exception | None:

@@ -117,10 +117,10 @@ def test_a_command_shows_how_to_write_a_time_zone(arguments: tuple[str, ...], mo
     with monkeypatch.context() as patch:
         patch.setenv("TZ", "Asia/Tokyo")
         time.tzset()
-        refused = CliRunner().invoke(main, ["-s", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
+        rejected = CliRunner().invoke(main, ["-s", "127.0.0.1:1", *arguments, "2026-01-31T08:00"])
     time.tzset()
-    assert refused.exit_code == 2
-    assert refused.stderr == (
+    assert rejected.exit_code == 2
+    assert rejected.stderr == (
         f"error: {arguments[-1]} is '2026-01-31T08:00', which has no time zone: write 2026-01-31T08:00:00Z for UTC, or "
         "2026-01-31T08:00:00+09:00 for the local time of this machine\n"
     )

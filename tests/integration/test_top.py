@@ -28,7 +28,7 @@ from minimq_cli.top import View, screen
 from support.command import Minimq, environment
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 COMMAND = (sys.executable, "-m", "minimq")
 LEFT_SCREEN = b"\x1b[?1049l"
 
@@ -63,7 +63,7 @@ class Terminal:
     def wait_for(self, text: str) -> None:
         """Wait until a text is written since the last key, or since the last text that was waited for."""
         try:
-            wait_until(lambda: text.encode() in self.written[self._from :], PATIENCE_S, what=f"{text!r} is shown")
+            wait_until(lambda: text.encode() in self.written[self._from :], TIMEOUT_S, what=f"{text!r} is shown")
         except AssertionError:
             print(
                 f"exit status {self.process.poll()}, shown at last: {self.written[-10_000:].decode(errors='replace')}"
@@ -73,15 +73,15 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end; the terminal is as it was."""
-        status = self.process.wait(PATIENCE_S)
+        status = self.process.wait(TIMEOUT_S)
         assert termios.tcgetattr(self._slave) == self.former
-        wait_until(lambda: self.written.rfind(LEFT_SCREEN) > 0, PATIENCE_S)
+        wait_until(lambda: self.written.rfind(LEFT_SCREEN) > 0, TIMEOUT_S)
         return status
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(PATIENCE_S)
+            self.process.wait(TIMEOUT_S)
         os.close(self._slave)
         os.close(self._master)
 
@@ -110,7 +110,7 @@ def own(tmp_path: Path) -> Iterator[LocalCluster]:
             producer.send_many(Message("flights", b"%d" % number) for number in range(100))
             with PullConsumer(cluster.nameserver, group="boards", start="earliest") as consumer:
                 consumer.subscribe("flights")
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
                 wait_until(lambda: len(admin.committed_offsets("boards")) == 4, what="it begins at both brokers")
         yield cluster
 
@@ -140,9 +140,9 @@ def test_all_topics_of_many_are_looked_at_in_turn(own: LocalCluster) -> None:
         for number in range(70):
             admin.create_topic(f"many-{number:02d}", queues=1)
         reader = ActivityReader(admin)
-        wait_until(lambda: len(reader.read().topics) == 72, PATIENCE_S)
+        wait_until(lambda: len(reader.read().topics) == 72, TIMEOUT_S)
         producer.send(Message("many-69", b"x"))
-        wait_until(lambda: reader.read().topics[0].topic == "many-69", PATIENCE_S)
+        wait_until(lambda: reader.read().topics[0].topic == "many-69", TIMEOUT_S)
         assert reader.read().topic_count == 72
 
 
@@ -151,7 +151,7 @@ def test_the_screen_is_filled_and_scrolls_to_the_last_row(own: LocalCluster) -> 
         for number in range(30):
             admin.create_topic(f"many-{number:02d}", queues=1)
         reader = ActivityReader(admin)
-        wait_until(lambda: len(reader.read().topics) == 32, PATIENCE_S)
+        wait_until(lambda: len(reader.read().topics) == 32, TIMEOUT_S)
         activity = reader.read()
 
     def lines(first: int, height: int) -> list[str]:
@@ -228,7 +228,7 @@ def test_a_group_is_watched_until_ctrl_c(own: LocalCluster) -> None:
             producer.send_many(Message("flights", b"more") for _ in range(12_345))
             shown.wait_for("0 members, 12,")
             os.killpg(shown.process.pid, signal.SIGINT)
-            assert shown.process.wait(PATIENCE_S) == 130
+            assert shown.process.wait(TIMEOUT_S) == 130
 
 
 def test_a_refresh_without_a_screen_shows_the_first_rows_of_many_groups() -> None:

@@ -13,7 +13,7 @@ from minimq import ConsumeResult, LocalCluster, Message, MessageQueue, Producer,
 from minimq.consuming.consumer import Consumer
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: A stored batch has as many messages as fit.
 BATCH = 4096
 
@@ -30,7 +30,7 @@ def queues(cluster: LocalCluster, producer: Producer, topic: str) -> Sequence[Me
 def wait_until_fetched(consumer: Consumer, queues: Sequence[MessageQueue]) -> None:
     """Wait until every queue has messages in memory."""
     fetcher = consumer._fetcher
-    wait_until(lambda: all((reader := fetcher.reader(each)) and reader._ahead.messages for each in queues), PATIENCE_S)
+    wait_until(lambda: all((reader := fetcher.reader(each)) and reader._ahead.messages for each in queues), TIMEOUT_S)
 
 
 def assert_in_turn(taken: Sequence[MessageQueue]) -> None:
@@ -42,7 +42,7 @@ def pulled(consumer: PullConsumer, queues: Sequence[MessageQueue]) -> Iterator[M
     consumer.assign(queues)
     wait_until_fetched(consumer._reader, queues)
     while True:
-        found = consumer.poll(PATIENCE_S, max_messages=10)
+        found = consumer.poll(TIMEOUT_S, max_messages=10)
         assert len(found) in (1, 10)
         yield found[0].queue
 
@@ -68,7 +68,7 @@ def test_an_asyncio_poll_takes_one_turn(cluster: LocalCluster, queues: Sequence[
         async with aio.PullConsumer(cluster.nameserver) as consumer:
             await consumer.assign(queues)
             await asyncio.to_thread(wait_until_fetched, consumer._reader, queues)
-            return [(await consumer.poll(PATIENCE_S, max_messages=10))[0].queue for _ in range(60)]
+            return [(await consumer.poll(TIMEOUT_S, max_messages=10))[0].queue for _ in range(60)]
 
     assert_in_turn(asyncio.run(main()))
 
@@ -80,7 +80,7 @@ def test_a_call_of_a_listener_is_one_turn(
     taken: list[MessageQueue] = []
 
     def listen(messages: Sequence[object]) -> ConsumeResult:
-        may_begin.wait(PATIENCE_S)
+        may_begin.wait(TIMEOUT_S)
         taken.append(messages[0].queue)  # type: ignore[attr-defined]
         if len(taken) == 60:
             done.set()
@@ -91,5 +91,5 @@ def test_a_call_of_a_listener_is_one_turn(
         consumer.start(listen)
         wait_until_fetched(consumer._reader, queues)  # type: ignore[arg-type]
         may_begin.set()
-        assert done.wait(PATIENCE_S)
+        assert done.wait(TIMEOUT_S)
     assert_in_turn(taken)

@@ -17,7 +17,7 @@ from support.raw_member import RawMember
 from support.relay import Relay
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 COUNT = 200
 
 
@@ -51,7 +51,7 @@ def read(consumer: PullConsumer, count: int) -> list[int]:
         found.extend(int(message.body) for message in consumer.poll(0.1, max_messages=1))
         return len(found) >= count
 
-    wait_until(enough, PATIENCE_S)
+    wait_until(enough, TIMEOUT_S)
     return found
 
 
@@ -99,7 +99,7 @@ def test_a_member_whose_lease_is_confirmed_goes_on_where_it_was(
         joined = time.monotonic()
         wait_until(lambda: time.monotonic() >= joined + grace_s, what="the latest sign of life is as old as the grace")
         relay.cut(for_good=True)
-        wait_until(lambda: time.monotonic() >= reader.lease.trust.until, PATIENCE_S)
+        wait_until(lambda: time.monotonic() >= reader.lease.trust.until, TIMEOUT_S)
         assert consumer.poll(0.0) == []
         relay.mend()
         found += read(consumer, COUNT - len(found))
@@ -131,12 +131,12 @@ def test_a_listener_is_given_nothing_that_others_may_have(cluster: LocalCluster,
         lead(consumer, {broker.address: relay.address})
         consumer.subscribe("t")
         consumer.start(listen)
-        wait_until(lambda: seen, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
+        wait_until(lambda: seen, TIMEOUT_S)
+        wait_until(lambda: not consumer._runner.in_flight, TIMEOUT_S)
         heir.commit("g", "t", 0, 100, _epoch(heir))
         heir.leave("g")
         relay.mend()
-        wait_until(lambda: seen[-1] == COUNT - 1, PATIENCE_S)
+        wait_until(lambda: seen[-1] == COUNT - 1, TIMEOUT_S)
     assert seen == [0, *range(100, COUNT)]
 
 

@@ -18,7 +18,7 @@ from minimq_proto.v1 import broker_pb2, replication_pb2, replication_pb2_grpc
 from support.broker_link import BrokerLink
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 TOPIC, LITTLE = "large", "little"
 #: What a client can be sent before it reads anything is about four of them.
 BODY, BATCHES = bytes(1 << 20), 12
@@ -59,15 +59,15 @@ def test_who_reads_is_served_while_others_do_not(cluster: LocalCluster) -> None:
         for _ in range(5):
             link = BrokerLink(broker.address)
             links.callback(link.close)
-            idle.append(link.stub.Pull(asks(), timeout=PATIENCE_S))
+            idle.append(link.stub.Pull(asks(), timeout=TIMEOUT_S))
         with PullConsumer(cluster.nameserver) as consumer:
             consumer.assign([MessageQueue(LITTLE, broker.broker_name, 0)])
-            assert [message.body for message in consumer.poll(timeout=PATIENCE_S)] == [b"x"]
+            assert [message.body for message in consumer.poll(timeout=TIMEOUT_S)] == [b"x"]
         received = 0
         with PullConsumer(cluster.nameserver) as consumer:
             consumer.assign([MessageQueue(TOPIC, broker.broker_name, 0)])
             while received < BATCHES:  # once the answers to the others stop counting
-                received += len(consumer.poll(timeout=PATIENCE_S))
+                received += len(consumer.poll(timeout=TIMEOUT_S))
         assert all(call.is_active() for call in idle)
         assert next(idle[0]).ByteSize() > len(BODY)  # a client that reads at last continues
         over.set()
@@ -84,11 +84,11 @@ def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
         for _ in range(copying.MAX_COPIES):
             channel = opened.enter_context(rpc.open_channel(broker.address))
             snapshot: Any = replication_pb2_grpc.ReplicationStub(channel).Snapshot
-            calls.append(snapshot(iter([request]), timeout=PATIENCE_S))
+            calls.append(snapshot(iter([request]), timeout=TIMEOUT_S))
             assert next(calls[-1]).HasField("copy")
         link = opened.enter_context(rpc.open_channel(broker.address))
         another: Any = replication_pb2_grpc.ReplicationStub(link).Snapshot
-        error = ended(another(iter([request]), timeout=PATIENCE_S))
+        error = ended(another(iter([request]), timeout=TIMEOUT_S))
         assert isinstance(error, SystemBusy)
         assert error.message == (
             f"{copying.MAX_COPIES} copies of this broker are running, which is the limit: retry when one is done"
@@ -97,8 +97,8 @@ def test_only_some_copies_are_taken_at_a_time(cluster: LocalCluster) -> None:
 
         def is_taken() -> bool:
             try:
-                return bool(next(another(iter([request]), timeout=PATIENCE_S)).HasField("copy"))
+                return bool(next(another(iter([request]), timeout=TIMEOUT_S)).HasField("copy"))
             except grpc.RpcError:
                 return False
 
-        wait_until(is_taken, PATIENCE_S)
+        wait_until(is_taken, TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Attempts to get by with less than the TLS that servers want: each is refused, and others are served."""
+"""Attempts to get by with less than the TLS that servers want: each is rejected, and others are served."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from support.key_search import found_in, secrets_in
 from support.scraping import metrics_address
 from support.secure_scraping import check_health, client_context, trust_of
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SETTINGS = 4
-#: A server that refuses a handshake says so, or closes the connection.
-REFUSED = (ssl.SSLError, ConnectionResetError)
+#: A server that rejects a handshake says so, or closes the connection.
+REJECTED = (ssl.SSLError, ConnectionResetError)
 
 pytestmark = pytest.mark.system
 
@@ -50,13 +50,13 @@ def all_ports(secure: LocalCluster) -> list[str]:
 @pytest.fixture(autouse=True)
 def others_are_served(secure: LocalCluster) -> Iterator[None]:
     yield
-    with Admin(credentials=secure.credentials, timeout_s=PATIENCE_S) as admin:
+    with Admin(credentials=secure.credentials, timeout_s=TIMEOUT_S) as admin:
         assert "orders" in admin.list_topics()
 
 
 def shake_hands(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
     host, _, port = address.rpartition(":")
-    with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as connection:
+    with closing(socket.create_connection((host, int(port)), TIMEOUT_S)) as connection:
         return context.wrap_socket(connection, server_hostname=host)
 
 
@@ -73,14 +73,14 @@ def shake_hands(address: str, context: ssl.SSLContext) -> ssl.SSLSocket:
         pytest.param(only("aNULL:eNULL"), False, id="no authentication or no encryption"),
     ],
 )
-def test_weak_tls_is_refused(secure: LocalCluster, tmp_path: Path, change: Change, is_served: bool) -> None:
+def test_weak_tls_is_rejected(secure: LocalCluster, tmp_path: Path, change: Change, is_served: bool) -> None:
     for address in all_ports(secure):
         context = client_context(trust_of(secure.credentials), tmp_path)
         change(context)
         if is_served:
             shake_hands(address, context).close()
         else:
-            with pytest.raises(REFUSED):
+            with pytest.raises(REJECTED):
                 shake_hands(address, context)
 
 
@@ -94,10 +94,10 @@ def test_without_the_protocol_of_grpc_nothing_is_answered(
             context.set_alpn_protocols(protocols)
         try:
             connection = shake_hands(server.address, context)
-        except REFUSED:
+        except REJECTED:
             continue
         with connection:
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(TIMEOUT_S)
             with contextlib.suppress(ConnectionError, ssl.SSLError):  # it may be closed before something is said
                 connection.sendall(PREFACE + frame(SETTINGS, 0))
                 assert connection.recv(1) == b""
@@ -107,9 +107,9 @@ def test_what_is_plain_is_not_answered(secure: LocalCluster) -> None:
     for address in all_ports(secure):
         host, _, port = address.rpartition(":")
         for words in (PREFACE + frame(SETTINGS, 0), b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"):
-            with closing(socket.create_connection((host, int(port)), PATIENCE_S)) as connection:
+            with closing(socket.create_connection((host, int(port)), TIMEOUT_S)) as connection:
                 connection.sendall(words)
-                wait_until_closed(connection, PATIENCE_S)
+                wait_until_closed(connection, TIMEOUT_S)
 
 
 def test_a_key_is_not_sent_to_who_speaks_no_tls(secure: LocalCluster) -> None:
@@ -124,7 +124,7 @@ def test_a_key_is_not_sent_to_who_speaks_no_tls(secure: LocalCluster) -> None:
             except OSError:  # closed
                 return
             with connection:
-                connection.settimeout(PATIENCE_S)
+                connection.settimeout(TIMEOUT_S)
                 heard.extend(connection.recv(1 << 16))
                 connection.sendall(frame(SETTINGS, 0))
 
@@ -139,7 +139,7 @@ def test_a_key_is_not_sent_to_who_speaks_no_tls(secure: LocalCluster) -> None:
                 admin.cluster()
         finally:
             listener.shutdown(socket.SHUT_RDWR)
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
     assert heard
     assert not found_in(bytes(heard), secrets)
     assert b"authorization" not in heard

@@ -21,7 +21,7 @@ from minimq_broker.replication.etcd_controller import EtcdController, EtcdLink
 from minimq_common.security.certificates import security_of_files
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 KEY = "/minimq/test"
 
 pytestmark = pytest.mark.system
@@ -66,7 +66,7 @@ def transact(endpoint: str, security: ChannelSecurity, *, until: float = 0.0) ->
     """Put a value and return whether it is there; until some moment, again and again while that fails."""
 
     async def transact() -> bool:
-        link = EtcdLink([endpoint], PATIENCE_S, security)
+        link = EtcdLink([endpoint], TIMEOUT_S, security)
         try:
             while True:
                 try:
@@ -86,7 +86,7 @@ def test_the_controller_speaks_tls_with_certificates_of_its_own(endpoint: str, f
     certificate, key = folder / "broker.crt", folder / "broker.key"
     known = security_of_files(folder / "ca.crt", certificate, key)
     # It takes a moment until it listens, and elects itself.
-    assert transact(endpoint, known, until=time.monotonic() + PATIENCE_S)
+    assert transact(endpoint, known, until=time.monotonic() + TIMEOUT_S)
     with pytest.raises(Unavailable, match="not signed by a CA that is trusted here"):
         transact(endpoint, security_of_files(folder / "other.crt", certificate, key))
     with pytest.raises(Unavailable, match="does not answer"):

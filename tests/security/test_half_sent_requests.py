@@ -21,7 +21,7 @@ from support.cases import for_each
 from support.crowd import PREFACE, frame
 from support.secure_scraping import trust_of
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Of the request that is announced, and of the part of it that is sent: less than the window of a stream.
 ANNOUNCED_BYTES, SENT_BYTES = 8 << 20, 10_000
 
@@ -59,7 +59,7 @@ class HalfCaller:
 
     def __init__(self, address: str, *, uses_tls: bool) -> None:
         host, _, port = address.rpartition(":")
-        self._socket: socket.socket = socket.create_connection((host, int(port)), PATIENCE_S)
+        self._socket: socket.socket = socket.create_connection((host, int(port)), TIMEOUT_S)
         if uses_tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -124,6 +124,6 @@ def test_nothing_is_decompressed(keyed: LocalCluster, path: str) -> None:
         with rpc.open_channel(keyed.brokers[0].address, trust) as channel:
             call: Any = channel.unary_unary(path)
             with pytest.raises(grpc.RpcError) as raised:
-                call(bytes(1 << 20), timeout=PATIENCE_S, compression=grpc.Compression.Gzip)
+                call(bytes(1 << 20), timeout=TIMEOUT_S, compression=grpc.Compression.Gzip)
         status, details = rpc.status_of(raised.value)
         assert (status, "disabled" in details) == (grpc.StatusCode.UNIMPLEMENTED, True), details

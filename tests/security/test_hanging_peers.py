@@ -25,7 +25,7 @@ from support.loop_thread import LoopThread
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Times that are shown are so much shorter than the real ones: pings come after 3 s, and are waited for for 1 s.
 SHORTER = 20
 UNANSWERED = ["grpc.keepalive_time_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms"]
@@ -114,16 +114,16 @@ class Cut:
 def test_streams_of_clients_whose_packets_are_lost_are_freed(servers: Servers, loop: LoopThread) -> None:
     broker, nameserver = servers.broker.address, servers.nameserver.address
     with ExitStack() as opened:
-        admin = opened.enter_context(Admin(nameserver, timeout_s=PATIENCE_S, credentials=servers.credentials))
+        admin = opened.enter_context(Admin(nameserver, timeout_s=TIMEOUT_S, credentials=servers.credentials))
         admin.create_topic(TOPIC, queues=1)
         at_rest = servers.open_streams
         clients = [Cut(broker, nameserver, servers.trust, opened, loop) for _ in range(CLIENTS)]
         wait_until(
             lambda: all(servers.open_streams[kind] == at_rest[kind] + CLIENTS for kind in KINDS),
-            PATIENCE_S,
+            TIMEOUT_S,
             what="all streams are open",
         )
         for client in clients:
             client.cut()
-        wait_until(lambda: servers.open_streams == at_rest, PATIENCE_S, what="all streams are freed")
+        wait_until(lambda: servers.open_streams == at_rest, TIMEOUT_S, what="all streams are freed")
         assert admin.list_topics() == [TOPIC]

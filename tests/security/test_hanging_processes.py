@@ -19,7 +19,7 @@ from support.command import COMMAND
 from support.process import process
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: docs/limits.md: time without any sign of life from a peer.
 _OPTIONS = dict(rpc.SERVER_OPTIONS)
 SILENCE_S = (_OPTIONS["grpc.keepalive_time_ms"] + _OPTIONS["grpc.http2.ping_timeout_ms"]) / 1_000
@@ -66,7 +66,7 @@ def wait_until_closed(begin: Callable[[], object], server: ServerProcess, lost: 
 
 
 def send(cluster: LocalCluster) -> None:
-    with Producer(credentials=cluster.credentials, send_timeout_s=PATIENCE_S) as producer:
+    with Producer(credentials=cluster.credentials, send_timeout_s=TIMEOUT_S) as producer:
         producer.send(Message(TOPIC, b"x"))
 
 
@@ -83,11 +83,11 @@ def test_connections_of_clients_that_are_stopped_are_closed(pair: LocalCluster) 
                         f"g{number}" in admin.list_groups()  # type: ignore[misc]
                         and admin.describe_group(f"g{number}").members
                     ),
-                    PATIENCE_S,
+                    TIMEOUT_S,
                     what="all consume",
                 )
             own = {server: connections(server) for server in servers}
-        wait_until(lambda: all(len(connections(each) - at_rest[each]) >= CLIENTS for each in servers), PATIENCE_S)
+        wait_until(lambda: all(len(connections(each) - at_rest[each]) >= CLIENTS for each in servers), TIMEOUT_S)
         lost = {server: (own[server] & connections(server)) - at_rest[server] for server in servers}
         for client in clients:
             os.killpg(client.pid, signal.SIGSTOP)
@@ -106,5 +106,5 @@ def test_connections_of_a_slave_that_is_stopped_are_closed_and_it_comes_back(pai
         took = wait_until_closed(slave.pause, master, before)
         print(f"slave: closed after {took:.1f} s")
         send(pair)  # the slave is in sync no longer
-    wait_until(lambda: (found := master.replication()) is not None and found.in_sync == (0, 1), PATIENCE_S)
+    wait_until(lambda: (found := master.replication()) is not None and found.in_sync == (0, 1), TIMEOUT_S)
     assert nameserver.running

@@ -19,7 +19,7 @@ from support.secure_scraping import trust_of
 from support.stores import numbered_batch
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
@@ -56,13 +56,13 @@ def world(secure: LocalCluster, new_name: Callable[[], str]) -> World:
 
 def append(stub: broker_pb2_grpc.BrokerStub, topic: str, batches: list[bytes]) -> list[broker_pb2.AppendResult]:
     requests = [broker_pb2.AppendRequest(request_id=1, topic=topic, batch=each) for each in batches]
-    return [result for answer in stub.Append(iter(requests), timeout=PATIENCE_S) for result in answer.results]
+    return [result for answer in stub.Append(iter(requests), timeout=TIMEOUT_S) for result in answer.results]
 
 
 def append_atomic(stub: broker_pb2_grpc.BrokerStub, topic: str, batches: list[bytes]) -> list[broker_pb2.AppendResult]:
     made = [broker_pb2.AtomicBatch(topic=topic, batch=each) for each in batches]
     request = broker_pb2.AtomicAppendRequest(appends=[broker_pb2.AtomicAppend(batches=made)])
-    answers = stub.AppendAtomic(iter([request]), timeout=PATIENCE_S)
+    answers = stub.AppendAtomic(iter([request]), timeout=TIMEOUT_S)
     return [result for answer in answers for each in answer.results for result in each.batches]
 
 
@@ -111,7 +111,7 @@ def test_a_receipt_handle(world: World) -> None:
 
     with consumer(world.alice) as taker, consumer(world.mallory) as other:
         taker.subscribe(world.topic)
-        [message] = taker.receive(1, timeout=PATIENCE_S)
+        [message] = taker.receive(1, timeout=TIMEOUT_S)
         for settle in (other.ack, other.release, other.extend):
             with pytest.raises(HandleExpired):
                 settle(message.handle)
@@ -133,7 +133,7 @@ def test_a_client_id(world: World, kind: type[PullConsumer] | type[WorkQueueCons
 
     with consumer(world.alice) as holder, Producer(world.cluster.nameserver, credentials=world.alice) as producer:
         producer.send(Message(world.topic, b"first"))
-        wait_until(lambda: read(holder), PATIENCE_S)
+        wait_until(lambda: read(holder), TIMEOUT_S)
         with consumer(world.mallory) as other:
 
             def is_rejected() -> bool:
@@ -143,9 +143,9 @@ def test_a_client_id(world: World, kind: type[PullConsumer] | type[WorkQueueCons
                     return "is in use by another client" in error.message
                 return False
 
-            wait_until(is_rejected, PATIENCE_S)
+            wait_until(is_rejected, TIMEOUT_S)
             producer.send(Message(world.topic, b"second"))
-            wait_until(lambda: read(holder) == [b"second"], PATIENCE_S)
+            wait_until(lambda: read(holder) == [b"second"], TIMEOUT_S)
 
 
 def test_a_lease(world: World) -> None:
@@ -158,18 +158,18 @@ def test_a_lease(world: World) -> None:
 
             def epoch() -> int:
                 consumer.poll(0.1)
-                described = stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=world.group), timeout=PATIENCE_S)
+                described = stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=world.group), timeout=TIMEOUT_S)
                 return next((item.epoch for item in described.queues if item.owner == "worker-0"), 0)
 
-            held = wait_until(epoch, PATIENCE_S)
+            held = wait_until(epoch, TIMEOUT_S)
             offset = broker_pb2.QueueOffset(topic=world.topic, queue_id=0, offset=0, epoch=held)
             commit = broker_pb2.CommitOffsetsRequest(group=world.group, client_id="worker-0", offsets=[offset])
             with pytest.raises(grpc.RpcError) as raised:
-                stub.CommitOffsets(commit, timeout=PATIENCE_S)
+                stub.CommitOffsets(commit, timeout=TIMEOUT_S)
             assert isinstance(rpc.from_rpc_error(raised.value, "broker"), Fenced)
             lease = broker_pb2.Lease(group=world.group, client_id="worker-0", epoch=held)
             pull = broker_pb2.PullRequest(pull_id=1, topic=world.topic, max_messages=1, max_bytes=1, lease=lease)
-            [frame] = stub.Pull(iter([pull]), timeout=PATIENCE_S)
+            [frame] = stub.Pull(iter([pull]), timeout=TIMEOUT_S)
             assert isinstance(rpc.from_failure(frame.failure), Fenced)
         consumer.commit()
 
@@ -180,11 +180,11 @@ def test_a_transaction(world: World) -> None:
     with closing(rpc.open_channel(world.cluster.brokers[0].address, trust_of(world.mallory))) as channel:
         stub = broker_pb2_grpc.BrokerStub(channel)
         request = broker_pb2.AppendRequest(topic=world.topic, batch=batch, transaction=named)
-        [answer] = stub.Append(iter([request]), timeout=PATIENCE_S)
+        [answer] = stub.Append(iter([request]), timeout=TIMEOUT_S)
         assert isinstance(rpc.from_failure(answer.results[0].failure), AccessDenied)
         decided = broker_pb2.CommitTransactionRequest(name=world.group, decision=broker_pb2.Decision(number=1))
         with pytest.raises(grpc.RpcError) as raised:
-            stub.CommitTransaction(decided, timeout=PATIENCE_S)
+            stub.CommitTransaction(decided, timeout=TIMEOUT_S)
         assert isinstance(rpc.from_rpc_error(raised.value, "broker"), AccessDenied)
 
 

@@ -34,16 +34,13 @@ from support.scraping import metrics_address
 from support.secure_scraping import check_health, scrape, trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
 
-def refusal(credentials: CredentialsArgument, nameserver: str | None = None) -> str:
-    with (
-        pytest.raises(Unavailable) as raised,
-        Admin(nameserver, timeout_s=PATIENCE_S, credentials=credentials) as admin,
-    ):
+def rejection(credentials: CredentialsArgument, nameserver: str | None = None) -> str:
+    with pytest.raises(Unavailable) as raised, Admin(nameserver, timeout_s=TIMEOUT_S, credentials=credentials) as admin:
         admin.cluster()
     return raised.value.message
 
@@ -65,7 +62,7 @@ def test_what_is_sent_is_read_and_copied(secure: LocalCluster, new_name: Callabl
         sent = {receipt.message_id for receipt in producer.send_many(Message("orders", b"x") for _ in range(100))}
         read: set[str] = set()
         while not sent <= read:
-            read |= {message.message_id for message in consumer.poll(PATIENCE_S)}
+            read |= {message.message_id for message in consumer.poll(TIMEOUT_S)}
         consumer.commit()
     master, slave = (broker.replication() for broker in secure.brokers)
     # Readers see what the replicas in sync have, and the slave is one of them.
@@ -104,7 +101,7 @@ def test_the_command_takes_credentials_before_and_after(secure: LocalCluster, mo
         env=environment(MINIMQ_CREDENTIALS=str(secure.credentials)),
         capture_output=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert (b"orders" in printed.stdout, printed.stderr) == (True, b"")
 
@@ -112,11 +109,11 @@ def test_the_command_takes_credentials_before_and_after(secure: LocalCluster, mo
 def test_who_has_no_credentials_or_others_is_told(
     secure: LocalCluster, stranger: CertificateAuthority, loop: LoopThread
 ) -> None:
-    assert "give the credentials of a user (credentials=, --credentials" in refusal("", secure.nameserver)
-    assert "not signed by a CA that is trusted here" in refusal(stranger.admin)
+    assert "give the credentials of a user (credentials=, --credentials" in rejection("", secure.nameserver)
+    assert "not signed by a CA that is trusted here" in rejection(stranger.admin)
     assert secure.credentials is not None
     with loop.serving(NameServer(NameServerOptions(listen="127.0.0.1:0"))) as plain:
-        said = refusal(secure.credentials, plain.address)
+        said = rejection(secure.credentials, plain.address)
     assert "it speaks no TLS: leave the credentials out" in said
     assert "start one with `minimq-nameserver" not in said
 
@@ -161,7 +158,7 @@ def test_metrics_are_shown_by_https_to_who_has_a_certificate_and_say_until_when_
             # A test before this one may have changed its files a moment ago.
             shown = wait_until(
                 lambda address=address, name=name: accepted(scrape(address, known, tmp_path), name),  # type: ignore[misc]
-                PATIENCE_S,
+                TIMEOUT_S,
                 what="its files are accepted",
             )
         ends = re.search(rf"^{name}_certificate_expiry_timestamp_seconds (\S+)$", shown, re.MULTILINE)
@@ -184,7 +181,7 @@ def test_a_snapshot_is_taken_with_the_secrets_of_a_server(
         env=environment(),
         capture_output=True,
         check=True,
-        timeout=PATIENCE_S,
+        timeout=TIMEOUT_S,
     )
     assert done.stdout.startswith(b"copied positions 0 to ")
 

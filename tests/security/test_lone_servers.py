@@ -17,7 +17,7 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameser
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Streams of one kind that the broker takes.
 STREAMS = 20
 #: Part of what users are told by a server that cannot learn of changes.
@@ -48,43 +48,43 @@ def stubs(lone: LocalCluster) -> Iterator[tuple[Any, Any]]:
         yield broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(other)
 
 
-def refusal(call: Any, request: Any) -> str:
+def rejection(call: Any, request: Any) -> str:
     """Return what a user is told who asks for what anybody may know; empty for an answer."""
     try:
-        call(request, timeout=PATIENCE_S)
+        call(request, timeout=TIMEOUT_S)
     except grpc.RpcError as error:
         return rpc.from_rpc_error(error, "server").message
     return ""
 
 
 def of_broker(stubs: tuple[Any, Any]) -> str:
-    return refusal(stubs[0].GetStatus, broker_pb2.GetStatusRequest())
+    return rejection(stubs[0].GetStatus, broker_pb2.GetStatusRequest())
 
 
 def of_nameserver(stubs: tuple[Any, Any]) -> str:
-    return refusal(stubs[1].ListTopics, nameserver_pb2.ListTopicsRequest())
+    return rejection(stubs[1].ListTopics, nameserver_pb2.ListTopicsRequest())
 
 
 def test_a_user_without_a_right_leaves_half_of_the_streams_to_others(
     lone: LocalCluster, stubs: tuple[Any, Any]
 ) -> None:
-    wait_until(lambda: not of_broker(stubs) and not of_nameserver(stubs), PATIENCE_S, what="users are served")
+    wait_until(lambda: not of_broker(stubs) and not of_nameserver(stubs), TIMEOUT_S, what="users are served")
     over = threading.Event()
 
     def said(client_id: str) -> Iterator[broker_pb2.SessionRequest]:
         yield broker_pb2.SessionRequest(client_id=client_id, heartbeat=broker_pb2.Heartbeat(number=1))
         over.wait()
 
-    with Admin(credentials=lone.credentials, timeout_s=PATIENCE_S) as admin:
+    with Admin(credentials=lone.credentials, timeout_s=TIMEOUT_S) as admin:
         trust = trust_of(Credentials.from_text(admin.add_user("greedy")))
     with ExitStack() as opened:
         greedy: Any = broker_pb2_grpc.BrokerStub(opened.enter_context(rpc.open_channel(lone.brokers[0].address, trust)))
         opened.callback(over.set)
-        own = [greedy.Session(said(f"greedy-{number}"), timeout=PATIENCE_S) for number in range(STREAMS // 2)]
+        own = [greedy.Session(said(f"greedy-{number}"), timeout=TIMEOUT_S) for number in range(STREAMS // 2)]
         assert all(next(stream).HasField("heartbeat") for stream in own)
         with pytest.raises(grpc.RpcError, match=f"user greedy has {STREAMS // 2} Session streams open"):
-            next(greedy.Session(said("further"), timeout=PATIENCE_S))
-        assert next(stubs[0].Session(said("other"), timeout=PATIENCE_S)).HasField("heartbeat")
+            next(greedy.Session(said("further"), timeout=TIMEOUT_S))
+        assert next(stubs[0].Session(said("other"), timeout=TIMEOUT_S)).HasField("heartbeat")
 
 
 @pytest.mark.fault
@@ -93,7 +93,7 @@ def test_a_broker_that_cannot_learn_of_changes_serves_no_user_until_it_can(
 ) -> None:
     said: queue.SimpleQueue[broker_pb2.SessionRequest | None] = queue.SimpleQueue()
     said.put(broker_pb2.SessionRequest(client_id="cut-off", heartbeat=broker_pb2.Heartbeat(number=1)))
-    session = stubs[0].Session(iter(said.get, None), timeout=PATIENCE_S)
+    session = stubs[0].Session(iter(said.get, None), timeout=TIMEOUT_S)
     next(session)
     lone.nameservers[0].kill()
     with pytest.raises(grpc.RpcError) as ended:
@@ -102,8 +102,8 @@ def test_a_broker_that_cannot_learn_of_changes_serves_no_user_until_it_can(
     assert CUT_OFF in rpc.from_rpc_error(ended.value, "broker").message
     assert CUT_OFF in of_broker(stubs)
     lone.nameservers[0].start()
-    wait_until(lambda: not of_broker(stubs), PATIENCE_S, what="the broker serves users again")
-    wait_until(lambda: not of_nameserver(stubs), PATIENCE_S, what="the name server serves users")
+    wait_until(lambda: not of_broker(stubs), TIMEOUT_S, what="the broker serves users again")
+    wait_until(lambda: not of_nameserver(stubs), TIMEOUT_S, what="the name server serves users")
 
 
 @pytest.mark.fault
@@ -111,7 +111,7 @@ def test_a_name_server_that_cannot_learn_of_changes_serves_no_user_until_it_can(
     lone: LocalCluster, stubs: tuple[Any, Any]
 ) -> None:
     lone.brokers[0].kill()
-    wait_until(lambda: CUT_OFF in of_nameserver(stubs), PATIENCE_S, what="the name server serves no user")
+    wait_until(lambda: CUT_OFF in of_nameserver(stubs), TIMEOUT_S, what="the name server serves no user")
     lone.brokers[0].start()
-    wait_until(lambda: not of_nameserver(stubs), PATIENCE_S, what="the name server serves users again")
-    wait_until(lambda: not of_broker(stubs), PATIENCE_S, what="the broker serves users")
+    wait_until(lambda: not of_nameserver(stubs), TIMEOUT_S, what="the name server serves users again")
+    wait_until(lambda: not of_broker(stubs), TIMEOUT_S, what="the broker serves users")

@@ -1,4 +1,4 @@
-"""Every call of every server with every kind of key: who lacks the right is refused, and nothing has changed then."""
+"""Every call of every server with every kind of key: who lacks the right is rejected, and nothing has changed then."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from support.bounds import bounds_of
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 MARK = "mark"
 
 pytestmark = pytest.mark.system
@@ -70,8 +70,8 @@ class Call(NamedTuple):
         call = getattr(channel, kind)(path, type(self.request).SerializeToString, answer.FromString)
         try:
             if not method.server_streaming:
-                return [call(self.request, timeout=PATIENCE_S)]
-            stream = call(iter([self.request]) if method.client_streaming else self.request, timeout=PATIENCE_S)
+                return [call(self.request, timeout=TIMEOUT_S)]
+            stream = call(iter([self.request]) if method.client_streaming else self.request, timeout=TIMEOUT_S)
             found = list(itertools.islice(stream, 1))
             stream.cancel()
         except grpc.RpcError as error:
@@ -95,7 +95,7 @@ def failures(answer: Any) -> Iterator[Any]:
         broker_pb2.AtomicAppendResponse: lambda: answer.results,
         broker_pb2.PopResponse: lambda: answer.results,
         broker_pb2.PullFrame: lambda: [answer],
-        broker_pb2.SessionEvent: lambda: [answer.refused],
+        broker_pb2.SessionEvent: lambda: [answer.rejected],
     }
     for part in parts[type(answer)]() if type(answer) in parts else []:
         if part.HasField("failure"):
@@ -201,7 +201,7 @@ def key_of(text: str) -> UserKey:
     return found
 
 
-def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
+def test_whoever_lacks_a_key_or_a_right_is_rejected_and_changes_nothing(
     secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
 ) -> None:
     assert len(calls) > 45
@@ -238,15 +238,15 @@ def test_whoever_lacks_a_key_or_a_right_is_refused_and_changes_nothing(
         if call.method.name == "WatchRoutes":  # what it may not see is left out
             assert answers == []
         else:
-            is_refused = call.kind is CallerKind.SERVER or bool(call.needs)
-            assert (outcome(answers) is AccessDenied) == is_refused, (str(call), answers)
+            is_rejected = call.kind is CallerKind.SERVER or bool(call.needs)
+            assert (outcome(answers) is AccessDenied) == is_rejected, (str(call), answers)
     assert state_of(secure, keys) == before
 
 
 def wait_for_members_to_leave(admin: Admin) -> None:
     """Wait for the members of earlier tests: their removal, some seconds after their sessions ended, is logged."""
     left = "the members of earlier tests have left"
-    wait_until(lambda: not any(group.members for group in admin.describe_groups()), PATIENCE_S, what=left)
+    wait_until(lambda: not any(group.members for group in admin.describe_groups()), TIMEOUT_S, what=left)
 
 
 def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, calls: list[Call]) -> None:
@@ -259,7 +259,7 @@ def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, call
         assert found is not NotAuthenticated, str(call)
 
 
-def test_whoever_lacks_one_of_the_rights_is_refused_and_changes_nothing(
+def test_whoever_lacks_one_of_the_rights_is_rejected_and_changes_nothing(
     secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
 ) -> None:
     needed = {need for call in calls for need in call.needs if need.name or need.resource is Resource.CLUSTER}
@@ -297,14 +297,14 @@ def state_of(secure: LocalCluster, keys: Keys) -> tuple[int, bytes, bytes]:
     known = trust_of(secure.credentials)
     channels = keys.channels(known.bearer)
     broker, nameserver = channels[secure.brokers[0].address], channels[secure.nameserver]
-    broker.unary_unary("/minimq.v1.Broker/Probe", bytes, bytes)(b"", timeout=PATIENCE_S)
+    broker.unary_unary("/minimq.v1.Broker/Probe", bytes, bytes)(b"", timeout=TIMEOUT_S)
     status = broker.unary_unary(
         "/minimq.v1.Broker/GetStatus",
         broker_pb2.GetStatusRequest.SerializeToString,
         broker_pb2.GetStatusResponse.FromString,
-    )(broker_pb2.GetStatusRequest(), timeout=PATIENCE_S)
+    )(broker_pb2.GetStatusRequest(), timeout=TIMEOUT_S)
     topics, cluster = (
-        nameserver.unary_unary(f"/minimq.v1.NameServer/{name}", bytes, bytes)(b"", timeout=PATIENCE_S)
+        nameserver.unary_unary(f"/minimq.v1.NameServer/{name}", bytes, bytes)(b"", timeout=TIMEOUT_S)
         for name in ("ListTopics", "GetCluster")
     )
     return status.log_end, topics, cluster

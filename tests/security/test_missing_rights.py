@@ -35,7 +35,7 @@ pytestmark = pytest.mark.system
 
 NewUser = Callable[..., Path]
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -103,15 +103,15 @@ def test_a_client_asks_whether_a_broker_is_back_without_any_right(secure: LocalC
         health = cluster.connection.health
         health.failed(broker.address, Unavailable("not reached"))
         assert health.is_silent(broker.address)
-        wait_until(lambda: not health.is_silent(broker.address), PATIENCE_S, what="the broker has answered")
+        wait_until(lambda: not health.is_silent(broker.address), TIMEOUT_S, what="the broker has answered")
         with pytest.raises(AccessDenied):
             patient.access()
 
-    def refused() -> list[str]:
+    def rejected() -> list[str]:
         return re.findall(r'"user": "patient", "need": "(.*?)"', broker.log_path.read_text())
 
-    wait_until(lambda: "access cluster" in refused(), PATIENCE_S, what="the log has the refusal")
-    assert refused() == ["access cluster"]
+    wait_until(lambda: "access cluster" in rejected(), TIMEOUT_S, what="the log has the rejection")
+    assert rejected() == ["access cluster"]
 
 
 def test_an_advice_helps_after_a_wildcard_was_denied_and_allow_warns_of_it(
@@ -168,7 +168,7 @@ def test_users_are_told_their_name_and_rights(
         assert root.own_rights(asked) == ("admin", frozenset(asked))
 
 
-def test_a_right_that_cannot_be_and_too_many_are_refused(secure: LocalCluster) -> None:
+def test_a_right_that_cannot_be_and_too_many_are_rejected(secure: LocalCluster) -> None:
     with Admin(credentials=secure.credentials) as root, pytest.raises(InvalidArgument, match="limit is 1000"):
         root.own_rights(need_of("read", "topic", f"asked-{number}") for number in range(1_001))
 
@@ -207,13 +207,13 @@ def test_groups_are_traced_for_those_who_may_describe_them(
         assert [each.body for each in admin.find_messages("traced", key="k").messages] == [b"x"]
         assert [each.group for each in admin.trace_message(receipt.message_id).groups] == ["seen"]
     with Admin(credentials=describer) as admin:
-        for refused in (
+        for rejected in (
             lambda: admin.find_messages("traced", key="k"),
             lambda: admin.message_at(f"{receipt.queue}@{receipt.queue_offset}"),
             lambda: admin.trace_message(receipt.message_id, topic="traced"),
         ):
             with pytest.raises(AccessDenied, match="may not read topic traced"):
-                refused()
+                rejected()
 
 
 def test_a_list_of_transactions_shows_no_message_that_its_user_may_not_read(

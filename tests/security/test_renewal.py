@@ -20,7 +20,7 @@ from support.scraping import metrics_address
 from support.secure_scraping import check_health, scrape, trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 TIMES = 2
 LONG_S, PAUSE_S = 60.0, 2.0
 
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.system
 def shown(address: str) -> str:
     """Return the certificate that a server shows now."""
     host, _, port = address.rpartition(":")
-    return ssl.get_server_certificate((host, int(port)), timeout=PATIENCE_S)
+    return ssl.get_server_certificate((host, int(port)), timeout=TIMEOUT_S)
 
 
 def test_certificates_are_replaced_under_load_without_a_failed_send(
@@ -64,12 +64,12 @@ def test_another_authority_takes_over_under_load_without_a_failed_send(
         authority.add_successor()
         later = Signer.load(Pair((folder / "next.crt").read_bytes(), (folder / "next.key").read_bytes()))
         known = Trust(former.roots, later.sign_user("probe"))
-        wait_until(lambda: knows(secure, known), PATIENCE_S, what="all servers trust both")
+        wait_until(lambda: knows(secure, known), TIMEOUT_S, what="all servers trust both")
         authority.use_successor()
         wait_until_renewed(secure, authority)
         assert_served(secure)
         authority.retire_former()
-        wait_until(lambda: not is_served(secure, former), PATIENCE_S, what="no server trusts the former authority")
+        wait_until(lambda: not is_served(secure, former), TIMEOUT_S, what="no server trusts the former authority")
         assert_served(secure)
     assert all(broker.in_sync for broker in secure.brokers)
 
@@ -94,7 +94,7 @@ def sending(secure: LocalCluster) -> Iterator[None]:
             loading.join()
         assert sent
         for future in sent:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
 
 def renew(secure: LocalCluster, authority: CertificateAuthority) -> None:
@@ -108,7 +108,7 @@ def wait_until_renewed(secure: LocalCluster, authority: CertificateAuthority) ->
     servers = (*secure.nameservers, *secure.brokers)
     wait_until(
         lambda: {shown(server.address) for server in servers} == {certificate},
-        PATIENCE_S,
+        TIMEOUT_S,
         what="all servers show the new certificate",
     )
 
@@ -136,7 +136,7 @@ def test_servers_go_on_with_what_they_have_when_new_files_are_damaged(
     try:
         wait_until(
             lambda: bool(shown(broker.address)) and "new files cannot be used" in broker.log_path.read_text(),
-            PATIENCE_S,
+            TIMEOUT_S,
             what="the broker complains",
         )
         assert shown(broker.address) == known

@@ -1,4 +1,4 @@
-"""Keys and rules are introduced without refusing anybody: servers report what they would refuse."""
+"""Keys and rules are introduced without rejecting anybody: servers report what they would reject."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def without_key(credentials: Path) -> Credentials:
     return Credentials.from_text(written(opened.nameservers, type(trust)(trust.roots), "Of nobody."))
 
 
-def test_nobody_is_refused_until_keys_and_rules_are_enforced(tmp_path: Path) -> None:
+def test_nobody_is_rejected_until_keys_and_rules_are_enforced(tmp_path: Path) -> None:
     data = {"data_dir": tmp_path / "data", "brokers": 1, "secure": True}
     with LocalCluster(**data, broker_options=REPORT, nameserver_options=REPORT) as cluster:  # type: ignore[arg-type]
         nobody = without_key(Path(str(cluster.credentials)))
@@ -44,18 +44,18 @@ def test_nobody_is_refused_until_keys_and_rules_are_enforced(tmp_path: Path) -> 
         def reported(text: str) -> bool:
             return any(text in log.read_text() for log in logs)
 
-        wait_until(lambda: reported("a caller would be refused reason=none"), what="the caller without a key")
-        wait_until(lambda: reported("would be refused user=reader need='write topic orders'"), what="the right")
-        wait_until(lambda: reported("nothing is refused"), what="the warning")
+        wait_until(lambda: reported("a caller would be rejected reason=none"), what="the caller without a key")
+        wait_until(lambda: reported("would be rejected user=reader need='write topic orders'"), what="the right")
+        wait_until(lambda: reported("nothing is rejected"), what="the warning")
     with LocalCluster(**data) as cluster:  # type: ignore[arg-type]
         nobody = without_key(Path(str(cluster.credentials)))
         with Admin(credentials=cluster.credentials) as admin:
             assert not any(status.only_reports for status in admin.access_status())
             reader = Credentials.from_text(admin.rotate_user("reader"))
         with pytest.raises(NotAuthenticated, match="there is no key in this call"):
-            send(nobody, b"refused")
+            send(nobody, b"rejected")
         with pytest.raises(AccessDenied, match="user reader may not write topic orders"):
-            send(reader, b"refused")
+            send(reader, b"rejected")
         with PullConsumer(credentials=cluster.credentials, group="g", start="earliest") as consumer:
             consumer.subscribe("orders")
             bodies: set[bytes] = set()

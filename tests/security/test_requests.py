@@ -17,7 +17,7 @@ from support.replying import answer_to, service
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
@@ -44,13 +44,13 @@ def test_who_may_send_asks_and_who_may_read_answers(
         admin.add_user(new_name(), [f"allow read topic {topic}", f"allow read group {group}"])
     )
     with service(None, topic, group=group, credentials=answers), Producer(credentials=asks) as producer:
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == answer_to(b"x")
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == answer_to(b"x")
     with Producer(credentials=answers) as producer, pytest.raises(AccessDenied):
-        producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
+        producer.request(Message(topic, b"x"), timeout=TIMEOUT_S)
     with PullConsumer(group=group, credentials=asks) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(AccessDenied):
-            wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+            wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
 
 
 def test_a_requester_whose_user_is_removed_hears_nothing_more(
@@ -60,7 +60,7 @@ def test_a_requester_whose_user_is_removed_hears_nothing_more(
     admin.create_topic(topic)
     asks = Credentials.from_text(admin.add_user(user, [f"allow write topic {topic}"]))
     with service(None, topic, group=group, credentials=secure.credentials), Producer(credentials=asks) as producer:
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == answer_to(b"x")
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == answer_to(b"x")
         admin.disable_user(user)
         with pytest.raises((NotAuthenticated, DeadlineExceeded)):
             producer.request(Message(topic, b"x"), timeout=2.0)
@@ -72,7 +72,7 @@ def test_a_stranger_neither_attends_nor_replies(secure: LocalCluster) -> None:
         stub = broker_pb2_grpc.BrokerStub(channel)
         hello = events_pb2.EventsRequest(client_id="c", inbox_key=bytes(32))
         reply = events_pb2.ReplyRequest(inboxes=[events_pb2.InboxReplies(inbox=bytes(16), count=1)])
-        for stream in (stub.Events(iter([hello]), timeout=PATIENCE_S), stub.Reply(iter([reply]), timeout=PATIENCE_S)):
+        for stream in (stub.Events(iter([hello]), timeout=TIMEOUT_S), stub.Reply(iter([reply]), timeout=TIMEOUT_S)):
             with pytest.raises(grpc.RpcError) as raised:
                 list(stream)
             assert isinstance(rpc.from_rpc_error(raised.value, "broker"), NotAuthenticated)

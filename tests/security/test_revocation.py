@@ -17,7 +17,7 @@ from minimq.errors import AccessDenied, NotAuthenticated
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
-from support.live_user import PATIENCE_S, RULES, Idle, Sending, Stream, mutual, stubs, written_messages
+from support.live_user import RULES, TIMEOUT_S, Idle, Sending, Stream, mutual, stubs, written_messages
 from support.waiting import wait_until
 
 ROUND_S = 0.2
@@ -37,16 +37,16 @@ def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure
         own = Idle(secure, text := mutual(secure, live, admin.add_user(live, RULES)), "g-live", opened)
         others = Idle(secure, mutual(secure, "bystander", admin.add_user("bystander", RULES)), "g-other", opened)
         sending = Sending(Credentials.from_text(text))
-        wait_until(lambda: sending.sent >= 20_000, PATIENCE_S, what="it sends")
+        wait_until(lambda: sending.sent >= 20_000, TIMEOUT_S, what="it sends")
         administrator, _ = stubs(secure, secure.credentials, opened)
         admin.disable_user(live)  # it returns when this is in force everywhere
         stored = written_messages(administrator)
-        wait_until(lambda: not own.open(), PATIENCE_S, what="its streams are ended")
+        wait_until(lambda: not own.open(), TIMEOUT_S, what="its streams are ended")
         assert own.errors() == {f"the key of user {live} is not in force any more: this stream is ended"}
         sending.join()
         assert f"user {live} is disabled: an administrator" in str(sending.error)
         with pytest.raises(grpc.RpcError) as raised:
-            own.broker.GetStatus(broker_pb2.GetStatusRequest(), timeout=PATIENCE_S)
+            own.broker.GetStatus(broker_pb2.GetStatusRequest(), timeout=TIMEOUT_S)
         assert isinstance(rpc.from_rpc_error(raised.value, "broker"), NotAuthenticated)
         assert written_messages(administrator) == stored
         assert others.open() >= {"append", "pop", "session", "watch"}  # a pull ends with what was sent
@@ -61,10 +61,10 @@ def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Ad
     write(admin.add_user("rotating", RULES))
     sending = Sending(file)
     for _ in range(3):
-        wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
+        wait_until(lambda before=sending.sent: sending.sent > before, TIMEOUT_S, what="it sends")  # type: ignore[misc]
         write(admin.rotate_user("rotating"))
         admin.delete_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
-    wait_until(lambda before=sending.sent: sending.sent > before, PATIENCE_S, what="it sends")  # type: ignore[misc]
+    wait_until(lambda before=sending.sent: sending.sent > before, TIMEOUT_S, what="it sends")  # type: ignore[misc]
     sending.stop()
     assert sending.error is None
 
@@ -76,16 +76,16 @@ def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
     file.write_text(mutual(secure, "reader", admin.add_user("reader", ["allow read topic orders"])))
     with PullConsumer(credentials=file, group="g-reader", start="earliest", rebalance_interval_s=ROUND_S) as consumer:
         consumer.subscribe("orders")
-        text = wait_until(lambda: polled(consumer), PATIENCE_S, what="it is refused")
+        text = wait_until(lambda: polled(consumer), TIMEOUT_S, what="it is rejected")
         assert "`minimq user allow reader --group g-reader`" in str(text)
         admin.add_rules("reader", ["allow read group g-*"])
-        wait_until(lambda: isinstance(found := polled(consumer), int) and found > 0, PATIENCE_S, what="it reads")
+        wait_until(lambda: isinstance(found := polled(consumer), int) and found > 0, TIMEOUT_S, what="it reads")
 
 
-def test_a_listener_goes_on_with_its_other_topics_while_one_is_refused(
+def test_a_listener_goes_on_with_its_other_topics_while_one_is_rejected(
     secure: LocalCluster, admin: Admin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for topic in ("allowed", "refused"):
+    for topic in ("allowed", "rejected"):
         admin.create_topic(topic, queues=1)
     key = admin.add_user("listener", ["allow read topic *", "allow read group g-listener"])
     heard: list[object] = []
@@ -98,19 +98,19 @@ def test_a_listener_goes_on_with_its_other_topics_while_one_is_refused(
     with PushConsumer(
         credentials=credentials, group="g-listener", mode="work_queue", start="earliest", threads=1, batch_size=1
     ) as consumer:
-        for topic in ("allowed", "refused"):
+        for topic in ("allowed", "rejected"):
             consumer.subscribe(topic)
         consumer.start(hear)
-        admin.add_rules("listener", ["deny read topic refused"])
-        wait_until(lambda: refusals(caplog), PATIENCE_S, what="a topic is refused")
+        admin.add_rules("listener", ["deny read topic rejected"])
+        wait_until(lambda: rejections(caplog), TIMEOUT_S, what="a topic is rejected")
         with Producer(credentials=secure.credentials) as producer:
             producer.send_many([Message("allowed", b"x")] * 40)
-        wait_until(lambda: len(heard) == 40, PATIENCE_S, what="all messages are there")
-    assert refusals(caplog) < 10, "there is more than one for four messages"
+        wait_until(lambda: len(heard) == 40, TIMEOUT_S, what="all messages are there")
+    assert rejections(caplog) < 10, "there is more than one for four messages"
 
 
-def refusals(caplog: pytest.LogCaptureFixture) -> int:
-    """Return how often a listener's consumer was refused."""
+def rejections(caplog: pytest.LogCaptureFixture) -> int:
+    """Return how often a listener's consumer was rejected."""
     return sum("cannot take" in record.getMessage() for record in caplog.records)
 
 
@@ -134,9 +134,9 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
         admin.add_rules(live, ["allow read topic other"])
         assert (own.open(), others.open()) == (everything, everything)
         admin.delete_rules(live, ["allow read topic orders"])
-        wait_until(lambda: own.open() == {"watch"}, PATIENCE_S, what="its streams to the broker are ended")
+        wait_until(lambda: own.open() == {"watch"}, TIMEOUT_S, what="its streams to the broker are ended")
         assert own.errors() == {f"the rights of user {live} have changed: reopen this stream"}
-        [frame] = own.broker.Pull(iter([own.pull]), timeout=PATIENCE_S)
+        [frame] = own.broker.Pull(iter([own.pull]), timeout=TIMEOUT_S)
         with pytest.raises(AccessDenied, match=f"`minimq user allow {live} --read orders`"):
             raise rpc.from_failure(frame.failure)
         assert others.open() == everything
@@ -155,7 +155,7 @@ def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: Lo
             broker_pb2.SessionRequest(release=broker_pb2.ReleaseQueues(group=group)),
             broker_pb2.SessionRequest(leave=broker_pb2.LeaveGroup(group=group)),
         ]
-        texts = [event.refused.failure.message for event in answers(thief, requests, opened)[1:]]
+        texts = [event.rejected.failure.message for event in answers(thief, requests, opened)[1:]]
         assert all(f"is in use by another client in group '{group}'" in text for text in texts)
         assert "session" in own.open()
         assert members(own.broker, group) == ["g-id"]
@@ -180,7 +180,7 @@ def test_a_client_id_is_kept_for_its_user_in_the_grace_of_its_session(secure: Lo
             [said] = answers(thief, [broker_pb2.SessionRequest(client_id=name, join=join)], opened)
             return str(said) if time.monotonic() - began < BrokerOptions().session_grace_s else ""
 
-        said = wait_until(stolen_in_time, PATIENCE_S, what="the thief comes in time")
+        said = wait_until(stolen_in_time, TIMEOUT_S, what="the thief comes in time")
         assert "is in use by another client in group" in said
 
 
@@ -194,10 +194,10 @@ def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: Loca
         opened.callback(squatting.close)
         squatting.wait_for(1)
         rightful = Idle(secure, mutual(secure, "rightful", admin.add_user("rightful", RULES)), "g-wanted", opened)
-        # It may not push that one out either: what it is refused concerns itself alone.
+        # It may not push that one out either: what it is rejected concerns itself alone.
         squatting.say(broker_pb2.SessionRequest(leave=broker_pb2.LeaveGroup(group="g-wanted-session")))
         squatting.wait_for(2)
-        assert squatting.said[1].refused.failure.code == AccessDenied.code
+        assert squatting.said[1].rejected.failure.code == AccessDenied.code
         assert members(rightful.broker, "g-wanted-session") == ["g-wanted"]
 
 
@@ -214,4 +214,4 @@ def answers(stub: Any, requests: Sequence[Any], opened: ExitStack) -> list[Any]:
 
 
 def members(stub: Any, group: str) -> list[str]:
-    return [*stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=group), timeout=PATIENCE_S).client_ids]
+    return [*stub.DescribeGroup(broker_pb2.DescribeGroupRequest(group=group), timeout=TIMEOUT_S).client_ids]

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 
 from minimq import Admin, Credentials, LocalCluster
-from support.live_user import PATIENCE_S, QUEUES, RULES, TOPIC, Idle, Sending, stubs, written_messages
+from support.live_user import QUEUES, RULES, TIMEOUT_S, TOPIC, Idle, Sending, stubs, written_messages
 from support.waiting import wait_until
 
 PER_SECOND = 20_000
@@ -68,7 +68,7 @@ def test_a_second_after_the_change_nothing_is_stored_and_no_stream_is_open(
         streams = {f"{name} {number}": each for number in numbers for name, each in own[number].streams.items()}
         before = sum(written_messages(stub) for stub in administrators)
         sending = Sending(Credentials.from_text(text), PER_SECOND)
-        wait_until(lambda: sending.rate >= 0.95 * PER_SECOND, PATIENCE_S, what="it sends at its rate")
+        wait_until(lambda: sending.rate >= 0.95 * PER_SECOND, TIMEOUT_S, what="it sends at its rate")
         rate = sending.rate
         assert all(stream.is_open for stream in streams.values())
         change(admin, live)  # it returns when all servers have acknowledged it

@@ -17,7 +17,7 @@ from minimq_common.security.credentials_file import CredentialsFile
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
@@ -75,12 +75,12 @@ def test_a_user_may_do_what_the_rules_say_and_no_more_than_that_for_long(two: Lo
         with PullConsumer(credentials=file) as consumer:
             consumer.assign([queue])
             with pytest.raises(AccessDenied) as denied:
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
         assert "`minimq user allow eve --read orders`" in denied.value.message
         run(two, "user", "allow", "eve", "--read", "orders")
         with PullConsumer(credentials=file) as consumer:
             consumer.assign([queue])
-            assert [message.body for message in consumer.poll(PATIENCE_S)] == [b"allowed"]
+            assert [message.body for message in consumer.poll(TIMEOUT_S)] == [b"allowed"]
         run(two, "user", "rotate", "eve", "--delete-old", "--to", tmp_path / "later.minimq")
         with pytest.raises(MinimqError) as ended:
             producer.send(Message("orders", b"too late"))
@@ -99,13 +99,13 @@ def test_a_change_of_the_file_reaches_all_servers_if_its_version_is_larger(two: 
         assert later.version < in_force + 1
         wait_until(
             lambda: all("the file is not in force" in server.log_path.read_text() for server in two.nameservers),
-            PATIENCE_S,
+            TIMEOUT_S,
             what="the servers complain",
         )
         assert admin.access().version == in_force
         while later.version <= in_force:
             later = file.change_access(lambda document: document)
-        wait_until(lambda: versions(admin) == {(later.version, later.digest)}, PATIENCE_S, what="all follow the file")
+        wait_until(lambda: versions(admin) == {(later.version, later.digest)}, TIMEOUT_S, what="all follow the file")
 
 
 def test_of_two_changes_at_once_one_is_told_to_look_again(two: LocalCluster) -> None:
@@ -130,7 +130,7 @@ def test_the_newest_users_outlive_the_restart_of_all_servers(two: LocalCluster) 
     for server in (*two.nameservers, *two.brokers):  # each begins with the file, which is older
         server.start()
     with Admin(credentials=two.credentials) as admin:
-        wait_until(lambda: versions(admin) == {(before.version, before.digest)}, PATIENCE_S, what="all have it again")
+        wait_until(lambda: versions(admin) == {(before.version, before.digest)}, TIMEOUT_S, what="all have it again")
         assert admin.access() == before
 
 
@@ -141,7 +141,7 @@ def test_who_slept_through_a_change_learns_of_it(two: LocalCluster) -> None:
     two.nameservers[1].start()
     two.brokers[1].start()
     with Admin(credentials=two.credentials) as admin:
-        wait_until(lambda: len(versions(admin)) == 1, PATIENCE_S, what="all have the same")
+        wait_until(lambda: len(versions(admin)) == 1, TIMEOUT_S, what="all have the same")
         assert "dave" in admin.access().users
 
 

@@ -12,8 +12,8 @@ from minimq import Admin, LocalCluster, Message, Producer
 from support.crowd import CONNECTED, HALF_HELLO, UNFINISHED, crowd, resident_mib, wait_until_closed
 from support.secure_scraping import client_context, trust_of
 
-PATIENCE_S = 60.0
-MOST_MIB = 512
+TIMEOUT_S = 60.0
+MAX_MIB = 512
 
 
 def admitted(cluster: LocalCluster, folder: Path) -> ssl.SSLContext:
@@ -47,17 +47,17 @@ def test_a_crowd_of_strangers_takes_little_memory_and_those_without_a_handshake_
         for server in servers:
             waiting += connections.enter_context(crowd(server.address, unfinished, part))[: len(unfinished)]
             connected += connections.enter_context(crowd(server.address, list(CONNECTED.values()), part, context))
-        with Admin(cluster.nameserver, timeout_s=PATIENCE_S, credentials=credentials) as admin:
+        with Admin(cluster.nameserver, timeout_s=TIMEOUT_S, credentials=credentials) as admin:
             admin.create_topic(topic, queues=1)
-        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S, credentials=credentials) as producer:
+        with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S, credentials=credentials) as producer:
             for _ in range(20):
                 producer.send(Message(topic, b"x"))
         for server in servers:
             assert server.pid is not None
             taken = resident_mib(server.pid)
             print(f"{server.name}: {taken:.0f} MiB with {2 * part} connections")
-            assert taken < MOST_MIB
+            assert taken < MAX_MIB
         for connection in waiting:
-            wait_until_closed(connection, PATIENCE_S)
+            wait_until_closed(connection, TIMEOUT_S)
         for connection in connected:
             assert connection.recv(1)  # each has come as far as HTTP/2, and is answered its settings

@@ -21,7 +21,7 @@ from minimq_common.wire import rpc
 from support.cases import for_each
 from support.secure_scraping import trust_of
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 ATTEMPTS = 50
 MAX_LINES = 10
 
@@ -40,7 +40,7 @@ def logging_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalC
 
 def connected(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), PATIENCE_S)
+    return socket.create_connection((host, int(port)), TIMEOUT_S)
 
 
 def in_tls(address: str) -> ssl.SSLSocket:
@@ -68,7 +68,7 @@ def call(address: str, trust: Trust, make: Callable[[Any], object]) -> None:
 def check_of(service: str) -> Callable[[Any], object]:
     def check(channel: Any) -> object:
         stub: Any = health_pb2_grpc.HealthStub(channel)
-        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=PATIENCE_S)
+        return stub.Check(health_pb2.HealthCheckRequest(service=service), timeout=TIMEOUT_S)
 
     return check
 
@@ -76,15 +76,15 @@ def check_of(service: str) -> Callable[[Any], object]:
 def users_call(channel: Any) -> None:
     for path in ("/minimq.v1.NameServer/ListTopics", "/minimq.v1.Broker/Find"):
         with suppress(grpc.RpcError):
-            channel.unary_unary(path)(b"", timeout=PATIENCE_S)
+            channel.unary_unary(path)(b"", timeout=TIMEOUT_S)
 
 
 def garbled(channel: Any) -> object:
-    return channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff" * 100, timeout=PATIENCE_S)
+    return channel.unary_unary("/grpc.health.v1.Health/Check")(b"\xff" * 100, timeout=TIMEOUT_S)
 
 
 def unknown(channel: Any) -> object:
-    return channel.unary_unary("/no.such.Service/Call")(b"", timeout=PATIENCE_S)
+    return channel.unary_unary("/no.such.Service/Call")(b"", timeout=TIMEOUT_S)
 
 
 #: What a stranger may do, with an address and the authority of the cluster.

@@ -18,7 +18,7 @@ from support.scraping import metrics_address
 from support.secure_scraping import scrape, trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: So slow that a busy machine has each batch ready long before its turn.
 RATE = 1 << 18
 BODY = bytes(64 << 10)
@@ -70,7 +70,7 @@ def test_a_user_sends_at_the_limit_and_others_as_fast_as_they_can(
         with Producer(credentials=users[other], compression="none") as quick:
             assert len(quick.send_many([Message(topic, BODY)] * COUNT)) == COUNT
         for future in futures:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
     assert time.monotonic() - began > 1.5  # nothing on the way is faster than the limit
     waited = throttled(secure, tmp_path)
     assert waited[slow, "in"] > 0
@@ -96,12 +96,12 @@ def test_a_user_searches_and_lists_delayed_messages_at_the_limit(
         calls: list[tuple[Any, Any]] = [(stub.Find, find), (stub.ListDelayed, delayed), (stub.ListDelayed, delayed)]
 
         def has_waited(call: Any, request: Any) -> bool:
-            answer = call(request, timeout=PATIENCE_S)
+            answer = call(request, timeout=TIMEOUT_S)
             assert sum(len(each.batch) for each in answer.batches) > 2 * RATE
             return throttled(secure, tmp_path)[user, "out"] > before
 
         for call, request in calls:
-            wait_until(partial(has_waited, call, request), PATIENCE_S)
+            wait_until(partial(has_waited, call, request), TIMEOUT_S)
             before = throttled(secure, tmp_path)[user, "out"]
 
 
@@ -123,7 +123,7 @@ def test_a_user_reads_at_the_limit_until_it_is_lifted(
             received += len(consumer.poll(timeout=0.2))
             return received >= 40 * COUNT
 
-        wait_until(lambda: received_all() or throttled(secure, tmp_path).get((user, "out"), 0) > 1, PATIENCE_S)
+        wait_until(lambda: received_all() or throttled(secure, tmp_path).get((user, "out"), 0) > 1, TIMEOUT_S)
         assert received < 40 * COUNT  # which would take two minutes
         admin.limit_user(user, out_bytes_per_s=0)
-        wait_until(received_all, PATIENCE_S)
+        wait_until(received_all, TIMEOUT_S)

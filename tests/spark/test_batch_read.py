@@ -64,7 +64,7 @@ def offsets_of(frame: DataFrame) -> dict[tuple[str, int], list[int]]:
     return read
 
 
-def refusal(frame: Callable[[], DataFrame]) -> str:
+def rejection(frame: Callable[[], DataFrame]) -> str:
     with pytest.raises((AnalysisException, PythonException)) as caught:
         frame().collect()
     return str(caught.value)
@@ -313,7 +313,7 @@ def test_queues_with_few_messages_share_a_task(load: Load, send: Send, topic: st
     assert load(minPartitions="3").rdd.getNumPartitions() == 3
 
 
-# ---- What is refused ----------------------------------------------------------------------------
+# ---- What is rejected ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -326,21 +326,21 @@ def test_queues_with_few_messages_share_a_task(load: Load, send: Send, topic: st
 )
 def test_what_cannot_be_read_is_said_in_one_line(load: Load, options: dict[str, str], reason: str) -> None:
     # The traceback around it may quote the code that raises.
-    *_, line = [line for line in refusal(lambda: load(**options)).splitlines() if reason in line]
+    *_, line = [line for line in rejection(lambda: load(**options)).splitlines() if reason in line]
     assert line.startswith("pyspark_minimq.errors.MinimqSparkError: ")
 
 
-def test_a_column_that_is_not_there_is_refused(load: Load) -> None:
-    assert "there is no column 'value'" in refusal(lambda: load("value binary"))
+def test_a_column_that_is_not_there_is_rejected(load: Load) -> None:
+    assert "there is no column 'value'" in rejection(lambda: load("value binary"))
 
 
-def test_offsets_out_of_range_are_refused_or_left_out(load: Load, send: Send, topic: str) -> None:
+def test_offsets_out_of_range_are_rejected_or_left_out(load: Load, send: Send, topic: str) -> None:
     send(numbered(topic, range(10)), MessageQueue(topic, "broker-a", 0))
     wanted = {b: dict.fromkeys(map(str, range(4)), 0) for b in ("broker-a", "broker-b")}
     wanted["broker-a"]["0"] = 11
     text = json.dumps({topic: wanted})
     reason = f"startingOffsets has offset 11 for queue {topic}/broker-a/0, which has 0 to 10"
-    assert reason in refusal(lambda: load(startingOffsets=text))
+    assert reason in rejection(lambda: load(startingOffsets=text))
     assert load(endingOffsets=text, failOnDataLoss="false").count() == 10
 
 
@@ -390,10 +390,10 @@ def test_a_table_without_columns_or_options(spark: SparkSession, send: Send, top
         spark.sql(create)
         here = select.replace("127.0.0.1:9876", cluster.nameserver).replace("'orders'", f"'{topic}'")
         assert sum(row[1] for row in spark.sql(here).collect()) == 5
-        text = refusal(lambda: spark.sql("SELECT * FROM bare"))
+        text = rejection(lambda: spark.sql("SELECT * FROM bare"))
         assert "no topic is given" in text
         assert "in SQL SELECT ... FROM table WITH (topic = 'NAME')" in text
-        text = refusal(lambda: spark.sql("CREATE TABLE wrong USING minimq OPTIONS (topics 't')"))
+        text = rejection(lambda: spark.sql("CREATE TABLE wrong USING minimq OPTIONS (topics 't')"))
         assert "unknown option 'topics': did you mean 'topic'? " in text
     finally:
         for name in ("bare", "given", "wrong", "messages"):

@@ -46,7 +46,7 @@ def numbers(messages: Iterable[ReceivedMessage]) -> list[int]:
     return sorted(int(message.body) for message in messages)
 
 
-def refusal(do: Callable[[], object]) -> str:
+def rejection(do: Callable[[], object]) -> str:
     """Return the line in which an error of ours says what is wrong."""
     with pytest.raises(PySparkException) as caught:
         do()
@@ -78,7 +78,7 @@ def test_all_columns_arrive(spark: SparkSession, save: Save, stored: Stored) -> 
         assert message.properties == ({"region": "eu", "n": str(number)} if number % 2 else {})
 
 
-def test_refused_rows_are_dropped_or_sent_to_a_topic(
+def test_rejected_rows_are_dropped_or_sent_to_a_topic(
     spark: SparkSession, save: Save, stored: Stored, cluster: LocalCluster, admin: Admin, topic: str
 ) -> None:
     letters = f"{topic}-letters"
@@ -88,9 +88,9 @@ def test_refused_rows_are_dropped_or_sent_to_a_topic(
         "IF(id % 500 = 9, concat('a', char(0)), 't') AS tag",
         "string(id) AS keys",
     )
-    assert "in a row" in refusal(lambda: save(frame, maxBodyBytes="1000"))
+    assert "in a row" in rejection(lambda: save(frame, maxBodyBytes="1000"))
     before = len(stored())
-    save(frame, maxBodyBytes="1000", refusedRows="drop")
+    save(frame, maxBodyBytes="1000", rejectedRows="drop")
     assert len(stored()) - before == 995
     save(frame, maxBodyBytes="1000", deadLetterTopic=letters, transactional="true")
     assert len(stored()) - before == 2 * 995
@@ -98,8 +98,8 @@ def test_refused_rows_are_dropped_or_sent_to_a_topic(
     assert found.keys() == {"7", "407", "807", "9", "509"}
     assert found["7"].body == b"x" * 1000
     assert found["7"].properties["body_bytes"] == "3000"
-    assert "has 3000 bytes in a row, the limit is 1000" in found["7"].properties["refused"]
-    assert "column 'tag' has a NUL character" in found["9"].properties["refused"]
+    assert "has 3000 bytes in a row, the limit is 1000" in found["7"].properties["rejected"]
+    assert "column 'tag' has a NUL character" in found["9"].properties["rejected"]
     assert found["9"].properties["tag"] == "base64:YQA="
 
 
@@ -260,16 +260,18 @@ def test_without_a_transaction_rows_are_there_when_the_write_fails(
     assert numbers(stored()) == list(range(10))
 
 
-# ---- What is refused -----------------------------------------------------------------------------
+# ---- What is rejected -----------------------------------------------------------------------------
 
 
 def test_before_anything_is_sent(spark: SparkSession, save: Save) -> None:
     frame = spark.range(1).selectExpr("string(id) AS body", "id AS offset")
-    assert "'offset' is set by brokers" in refusal(lambda: save(frame))
+    assert "'offset' is set by brokers" in rejection(lambda: save(frame))
     good = frame.drop("offset")
-    assert "messages are appended to a topic and never replace others" in refusal(lambda: save(good, mode="overwrite"))
-    assert "unknown option 'topics'" in refusal(lambda: save(good, topics="t"))
-    assert "no topic is given" in refusal(lambda: good.write.format("minimq").mode("append").save())
+    assert "messages are appended to a topic and never replace others" in rejection(
+        lambda: save(good, mode="overwrite")
+    )
+    assert "unknown option 'topics'" in rejection(lambda: save(good, topics="t"))
+    assert "no topic is given" in rejection(lambda: good.write.format("minimq").mode("append").save())
 
 
 @pytest.mark.parametrize(
@@ -285,16 +287,16 @@ def test_before_anything_is_sent(spark: SparkSession, save: Save) -> None:
 )  # fmt: skip
 def test_in_a_task(spark: SparkSession, save: Save, columns: str, text: str) -> None:
     spark.range(0, 20, 1, 1).createOrReplaceTempView("numbers")
-    assert text in refusal(lambda: save(spark.sql(f"SELECT {columns} FROM numbers")))
+    assert text in rejection(lambda: save(spark.sql(f"SELECT {columns} FROM numbers")))
 
 
-def test_a_fifo_topic_is_refused_since_rows_have_no_message_group(
+def test_a_fifo_topic_is_rejected_since_rows_have_no_message_group(
     spark: SparkSession, save: Save, admin: Admin, new_name: Callable[[], str]
 ) -> None:
     ordered = new_name()
     admin.create_topic(ordered, queues=1, fifo=True)
     frame = spark.range(1).selectExpr("string(id) AS body", "map('MESSAGE_GROUP', 'g') AS properties")
-    assert f"topic '{ordered}' is a FIFO topic" in refusal(lambda: save(frame, topic=ordered))
+    assert f"topic '{ordered}' is a FIFO topic" in rejection(lambda: save(frame, topic=ordered))
     assert admin.describe_topic(ordered).messages == 0
 
 
@@ -302,5 +304,5 @@ def test_a_topic_that_there_is_not_and_a_server_that_there_is_not(spark: SparkSe
     frame = spark.range(1).selectExpr("string(id) AS body")
     with pytest.raises(PySparkException, match=f"(?s){IN_THE_PLAN}.*there-is-none"):
         save(frame, topic="there-is-none")
-    assert "127.0.0.1:1" in refusal(lambda: save(frame, nameserver="127.0.0.1:1", sendTimeout="1s"))
-    assert "illegal topic name 'a b'" in refusal(lambda: save(frame, topic="a b"))
+    assert "127.0.0.1:1" in rejection(lambda: save(frame, nameserver="127.0.0.1:1", sendTimeout="1s"))
+    assert "illegal topic name 'a b'" in rejection(lambda: save(frame, topic="a b"))

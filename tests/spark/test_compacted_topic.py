@@ -83,16 +83,16 @@ def test_a_stream_is_joined_with_a_table_of_changes_as_the_page_says(
         [queue] = {message.queue for message in read_all(cluster.nameserver, "customers") if message.keys == ("anna",)}
         assert queue.topic == "customers"  # the same as that of a Producer
 
-        def refusal(frame: DataFrame, **options: str) -> str:
+        def rejection(frame: DataFrame, **options: str) -> str:
             given = {"nameserver": cluster.nameserver, "topic": "customers", **options}
             with pytest.raises(PySparkException) as caught:
                 frame.write.format("minimq").options(**given).mode("append").save()
             return str(caught.value)
 
         empty = spark.createDataFrame([("anna", b"")], "key string, body binary")
-        assert "column 'body' is empty in a row for the compacted topic customers" in refusal(empty)
-        assert "column 'keys' has no key in a row" in refusal(empty.selectExpr("cast(null as string) keys", "body"))
-        assert "column 'body' is null in a row" in refusal(names["changes"], topic="orders")
+        assert "column 'body' is empty in a row for the compacted topic customers" in rejection(empty)
+        assert "column 'keys' has no key in a row" in rejection(empty.selectExpr("cast(null as string) keys", "body"))
+        assert "column 'body' is null in a row" in rejection(names["changes"], topic="orders")
         transactional = spark.createDataFrame([("carl", b"new"), ("carl", None)], "key string, body binary").coalesce(1)
         given = {"nameserver": cluster.nameserver, "topic": "customers", "transactional": "true"}
         transactional.write.format("minimq").options(**given).mode("append").save()

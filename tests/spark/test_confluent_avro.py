@@ -94,7 +94,7 @@ def test_without_a_registry_the_mark_is_stripped(spark: SparkSession) -> None:
         ({"type": "record", "name": "Order", "fields": [{"name": "id", "type": "number"}]}, "no Avro schema"),
     ],
 )
-def test_schemas_without_a_type_are_refused(schema: Any, told: str) -> None:
+def test_schemas_without_a_type_are_rejected(schema: Any, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         from_confluent_avro("body", schema)
     with pytest.raises(InvalidArgument, match="mode is"):
@@ -152,7 +152,7 @@ def test_names_are_resolved_within_their_namespace(schema: Any, ddl: str) -> Non
         ({"type": "fixed", "size": 16, "name": "U", "logicalType": "uuid"}, "'uuid' of 'fixed' is not decoded"),
     ],
 )
-def test_logical_types_that_are_not_decoded_are_refused(kind: Any, told: str) -> None:
+def test_logical_types_that_are_not_decoded_are_rejected(kind: Any, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         spark_type(json.dumps(record("Top", ("v", kind))))
 
@@ -166,6 +166,6 @@ def test_logical_types_that_are_not_decoded_are_refused(kind: Any, told: str) ->
         (SchemaRegistry("http://127.0.0.1:8081"), "registry is a SchemaRegistry: give its URL"),
     ],
 )
-def test_wrong_arguments_of_the_registry_are_refused(registry: Any, told: str) -> None:
+def test_wrong_arguments_of_the_registry_are_rejected(registry: Any, told: str) -> None:
     with pytest.raises(InvalidArgument, match=told):
         from_confluent_avro("body", NEWER, registry)

@@ -58,9 +58,9 @@ def test_rows_are_written_and_read_with_a_file_or_its_content(
     with Admin(credentials=cluster.credentials) as admin:
         bob = admin.add_user("bob", ["allow read topic other"])
     # Tasks follow each other in the processes of Spark: what admin has opened there must not serve bob.
-    refused = spark.read.format("minimq").options(credentialsSecret=bob, topic="t").load()
+    rejected = spark.read.format("minimq").options(credentialsSecret=bob, topic="t").load()
     with pytest.raises(Exception, match="user bob has no right to topic t") as raised:
-        refused.collect()
+        rejected.collect()
     assert not found_in(str(raised.value).encode(), secrets_in(bob.encode()))
     in_the_plan = "Failed to initialize Python data source writer"
     with pytest.raises(Exception, match=f"(?s){in_the_plan}.*MinimqSparkError: user bob has no right to topic t"):

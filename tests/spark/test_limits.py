@@ -48,13 +48,13 @@ def test_small_topics_are_joined_by_broadcast_when_the_query_says_so(spark: Spar
     cached.unpersist()
 
 
-def test_update_mode_is_refused_by_spark_alone_and_possible_in_foreach_batch(
+def test_update_mode_is_rejected_by_spark_alone_and_possible_in_foreach_batch(
     spark: SparkSession, frame: DataFrame, cluster: LocalCluster, topic: str, tmp_path: Path
 ) -> None:
     options = {"nameserver": cluster.nameserver, "topic": topic}
     source = spark.readStream.format("minimq").options(**options).option("startingOffsets", "earliest").load()
     writer = source.groupBy("tag").count().selectExpr("string(count) AS body").writeStream.outputMode("update")
-    sink = writer.format("minimq").options(**options).option("checkpointLocation", str(tmp_path / "refused"))
+    sink = writer.format("minimq").options(**options).option("checkpointLocation", str(tmp_path / "rejected"))
     with pytest.raises((AnalysisException, StreamingQueryException, IllegalArgumentException)) as caught:
         sink.start().awaitTermination(60)
     assert "does not support Update mode" in str(caught.value)

@@ -45,7 +45,7 @@ class Query:
         self._checkpoint = json.dumps(planned.to_json())
         return {MessageQueue(*part.queue): (part.start, part.end) for part in planned.ranges()}
 
-    def refusal(self, *, available_now: bool = False, **options: str) -> str:
+    def rejection(self, *, available_now: bool = False, **options: str) -> str:
         with pytest.raises((MinimqSparkError, MinimqError)) as caught:
             self.run(available_now=available_now, **options)
         assert "\n" not in str(caught.value)
@@ -77,8 +77,8 @@ def test_a_broker_that_lost_its_disk_has_another_topic_by_the_same_name(tmp_path
         with Producer(own.nameserver) as producer:
             send(producer, queue, range(100))
         reason = "queue t/broker-a/0, read up to offset 50, was deleted and created again: it has 0 to 100"
-        assert reason in query.refusal(topic="t")
-        assert reason in query.refusal(topic="t", available_now=True)
+        assert reason in query.rejection(topic="t")
+        assert reason in query.rejection(topic="t", available_now=True)
         assert query.run(topic="t", failOnDataLoss="false") == {queue: (0, 100)}
         assert query.run(topic="t") == {}
 
@@ -98,7 +98,7 @@ def test_a_topic_of_a_pattern_that_is_deleted_while_nobody_reads(
 
     reason = f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false"
     for available_now in (False, True):
-        assert reason in query.refusal(available_now=available_now, subscribePattern=pattern)
+        assert reason in query.rejection(available_now=available_now, subscribePattern=pattern)
     assert query.run(subscribePattern=pattern, failOnDataLoss="false") == {kept: (10, 13)}
     send(producer, kept, range(2))
     assert query.run(subscribePattern=pattern) == {kept: (13, 15)}  # it is told once
@@ -115,7 +115,7 @@ def test_the_part_of_one_broker_that_is_deleted_while_nobody_reads(
     send(producer, kept, range(4))
 
     for available_now in (False, True):
-        assert f"queue {gone}, read up to offset 10, was deleted" in query.refusal(
+        assert f"queue {gone}, read up to offset 10, was deleted" in query.rejection(
             available_now=available_now, topic=topic
         )
     assert query.run(topic=topic, failOnDataLoss="false") == {kept: (0, 4)}
@@ -155,8 +155,8 @@ def test_a_deleted_topic_is_got_past_by_a_query_that_is_told_to(
     send(producer, kept, range(3))
 
     for available_now in (False, True):
-        refusal = query.refusal(available_now=available_now, **options)
-        assert refusal.startswith(f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false")
+        rejection = query.rejection(available_now=available_now, **options)
+        assert rejection.startswith(f"queue {gone}, read up to offset 10, was deleted; failOnDataLoss=false")
     for first, available_now in ((10, True), (13, False)):  # also once the checkpoint does not name it any more
         lenient = query.run(available_now=available_now, failOnDataLoss="false", **options)
         assert lenient == {kept: (first, first + 3)}
@@ -168,7 +168,7 @@ def test_a_deleted_topic_is_got_past_by_a_query_that_is_told_to(
 
 @pytest.mark.parametrize("available_now", [False, True])
 @pytest.mark.parametrize("way", ["topic", "subscribePattern", "assign"])
-def test_a_subscription_that_is_narrowed_is_refused_or_lets_go(
+def test_a_subscription_that_is_narrowed_is_rejected_or_lets_go(
     query: Query, producer: Producer, admin: Admin, new_name: Callable[[], str], way: str, available_now: bool
 ) -> None:
     kept, left = queues = [MessageQueue(new_name(), "broker-a", 0) for _ in range(2)]
@@ -185,8 +185,8 @@ def test_a_subscription_that_is_narrowed_is_refused_or_lets_go(
     for queue in queues:
         send(producer, queue, range(3))
 
-    refusal = query.refusal(available_now=available_now, **naming(kept))
-    assert refusal.startswith(
+    rejection = query.rejection(available_now=available_now, **naming(kept))
+    assert rejection.startswith(
         f"queue {left}, read up to offset 10, is in the checkpoint and not in the options any more;"
     )
     lenient = query.run(available_now=available_now, failOnDataLoss="false", **naming(kept))

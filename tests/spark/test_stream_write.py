@@ -158,27 +158,27 @@ def test_a_micro_batch_that_failed_is_written_once(copying: Copying) -> None:
     assert copying.written() == list(range(3 * SIZE))
 
 
-def test_refused_rows_are_written_to_the_dead_letter_topic_once_or_dropped(
+def test_rejected_rows_are_written_to_the_dead_letter_topic_once_or_dropped(
     copying: Copying, cluster: LocalCluster, admin: Admin, new_name: Callable[[], str]
 ) -> None:
     letters = new_name()
     admin.create_topic(letters, queues=1)
-    refusing = {"maxBodyBytes": "3", "deadLetterTopic": letters}
+    rejecting = {"maxBodyBytes": "3", "deadLetterTopic": letters}
     copying.send(range(990, 1010))
     with pytest.raises(PySparkException, match="has 4 bytes in a row, the limit is 3"):
         copying.run(maxBodyBytes="3")
     for where in (BEFORE_COMMIT, AFTER_COMMIT):
-        copying.fail(where, **refusing)
+        copying.fail(where, **rejecting)
         found = read_all(cluster.nameserver, letters)
         assert len(found) == (10 if where is AFTER_COMMIT else 0)
-    copying.run(**refusing)
+    copying.run(**rejecting)
     copying.send(range(995, 1005))
-    copying.run(maxBodyBytes="3", refusedRows="drop")
+    copying.run(maxBodyBytes="3", rejectedRows="drop")
     assert copying.written() == sorted([*range(990, 1000), *range(995, 1000)])
     found = read_all(cluster.nameserver, letters)
     assert [message.body for message in found] == [b"100"] * 10
     assert {message.properties["body_bytes"] for message in found} == {"4"}
-    assert all("has 4 bytes in a row, the limit is 3" in message.properties["refused"] for message in found)
+    assert all("has 4 bytes in a row, the limit is 3" in message.properties["rejected"] for message in found)
 
 
 @pytest.mark.long
@@ -227,7 +227,7 @@ def test_micro_batches_that_are_written_as_data_frames(
     assert (len(written) == 2 * SIZE) == named
 
 
-def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:
+def test_an_older_copy_of_the_checkpoint_is_rejected(copying: Copying) -> None:
     copying.send(range(3 * SIZE))
     copying.run()
     last = copying.batches() - 1
@@ -239,7 +239,7 @@ def test_an_older_copy_of_the_checkpoint_is_refused(copying: Copying) -> None:
     assert copying.written() == list(range(3 * SIZE))
 
 
-def test_results_that_change_are_refused(copying: Copying, spark: SparkSession) -> None:
+def test_results_that_change_are_rejected(copying: Copying, spark: SparkSession) -> None:
     counts = spark.readStream.format("rate").load().groupBy().count().selectExpr("string(count) AS body")
     writer = counts.writeStream.format("minimq").option("topic", "t").outputMode("complete")
     with pytest.raises(PySparkException, match="messages are appended to a topic and never replace others"):

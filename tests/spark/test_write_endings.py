@@ -74,7 +74,7 @@ def stage(writer: MinimqWriter, numbers: Iterable[int]) -> TaskCommit:
     return message
 
 
-def refusal(error: pytest.ExceptionInfo[MinimqSparkError]) -> str:
+def rejection(error: pytest.ExceptionInfo[MinimqSparkError]) -> str:
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -82,20 +82,22 @@ def refusal(error: pytest.ExceptionInfo[MinimqSparkError]) -> str:
 # ---- Micro-batches -------------------------------------------------------------------------------
 
 
-def test_messages_of_another_micro_batch_are_refused(there: Cluster) -> None:
+def test_messages_of_another_micro_batch_are_rejected(there: Cluster) -> None:
     name = f"spark-{uuid.uuid4()}"
     four, five = (there.stream(Transaction(name, number)) for number in (4, 5))
     messages = [stage(four, range(10)), None, stage(five, range(10, 20))]
     for given, number in ((messages[:2], 5), (messages, 4), (messages, 5)):
         with pytest.raises(MinimqSparkError) as caught:
             five.commit(given, number)
-        assert f"Spark commits number {number}, and its tasks have written for transaction {name!r}" in refusal(caught)
+        assert f"Spark commits number {number}, and its tasks have written for transaction {name!r}" in rejection(
+            caught
+        )
     assert there.stored() == []
     five.commit(messages[2:], 5)
     assert there.stored() == list(range(10, 20))
 
 
-def test_messages_of_two_queries_are_refused(there: Cluster) -> None:
+def test_messages_of_two_queries_are_rejected(there: Cluster) -> None:
     names = [f"spark-{uuid.uuid4()}" for _ in range(2)]
     writers = [there.stream(Transaction(name, 3)) for name in names]
     with pytest.raises(MinimqSparkError, match="and its tasks have written for transaction"):
@@ -176,14 +178,14 @@ def test_two_topics_of_one_application_are_both_written(
         assert there.stored() == list(range(10))
 
 
-def test_a_version_that_goes_back_is_refused(there: Cluster, app: str) -> None:
+def test_a_version_that_goes_back_is_rejected(there: Cluster, app: str) -> None:
     first = there.batch(txnAppId=app, txnVersion="5")
     first.commit([stage(first, range(10))])
     older = there.batch(txnAppId=app, txnVersion="4")
     with pytest.raises(MinimqSparkError) as caught:
         older.commit([stage(older, range(10))])
-    assert "has decided number 5" in refusal(caught)
-    assert "txnVersion has to grow" in refusal(caught)
+    assert "has decided number 5" in rejection(caught)
+    assert "txnVersion has to grow" in rejection(caught)
     assert there.stored() == list(range(10))
 
 
@@ -201,8 +203,8 @@ def test_a_broker_that_is_offline_at_the_commit(tmp_path: Path, app: str) -> Non
         ):
             with pytest.raises(MinimqSparkError) as caught:
                 writer.commit([message])
-            assert "broker broker-b" in refusal(caught)
-            assert advice in refusal(caught)
+            assert "broker broker-b" in rejection(caught)
+            assert advice in rejection(caught)
         cluster.brokers[1].start()
         again = there.batch(txnAppId=app, txnVersion="1")
         again.commit([stage(again, range(50))])

@@ -58,7 +58,7 @@ class Query:
         writer = self.writer(number, **options)
         writer.commit([stage(writer, rows)], number)
 
-    def refusal(self, number: int, rows: dict[str, int] | TaskCommit, **options: str) -> str:
+    def rejection(self, number: int, rows: dict[str, int] | TaskCommit, **options: str) -> str:
         """Return why the commit of a micro-batch fails."""
         writer = self.writer(number, **options)
         message = rows if isinstance(rows, TaskCommit) else stage(writer, rows)
@@ -112,7 +112,7 @@ def decide(broker: BrokerProcess, written: TaskCommit) -> None:
 def test_what_is_lost_before_it_is_decided_is_written_anew(query: Query, accepted: str, loser: str) -> None:
     staged = stage(query.writer(3), {"broker-a": 1, "broker-b": 2})
     lose_everything(query.first if loser == "broker-a" else query.second)
-    text = query.refusal(3, staged, failOnDataLoss=accepted)
+    text = query.rejection(3, staged, failOnDataLoss=accepted)
     assert f"transaction 'spark-query' number 3 is not decided: broker {loser} has dropped 1 of its batches" in text
     assert text.endswith("nothing of it is published; restart the query, which repeats this micro-batch")
     assert query.stored() == []
@@ -128,7 +128,7 @@ def test_what_is_lost_after_it_was_decided_can_be_given_up(query: Query, caplog:
     query.admin.create_topic("t", queues=1)
     # Broker-a has decided, whether the rows of a repetition go there or not.
     for again in (staged, {"broker-a": 1}, {"broker-b": 2}):
-        text = query.refusal(3, again)
+        text = query.rejection(3, again)
         assert "transaction 'spark-query' number 3 is decided, and broker broker-b has lost its part of it" in text
         assert text.endswith("with failOnDataLoss=false the query continues without it")
     assert query.stored() == [1]
@@ -142,9 +142,9 @@ def test_what_is_lost_after_it_was_decided_can_be_given_up(query: Query, caplog:
 def test_a_topic_that_is_deleted_before_the_commit(query: Query) -> None:
     staged = stage(query.writer(3), {"broker-a": 1, "broker-b": 2})
     query.admin.delete_topic("t")
-    assert "create it with `minimq topic create t`" in query.refusal(3, staged)
+    assert "create it with `minimq topic create t`" in query.rejection(3, staged)
     query.admin.create_topic("t", queues=1)
-    assert "nothing of it is published; restart the query" in query.refusal(3, staged)
+    assert "nothing of it is published; restart the query" in query.rejection(3, staged)
     query.write(3, {"broker-a": 1, "broker-b": 2})
     assert query.stored() == [1, 2]
 
@@ -167,7 +167,7 @@ def test_an_empty_broker_stands_in_for_one_that_is_gone_for_good(query: Query, d
     query.write(2, {"broker-a": 1, "broker-b": 2})
     gone, other = (query.first, "broker-b") if dead == "broker-a" else (query.second, "broker-a")
     gone.kill()
-    text = query.refusal(3, {other: 3})
+    text = query.rejection(3, {other: 3})
     assert f"broker {dead}: no name server knows a master of it" in text
     assert text.endswith("to replace a broker that is gone for good, start an empty one with its name")
     lose_everything(gone)

@@ -109,9 +109,9 @@ CASES = (
         quiet_at=30,
     ),
     Case(
-        "MinimqAppendsRefused",
-        {f'minimq_broker_appends_refused_total{{{BROKER}, reason="STORE_FULL"}}': "0+120x200"},
-        "broker-a-0:9911 refuses 2 batches a second: STORE_FULL",
+        "MinimqAppendsRejected",
+        {f'minimq_broker_appends_rejected_total{{{BROKER}, reason="STORE_FULL"}}': "0+120x200"},
+        "broker-a-0:9911 rejects 2 batches a second: STORE_FULL",
         {"instance": "broker-a-0:9911", "reason": "STORE_FULL"},
         quiet_at=3,
     ),
@@ -150,8 +150,8 @@ CASES = (
     ),
     Case(
         "MinimqTooManyStreams",
-        {f'minimq_broker_streams_refused_total{{{BROKER}, call="pull"}}': "0x55 2x90"},
-        "broker-a-0:9911 refuses streams of the call pull",
+        {f'minimq_broker_streams_rejected_total{{{BROKER}, call="pull"}}': "0x55 2x90"},
+        "broker-a-0:9911 rejects streams of the call pull",
         {"instance": "broker-a-0:9911", "call": "pull"},
         quiet_at=55,
     ),
@@ -229,13 +229,13 @@ CASES = (
     Case(
         "MinimqAccessOnlyReports",
         {f"minimq_broker_access_only_reports{{{BROKER}}}": "1x60"},
-        "broker-a-0:9911 refuses nobody",
+        "broker-a-0:9911 rejects nobody",
         at=50,
         quiet_at=47,
         step=30,
     ),
     Case(
-        "MinimqRefusals",
+        "MinimqRejections",
         {
             f'minimq_broker_unauthenticated_total{{{BROKER}, reason="unknown"}}': "0+60x200",
             f'minimq_broker_unauthenticated_total{{{BROKER}, reason="expired"}}': "0+60x200",

@@ -36,7 +36,7 @@ class BrokerLink:
         """Return the answer to one call, for example `link.call(link.stub.GetStatus, request, 3.0)`.
 
         Raises:
-            MinimqError: what the broker refused with, or `Unavailable` or `DeadlineExceeded`.
+            MinimqError: what the broker rejected with, or `Unavailable` or `DeadlineExceeded`.
             InternalError: it has answered what cannot be.
         """
         try:

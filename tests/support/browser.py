@@ -29,7 +29,7 @@ LACKING = "there is no Chromium with its driver: make setup installs both as roo
 
 WIDE, NARROW = 1280, 390
 #: Seconds until an element is there and can be clicked.
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _HEIGHTS = {WIDE: 900, NARROW: 844}
 #: It talks to this machine alone, keeps nothing, and runs as root, where its sandbox cannot be.
 _FLAGS = (
@@ -157,7 +157,7 @@ class Browser:
         self.resize(self.width)
 
     def complaints(self) -> list[str]:
-        """Return what the browser's log has got since the last time: errors of scripts, and what the policy refused."""
+        """Return what the browser's log got since the last call: errors of scripts, and what the policy rejected."""
         return [
             f"{each['level']}: {each['message']}"
             for each in self._driver.execute("getLog", {"type": "browser"})["value"]
@@ -176,7 +176,7 @@ class Browser:
             try:
                 found.append(action())
             except WebDriverException as error:
-                if time.monotonic() - began > _PATIENCE_S:
+                if time.monotonic() - began > _TIMEOUT_S:
                     raise AssertionError(f"{error.msg} at {self.address}: {self.text()}") from error
                 time.sleep(0.05)
         return found[0]

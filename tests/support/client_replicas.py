@@ -6,15 +6,15 @@ from minimq import Admin, LocalCluster, Message, MessageQueue, Producer
 from minimq.local.server_process import BrokerProcess
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
-from support.replicas import PATIENCE_S, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, wait_for_master, wait_in_sync
 
 
 def send(cluster: LocalCluster, count: int, size: int = 10) -> None:
     """Send messages evenly to the two queues, in batches of about ten."""
-    with Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer:
+    with Producer(cluster.nameserver, batch_messages=10, send_timeout_s=TIMEOUT_S) as producer:
         futures = [producer.send_async(Message("t", b"%010d" % number * (size // 10))) for number in range(count)]
         for future in futures:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
 
 def ends(cluster: LocalCluster) -> dict[MessageQueue, int]:

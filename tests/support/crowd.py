@@ -69,9 +69,9 @@ def crowd(
         yield opened
 
 
-def wait_until_closed(connection: socket.socket, patience_s: float) -> None:
+def wait_until_closed(connection: socket.socket, max_wait_s: float) -> None:
     """Return when the other end has closed a connection. Raises `TimeoutError`, also if it sends without an end."""
-    connection.settimeout(patience_s)
+    connection.settimeout(max_wait_s)
     with contextlib.suppress(ConnectionError, ssl.SSLEOFError):
         for _ in range(100):
             if not connection.recv(_DATA_BYTES):

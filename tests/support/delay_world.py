@@ -11,9 +11,9 @@ from minimq import LocalCluster, Message, MinimqError, Producer, RecallResult, S
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: The longest delay, in seconds.
-LONGEST_S = 3.0
+MAX_S = 3.0
 
 
 class DelayWorld:
@@ -45,13 +45,13 @@ class DelayWorld:
     def wait_for_more(self, count: int = 50) -> None:
         """Return once so many more messages are acknowledged."""
         enough = len(self.receipts) + count
-        wait_until(lambda: len(self.receipts) >= enough, PATIENCE_S, what=f"sends; {self.failures[-1:]}")
+        wait_until(lambda: len(self.receipts) >= enough, TIMEOUT_S, what=f"sends; {self.failures[-1:]}")
 
     def stop(self) -> None:
         """End the threads."""
         self._stop.set()
         for thread in self._threads:
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
             assert not thread.is_alive()
 
     def check(self) -> None:
@@ -65,12 +65,12 @@ class DelayWorld:
         def arrived() -> bool:
             return expected <= {message.body for message in read_all(self._cluster.nameserver, "t")}
 
-        wait_until(arrived, PATIENCE_S, what="all that is due")
+        wait_until(arrived, TIMEOUT_S, what="all that is due")
         with Producer(self._cluster.nameserver, send_timeout_s=20) as producer:  # what is due later comes later
-            last = [producer.send(Message("t", b"last", deliver_after_s=LONGEST_S)) for _ in self._cluster.brokers]
+            last = [producer.send(Message("t", b"last", deliver_after_s=MAX_S)) for _ in self._cluster.brokers]
         wait_until(
             lambda: Counter(each.body for each in read_all(self._cluster.nameserver, "t"))[b"last"] >= len(last),
-            PATIENCE_S,
+            TIMEOUT_S,
         )
         messages = [message for message in read_all(self._cluster.nameserver, "t") if message.body != b"last"]
         found = Counter(message.body for message in messages)
@@ -95,7 +95,7 @@ class DelayWorld:
                 futures = [(message, producer.send_async(message)) for message in messages]
                 for message, future in futures:
                     try:
-                        self.receipts[message.body] = future.result(PATIENCE_S)
+                        self.receipts[message.body] = future.result(TIMEOUT_S)
                     except MinimqError as error:
                         self.failures.append(error)
                 chosen = [message for message in messages if message.recallable and chance.random() < 0.5]
@@ -108,7 +108,7 @@ class DelayWorld:
             self._numbers += 1
             body = b"%d" % self._numbers
         self.attempted.add(body)
-        delay_s = chance.choice((0.5, 1.0, chance.uniform(0.0, LONGEST_S)))
+        delay_s = chance.choice((0.5, 1.0, chance.uniform(0.0, MAX_S)))
         return Message("t", body, deliver_after_s=delay_s, recallable=chance.random() < 0.3)
 
     def _recall(self, producer: Producer, body: bytes) -> None:

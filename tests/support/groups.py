@@ -6,7 +6,7 @@ from minimq import Admin, Message, MessageQueue, Producer, PullConsumer
 from minimq.admin.group_descriptions import GroupDescription
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def fill(producer: Producer, queues: list[MessageQueue], count: int) -> None:
@@ -21,8 +21,8 @@ def start(nameserver: str, group: str, topic: str) -> None:
         consumer.subscribe(topic)
         consumer.poll(0.1)
         brokers = {data.broker_name for data in admin.route(topic).queues}
-        wait_until(lambda: {queue.broker_name for queue in consumer.assignment} == brokers, PATIENCE_S)
-    wait_until(lambda: not members_of(nameserver, group), PATIENCE_S, what="the last member to be gone")
+        wait_until(lambda: {queue.broker_name for queue in consumer.assignment} == brokers, TIMEOUT_S)
+    wait_until(lambda: not members_of(nameserver, group), TIMEOUT_S, what="the last member to be gone")
 
 
 def members_of(nameserver: str, group: str) -> list[str]:

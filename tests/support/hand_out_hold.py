@@ -6,7 +6,7 @@ import threading
 
 from minimq_proto.v1 import broker_pb2
 from support.call_relay import CallRelay
-from support.stores import PATIENCE_S
+from support.stores import TIMEOUT_S
 
 
 class HandOutHold(CallRelay):
@@ -24,5 +24,5 @@ class HandOutHold(CallRelay):
         if method.endswith("/Pop") and any(
             result.popped.runs for result in broker_pb2.PopResponse.FromString(answer).results
         ):
-            assert self._has_left.wait(PATIENCE_S)
+            assert self._has_left.wait(TIMEOUT_S)
         return answer

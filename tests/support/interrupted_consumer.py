@@ -17,7 +17,7 @@ from types import FrameType
 from minimq import PullConsumer
 
 #: Seconds of real time between two signals, at most: about as long as a poll takes that finds a message.
-_LONGEST_S = 0.0003
+_MAX_S = 0.0003
 
 
 def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
@@ -32,7 +32,7 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
         nonlocal left
         if left:
             left -= 1
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, _LONGEST_S))
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, _MAX_S))
         if is_polling:
             raise KeyboardInterrupt
 
@@ -42,7 +42,7 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
     consumer.subscribe(topic)
     while not read:
         read += [int(message.body) for message in consumer.poll(max_messages=1)]
-    signal.setitimer(signal.ITIMER_REAL, _LONGEST_S)
+    signal.setitimer(signal.ITIMER_REAL, _MAX_S)
     while len(set(read)) < messages or left:
         try:
             is_polling = True

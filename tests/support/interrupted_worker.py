@@ -17,7 +17,7 @@ from types import FrameType
 from minimq import WorkQueueConsumer
 
 #: Seconds of real time between two signals, at most: about as long as a take that finds a message.
-_LONGEST_S = 0.002
+_MAX_S = 0.002
 
 
 def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
@@ -32,7 +32,7 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
         nonlocal left
         if left:
             left -= 1
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, _LONGEST_S))
+            signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-6, _MAX_S))
         if is_waiting:
             raise KeyboardInterrupt
 
@@ -41,7 +41,7 @@ def main(nameserver: str, topic: str, group: str, *numbers: str) -> None:
     consumer = WorkQueueConsumer(nameserver, group=group, invisible_s=1)
     consumer.subscribe(topic)
     consumer.receive(1, timeout=30)
-    signal.setitimer(signal.ITIMER_REAL, _LONGEST_S)
+    signal.setitimer(signal.ITIMER_REAL, _MAX_S)
     while len(received) < messages or left:
         try:
             is_waiting = True

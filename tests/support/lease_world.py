@@ -33,7 +33,7 @@ _FAULTS = (
     *("cut", "cut", "cut", "one way", "one way", "isolate", "heal", "heal"),
     *("controller", "hang", "crash", "stop", "promote"),
 )
-_PATIENCE = InSyncLimits(broken_s=1.0, lag_s=5.0)
+_TIMEOUT = InSyncLimits(broken_s=1.0, lag_s=5.0)
 
 
 class Violation(AssertionError):
@@ -326,7 +326,7 @@ class LeaseWorld:
         replica.follows = None
         replica.last_term = record.term
         replica.log.append(-record.term)
-        in_sync = InSync(replica.replica_id, record.in_sync, _PATIENCE, self.now, sync=True)
+        in_sync = InSync(replica.replica_id, record.in_sync, _TIMEOUT, self.now, sync=True)
         replica.lead = Lead(record, TermLease(record.lease_s, replica.lease_until), in_sync)
         self.terms += 1
         self.check()

@@ -22,7 +22,7 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameser
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: The topic of all streams, which has two queues on each broker.
 TOPIC, QUEUES = "orders", 2
 RULES = [f"allow write topic {TOPIC}", f"allow read topic {TOPIC}", "allow read group g-*"]
@@ -38,7 +38,7 @@ class Stream:
     def __init__(self, call: Callable[..., Any], request: Any) -> None:
         self._requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._requests.put(request)
-        self._answers = call(iter(self._requests.get, None), timeout=10 * PATIENCE_S)
+        self._answers = call(iter(self._requests.get, None), timeout=10 * TIMEOUT_S)
         self.said: list[Any] = []
         self.error: MinimqError | None = None
         self.ended_at = math.inf
@@ -54,7 +54,7 @@ class Stream:
         self.ended_at = time.monotonic()
 
     def wait_for(self, answers: int) -> None:
-        wait_until(lambda: len(self.said) >= answers, PATIENCE_S, what="the requests are answered")
+        wait_until(lambda: len(self.said) >= answers, TIMEOUT_S, what="the requests are answered")
 
     def say(self, request: Any) -> None:
         self._requests.put(request)
@@ -66,7 +66,7 @@ class Stream:
     def close(self) -> None:
         self._requests.put(None)
         self._answers.cancel()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
 
 
 class Idle:
@@ -89,7 +89,7 @@ class Idle:
         take = broker_pb2.PopTake(topic=topic, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
         take.start.at = broker_pb2.START_AT_LATEST
         ends = broker_pb2.GetOffsetRequest(topic=topic, timestamp_ms=LATEST_MS)
-        end = broker.GetOffset(ends, timeout=PATIENCE_S).offset
+        end = broker.GetOffset(ends, timeout=TIMEOUT_S).offset
         self.pull = broker_pb2.PullRequest(topic=topic, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
         join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[topic], allocation="averagely")
         self.streams = {
@@ -102,7 +102,7 @@ class Idle:
         for stream in self.streams.values():
             opened.callback(stream.close)
         talking = [self.streams[name] for name in ("append", "session", "watch")]
-        wait_until(lambda: all(stream.said for stream in talking), PATIENCE_S, what="the streams are served")
+        wait_until(lambda: all(stream.said for stream in talking), TIMEOUT_S, what="the streams are served")
 
     def open(self) -> set[str]:
         """Return the names of the streams that are open."""
@@ -153,7 +153,7 @@ class Sending:
         return (len(times) - 1) * _BATCH / (times[-1] - times[0]) if is_known else 0.0
 
     def _run(self) -> None:
-        with Producer(credentials=self._credentials, send_timeout_s=PATIENCE_S) as producer:
+        with Producer(credentials=self._credentials, send_timeout_s=TIMEOUT_S) as producer:
             due = time.monotonic()
             while self.error is None and not self._ends.wait(max(0.0, due - time.monotonic())):
                 due += self._each_s
@@ -168,15 +168,15 @@ class Sending:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
 
 
 def written_messages(stub: Any) -> int:
     """Return where the queues of the topic end at a broker, once all that it has taken is written."""
-    stub.Probe(broker_pb2.ProbeRequest(), timeout=PATIENCE_S)
+    stub.Probe(broker_pb2.ProbeRequest(), timeout=TIMEOUT_S)
     asked = [
         broker_pb2.GetOffsetRequest(topic=TOPIC, queue_id=queue_id, timestamp_ms=LATEST_MS)
         for queue_id in range(QUEUES)
     ]
-    return sum(stub.GetOffset(each, timeout=PATIENCE_S).offset for each in asked)
+    return sum(stub.GetOffset(each, timeout=TIMEOUT_S).offset for each in asked)

@@ -8,7 +8,7 @@ from minimq_broker.calls.engine import EngineObserver
 
 
 def nothing(*_: object, **__: object) -> None:
-    """Do nothing, refuse nothing."""
+    """Do nothing, reject nothing."""
 
 
 #: Arguments of a `StoreHandle` that calls nobody.

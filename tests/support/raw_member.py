@@ -10,7 +10,7 @@ from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.duplex import Duplex
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class RawMember:
@@ -42,7 +42,7 @@ class RawMember:
     def hear(self, kind: str) -> broker_pb2.SessionEvent:
         """Return the next event of a kind."""
         while True:
-            event = self.events.get(timeout=PATIENCE_S)
+            event = self.events.get(timeout=TIMEOUT_S)
             if event.WhichOneof("event") == kind:
                 return event
 
@@ -51,7 +51,7 @@ class RawMember:
         self.say(heartbeat=broker_pb2.Heartbeat())
         kinds: list[str] = []
         while True:
-            kind = str(self.events.get(timeout=PATIENCE_S).WhichOneof("event"))
+            kind = str(self.events.get(timeout=TIMEOUT_S).WhichOneof("event"))
             if kind == "heartbeat":
                 return kinds
             kinds.append(kind)
@@ -80,8 +80,8 @@ class RawMember:
     # ---- calls --------------------------------------------------------------------------------------
 
     def call(self, name: str, request: object) -> Any:
-        """Return the answer to a call of the broker, by its name. Raises the error it is refused with."""
-        return self.link.call(getattr(self.link.stub, name), request, PATIENCE_S)
+        """Return the answer to a call of the broker, by its name. Raises the error it is rejected with."""
+        return self.link.call(getattr(self.link.stub, name), request, TIMEOUT_S)
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int, epoch: int, *, force: bool = False) -> None:
         """Commit under a lease."""
@@ -93,7 +93,7 @@ class RawMember:
         """Yield the frames of a pull, to the last one; the fields are those of PullRequest."""
         bounds = {"max_messages": 1 << 40, "max_bytes": 1 << 40, **fields}
         request = broker_pb2.PullRequest(pull_id=1, topic=topic, queue_id=queue_id, **bounds)
-        yield from self.link.stub.Pull(iter([request]), timeout=PATIENCE_S * 3)
+        yield from self.link.stub.Pull(iter([request]), timeout=TIMEOUT_S * 3)
 
     def lease(self, group: str, epoch: int) -> broker_pb2.Lease:
         return broker_pb2.Lease(group=group, client_id=self.client_id, epoch=epoch)

@@ -7,7 +7,7 @@ import grpc
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 class RawSender:
@@ -49,7 +49,7 @@ class RawSender:
         ]
         answered: dict[int, broker_pb2.AppendResult] = {}
         try:
-            for response in self._link.stub.Append(iter(requests), timeout=PATIENCE_S):
+            for response in self._link.stub.Append(iter(requests), timeout=TIMEOUT_S):
                 answered.update({result.request_id: result for result in response.results})
         except grpc.RpcError:
             if len(answered) < len(batches):

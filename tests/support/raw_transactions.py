@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
-from support.raw_sender import PATIENCE_S, RawSender
+from support.raw_sender import TIMEOUT_S, RawSender
 
 
 def decision(number: int, parts: Mapping[str, Mapping[int, Iterable[int]]]) -> broker_pb2.Decision:
@@ -51,8 +51,8 @@ class RawTransactions:
     def begin_commit(self, wanted: broker_pb2.Decision | None) -> Callable[[], broker_pb2.CommitTransactionResponse]:
         """Begin to commit, and return a function that waits for the answer."""
         request = broker_pb2.CommitTransactionRequest(name=self._name, decision=wanted)
-        begun = self._link.stub.CommitTransaction.future(request, timeout=PATIENCE_S)
-        return lambda: self._link.call(lambda _, timeout: begun.result(timeout), request, PATIENCE_S)
+        begun = self._link.stub.CommitTransaction.future(request, timeout=TIMEOUT_S)
+        return lambda: self._link.call(lambda _, timeout: begun.result(timeout), request, TIMEOUT_S)
 
     def commit(self, wanted: broker_pb2.Decision) -> broker_pb2.Decision:
         """Commit, and return what is decided."""
@@ -65,7 +65,7 @@ class RawTransactions:
             for name, numbers in sequences.items()
         ]
         request = broker_pb2.DescribeTransactionRequest(name=self._name, number=number, batches=batches)
-        return self._link.call(self._link.stub.DescribeTransaction, request, PATIENCE_S)
+        return self._link.call(self._link.stub.DescribeTransaction, request, TIMEOUT_S)
 
     def is_decided(self) -> bool:
         return self.describe().HasField("decision")

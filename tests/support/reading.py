@@ -9,7 +9,7 @@ from minimq import Admin, LocalCluster, MessageQueue, PullConsumer, ReceivedMess
 from minimq_broker.backup.check import check_directory
 from minimq_common.security.credentials import CredentialsArgument
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 
 
 def read_queue(nameserver: str, queue: MessageQueue) -> list[ReceivedMessage]:
@@ -28,7 +28,7 @@ def _read(
     nameserver: str, queues: Iterable[MessageQueue], credentials: CredentialsArgument | None = None
 ) -> list[ReceivedMessage]:
     found: list[ReceivedMessage] = []
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _TIMEOUT_S
     with PullConsumer(nameserver, group="reading-for-a-test", auto_commit=False, credentials=credentials) as consumer:
         consumer.assign(queues)
         while not consumer.at_end():

@@ -26,7 +26,7 @@ class RegistryServer:
         asked: "METHOD /path" of each request.
         headers: of the last request.
         failures: statuses that the next requests are answered with.
-        refusal: status and text that registrations are answered with.
+        rejection: status and text that registrations are answered with.
         has_guids: as newer registries.
         raw: the bytes that all requests are answered with.
         raw_status: the status of these answers.
@@ -39,7 +39,7 @@ class RegistryServer:
     asked: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     failures: list[int] = field(default_factory=list)
-    refusal: tuple[int, str] | None = None
+    rejection: tuple[int, str] | None = None
     has_guids: bool = True
     raw: bytes | None = None
     raw_status: int = 200
@@ -53,8 +53,8 @@ class RegistryServer:
         names = [unquote(name) for name in path.strip("/").split("/")]
         if method == "GET":
             found = self._of_version(*names[1::2]) if names[0] == "subjects" else self._of_number(names[1:])
-        elif names[2:] and self.refusal is not None:
-            return self.refusal[0], {"error_code": self.refusal[0] * 100 + 1, "message": self.refusal[1]}
+        elif names[2:] and self.rejection is not None:
+            return self.rejection[0], {"error_code": self.rejection[0] * 100 + 1, "message": self.rejection[1]}
         elif names[2:]:
             found = self._version(names[1], self._register(names[1], body))
         else:

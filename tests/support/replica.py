@@ -63,7 +63,7 @@ async def replica(
             min_in_sync=1,
         )
         roles = RoleKeeper(engine, own, parse(controller), InSyncLimits(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
+        engine.writes.rejection, engine.observer = roles.rejection, replace(engine.observer, log_grew=roles.log_grew)
         service = ReplicationService(CLUSTER, NAME, roles, Snapshots(engine.handle, engine.unsent))
         dispatcher, replication = Dispatcher(), replication_pb2.DESCRIPTOR.services_by_name["Replication"]
         dispatcher.add(replication, methods_of(replication, service))

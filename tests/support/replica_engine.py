@@ -17,7 +17,7 @@ from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from support.observers import NO_ENGINE_OBSERVER
-from support.stores import PATIENCE_S, make_batch
+from support.stores import TIMEOUT_S, make_batch
 
 LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 
@@ -27,7 +27,7 @@ async def replica_engine(path: Path, **options: Any) -> AsyncIterator[Engine]:
     """An engine that follows; at the end its directory is checked."""
     engine = Engine(path, StoreOptions(**options), LIMITS, NO_ENGINE_OBSERVER, alone=False)
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             yield engine
     finally:
         engine.close()

@@ -13,7 +13,7 @@ from minimq.local.server_process import BrokerProcess
 from minimq_broker.backup.check import check_directory, compare_directories
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: A lease as short as a loaded machine allows.
 LEASE_S = 3.0
 
@@ -69,7 +69,7 @@ def find_master(cluster: LocalCluster, *others: BrokerProcess) -> BrokerProcess 
 
 def wait_for_master(cluster: LocalCluster, *others: BrokerProcess) -> BrokerProcess:
     """Return who leads as soon as somebody does who is none of these."""
-    master = wait_until(lambda: find_master(cluster, *others), PATIENCE_S, what="another master")
+    master = wait_until(lambda: find_master(cluster, *others), TIMEOUT_S, what="another master")
     assert master is not None
     return master
 
@@ -83,7 +83,7 @@ def wait_in_sync(cluster: LocalCluster, *members: BrokerProcess) -> None:
         report = master.replication() if master is not None else None
         return report is not None and report.in_sync == wanted
 
-    wait_until(is_so, PATIENCE_S, what=f"in sync: {wanted}")
+    wait_until(is_so, TIMEOUT_S, what=f"in sync: {wanted}")
 
 
 def wait_caught_up(cluster: LocalCluster) -> None:
@@ -98,7 +98,7 @@ def wait_caught_up(cluster: LocalCluster) -> None:
         behind = [replica.behind_bytes for replica in report.replicas if replica.connected]
         return len(behind) == running - 1 and not any(behind)
 
-    wait_until(is_so, PATIENCE_S, what="all replicas have everything")
+    wait_until(is_so, TIMEOUT_S, what="all replicas have everything")
 
 
 def queues(cluster: LocalCluster) -> list[MessageQueue]:

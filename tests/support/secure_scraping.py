@@ -16,7 +16,7 @@ from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire import rpc
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def trust_of(credentials: CredentialsArgument | None) -> Trust:
@@ -27,10 +27,10 @@ def trust_of(credentials: CredentialsArgument | None) -> Trust:
 
 def scrape(address: str, trust: Trust | None, folder: Path) -> str:
     if trust is None:
-        answer = urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE_S)
+        answer = urllib.request.urlopen(f"http://{address}/metrics", timeout=TIMEOUT_S)
     else:
         context = client_context(trust, folder)
-        answer = urllib.request.urlopen(f"https://{address}/metrics", timeout=PATIENCE_S, context=context)
+        answer = urllib.request.urlopen(f"https://{address}/metrics", timeout=TIMEOUT_S, context=context)
     with answer:
         return str(answer.read().decode())
 
@@ -48,7 +48,7 @@ def check_health(address: str, trust: Trust | None) -> MinimqError | None:
     with rpc.open_channel(address, trust) as channel:
         try:
             stub: Any = health_pb2_grpc.HealthStub(channel)
-            stub.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+            stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             return rpc.from_rpc_error(error, "server")
     return None

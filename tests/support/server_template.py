@@ -28,13 +28,13 @@ import minimq_nameserver.__main__
 from minimq.local import ends_with_parent, server_process
 from support.server_copies import ServerCopies
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 def _next_copy(link: socket.socket) -> tuple[bytes, list[int]]:
     """Make copies. Returns only in these, each with what it was asked to be; the template ends here."""
     while True:
-        request, streams, _, _ = socket.recv_fds(link, _MOST_BYTES, 3)
+        request, streams, _, _ = socket.recv_fds(link, _MAX_BYTES, 3)
         if not request:
             sys.exit()
         between = os.fork()

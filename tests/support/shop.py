@@ -52,7 +52,7 @@ def frame(chance: random.Random) -> Message:
 
 
 def payment(number: int, amount: str) -> Message:
-    """Return a payment, which the till refuses if the amount is no number."""
+    """Return a payment, which the till rejects if the amount is no number."""
     body = json.dumps({"payment": number, "amount": amount}).encode()
     return Message("payments", body, tag="card", keys=[f"p-{number}"])
 
@@ -140,7 +140,7 @@ def _worker(nameserver: str, group: str, topic: str) -> WorkQueueConsumer:
 
 
 def _give_up(till: WorkQueueConsumer) -> None:
-    """Have the till take all payments, and refuse those whose amount is no number."""
+    """Have the till take all payments, and reject those whose amount is no number."""
     seen = 0
     while seen < len(AMOUNTS):
         for message in till.receive(10, timeout=10):

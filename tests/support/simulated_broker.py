@@ -75,7 +75,7 @@ class SimulatedBroker(Process):
             self.world.route(self.name)
 
     def reset(self, queue: MessageQueue) -> None:
-        """Let the group go on elsewhere in a queue: what its owner does under the epoch it knows is refused."""
+        """Let the group go on elsewhere in a queue: what its owner does under the epoch it knows is rejected."""
 
         def renew() -> None:
             key = key_of(queue)
@@ -164,7 +164,7 @@ class SimulatedBroker(Process):
         try:
             changed = self.groups.join(GROUP, name, agreement, held)
         except GroupConflict:
-            self.world.note(f"{self.name} refuses {name}")
+            self.world.note(f"{self.name} rejects {name}")
             return
         if changed is None:
             session.down("members", self.groups.members(GROUP))

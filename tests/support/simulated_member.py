@@ -334,9 +334,9 @@ class SimulatedMember(Process):
         try:
             broker.pulled(self.name, queue, epoch)
         except Fenced:
-            self.world.after(self.world.delay(), self._refused, queue, epoch)
+            self.world.after(self.world.delay(), self._rejected, queue, epoch)
 
-    def _refused(self, queue: MessageQueue, epoch: int) -> None:
+    def _rejected(self, queue: MessageQueue, epoch: int) -> None:
         if self.reads.get(queue) == epoch:
             self._paused.add(queue)
             self.post(self._hear_of_end, queue, epoch)

@@ -11,7 +11,7 @@ from minimq.admin.descriptions import BrokerReport
 from support.reading import check_brokers
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 SEGMENT = 1 << 16
 QUEUE = MessageQueue("t", "broker-a", 0)
 OTHER = MessageQueue("t", "broker-a", 1)
@@ -48,7 +48,7 @@ class World:
         return sorted((self.cluster.brokers[0].data_dir / "commitlog").glob("*.mdb*"))
 
     def wait_until_empty(self, end: int, queue: MessageQueue = QUEUE) -> None:
-        wait_until(lambda: self.bounds(queue) == (end, end), PATIENCE_S, what=f"{queue} is empty at {end}")
+        wait_until(lambda: self.bounds(queue) == (end, end), TIMEOUT_S, what=f"{queue} is empty at {end}")
 
     def wait_until_trimmed(self) -> None:
         """Return when retention by size has nothing more to do."""
@@ -58,7 +58,7 @@ class World:
             files = sum(path.suffix == ".mdb" for path in self.files())
             return report.disk_bytes <= 300_000 and report.segments == files  # a file goes a moment before its segment
 
-        wait_until(is_so, PATIENCE_S, what="300,000 bytes are left")
+        wait_until(is_so, TIMEOUT_S, what="300,000 bytes are left")
 
     def restart(self) -> None:
         [broker] = self.cluster.brokers

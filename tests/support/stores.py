@@ -32,7 +32,7 @@ from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: For jobs that read no entries.
 NO_LOG = cast(CommitLog, None)
 #: No checkpoint by time, so that a test decides when there is one.
@@ -146,11 +146,11 @@ class OpenStore:
 
     def append(self, topic: str, queue_id: int, *bodies: bytes) -> int:
         """Append a batch and return the offset of its first record."""
-        return self.submit(topic, queue_id, make_batch(bodies)).result(PATIENCE_S).base_offset
+        return self.submit(topic, queue_id, make_batch(bodies)).result(TIMEOUT_S).base_offset
 
     def record(self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True) -> Fact | None:
         """Record a fact, or what is decided; return it."""
-        return self.submit_fact(decide, alone=alone).result(PATIENCE_S)
+        return self.submit_fact(decide, alone=alone).result(TIMEOUT_S)
 
     def submit_fact(
         self, decide: Fact | Callable[[State], Fact | None], *, alone: bool = True, keeps_log: bool = False
@@ -169,7 +169,7 @@ class OpenStore:
 
     def stage(self, name: str, number: int, topic: str, queue_id: int, data: bytes) -> AppendJob:
         """Stage a batch for a transaction."""
-        return self.submit(topic, queue_id, data, TransactionId(name, number)).result(PATIENCE_S)
+        return self.submit(topic, queue_id, data, TransactionId(name, number)).result(TIMEOUT_S)
 
     def decide(self, name: str, number: int, parts: dict[int, Sequence[int]]) -> None:
         """Decide on a transaction: sequence numbers by producer."""
@@ -192,7 +192,7 @@ class OpenStore:
     def publish(self, name: str) -> list[int]:
         """Publish all that is decided; return how many batches at a time."""
         counts: list[int] = []
-        while count := self.submit_publication(name).result(PATIENCE_S):
+        while count := self.submit_publication(name).result(TIMEOUT_S):
             counts.append(count)
         return counts
 
@@ -211,7 +211,7 @@ class OpenStore:
 
     def end_half(self, name: str, number: int, wanted: HalfOutcome, batches: int = 0) -> HalfOutcome | None:
         """End a transaction with half messages; return the outcome that stands."""
-        return self.submit_end(name, number, wanted, batches).result(PATIENCE_S).stands
+        return self.submit_end(name, number, wanted, batches).result(TIMEOUT_S).stands
 
     def create_topic(self, name: str, queues: int = 1, permission: Permission = Permission.READ_WRITE) -> None:
         self.record(lambda state: TopicSet(Topic(name, state.position, queues, queues, permission)))
@@ -224,7 +224,7 @@ class OpenStore:
     ) -> DueKey:
         """Append a batch that is due later, and return its key."""
         delay = Delay(due_ms=due_ms, recallable=recallable)
-        due = self.submit(topic, queue_id, data or make_batch(bodies), delay=delay).result(PATIENCE_S).due
+        due = self.submit(topic, queue_id, data or make_batch(bodies), delay=delay).result(TIMEOUT_S).due
         assert due is not None
         return due
 
@@ -236,9 +236,9 @@ class OpenStore:
 
     def publish_due(self) -> list[DueJob]:
         """Publish all delayed batches that are due; return the jobs."""
-        jobs = [self.submit_due().result(PATIENCE_S)]
+        jobs = [self.submit_due().result(TIMEOUT_S)]
         while jobs[-1].has_more:
-            jobs.append(self.submit_due().result(PATIENCE_S))
+            jobs.append(self.submit_due().result(TIMEOUT_S))
         return jobs
 
     def submit_recall(self, topic: str, *keys: DueKey) -> Future[RecallJob]:
@@ -249,7 +249,7 @@ class OpenStore:
 
     def recall(self, topic: str, *keys: DueKey) -> list[RecallOutcome]:
         """Recall delayed batches."""
-        return self.submit_recall(topic, *keys).result(PATIENCE_S).outcomes
+        return self.submit_recall(topic, *keys).result(TIMEOUT_S).outcomes
 
     # ---- as a slave ---------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ class OpenStore:
     def take_from(self, master: OpenStore, max_bytes: int = 1 << 40) -> None:
         """Store entries of a master that are not here yet, about so many bytes of them."""
         position = self.store.end
-        self.submit_entries(position, master.store.entries(position, max_bytes)).result(PATIENCE_S)
+        self.submit_entries(position, master.store.entries(position, max_bytes)).result(TIMEOUT_S)
 
     # ---- reading ------------------------------------------------------------------------------------
 

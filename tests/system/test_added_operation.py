@@ -15,7 +15,7 @@ from minimq import LocalCluster, PullConsumer
 from support.pages import ROOT, blocks_of
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 CLASS = "class GroupOperations(GroupChanges):\n"
 PROGRAM = """
 import sys
@@ -99,7 +99,7 @@ def test_the_example_is_whole(cluster: LocalCluster, topic: str, group: str, tmp
 
     def said(*command: str) -> str:
         done = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, check=False, env=environment, timeout=PATIENCE_S
+            [sys.executable, *command], capture_output=True, text=True, check=False, env=environment, timeout=TIMEOUT_S
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -110,7 +110,7 @@ def test_the_example_is_whole(cluster: LocalCluster, topic: str, group: str, tmp
         for consumer in consumers:
             consumer.subscribe(topic)
         wait_until(
-            lambda: all(consumer.poll(0.05) is not None and consumer.assignment for consumer in consumers), PATIENCE_S
+            lambda: all(consumer.poll(0.05) is not None and consumer.assignment for consumer in consumers), TIMEOUT_S
         )
         command = ("-m", "minimq", "-s", cluster.nameserver, "group", "members", group)
         rows = json.loads(said(*command, "--output", "json"))

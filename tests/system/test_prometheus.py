@@ -24,11 +24,11 @@ from support.scraping import metrics_address
 from support.waiting import wait_until
 
 SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
-#: Panels of which a query finds nothing until somebody is refused or slowed down, fails, or asks.
+#: Panels of which a query finds nothing until somebody is rejected or slowed down, fails, or asks.
 ONLY_THEN = {
-    "Refused batches",
-    "Refused by limits",
-    "Refused callers",
+    "Rejected batches",
+    "Rejected by limits",
+    "Rejected callers",
     "Users that are slowed down",
     "Calls without a valid key",
     "Dead letters",
@@ -66,7 +66,7 @@ class Prometheus:
 
 @contextmanager
 def prometheus_of(cluster: LocalCluster, folder: Path) -> Iterator[Prometheus]:
-    """Run Prometheus with the configuration of the compose file, but for the addresses, and a tenth of its patience."""
+    """Run Prometheus with the configuration of the compose file, but for the addresses, and a tenth of its waits."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     configuration = yaml.safe_load((FOLDER / "prometheus.yml").read_text())

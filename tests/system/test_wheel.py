@@ -60,9 +60,9 @@ def main() -> None:
     with LocalCluster(brokers=2, broker_options={"segment_bytes": 1 << 20}) as cluster:
         with Admin(cluster.nameserver, timeout_s=3) as admin:
             admin.create_topic("orders", queues=8)
-        with Producer(cluster.nameserver, ProducerOptions(max_in_flight_requests=4), compression="zstd",
-            send_timeout_s=3) as producer: message = Message("orders", b"espresso", tag="paid", keys=["o-17"],
-            properties={"region": "eu"})
+        options = ProducerOptions(max_in_flight_requests=4)
+        with Producer(cluster.nameserver, options, compression="zstd", send_timeout_s=3) as producer:
+            message = Message("orders", b"espresso", tag="paid", keys=["o-17"], properties={"region": "eu"})
             future: Future[SendReceipt] = producer.send_async(message, callback=told)
             offset: int = future.result().queue_offset
             try:
@@ -81,7 +81,7 @@ def main() -> None:
 async def async_main(nameserver: str) -> None:
     async with minimq.aio.Producer(nameserver, max_in_flight_requests=4) as producer:
         await (await producer.send_async(Message("orders", b"x")))
-    async with minimq.aio.PullConsumer(nameserver, group="billing", wait_s=1.0) as consumer:
+    async with minimq.aio.PullConsumer(nameserver, group="billing", long_poll_s=1.0) as consumer:
         async for message in consumer:
             print(message.queue_offset)
 

@@ -22,7 +22,7 @@ def test_each_case_is_played_and_named_if_it_fails() -> None:
     assert failed.value.__notes__ == ["in the case 4", "in the case 2"]
 
 
-def test_a_test_without_cases_is_refused() -> None:
+def test_a_test_without_cases_is_rejected() -> None:
     used_up = iter([1])
     assert [*used_up]
     with pytest.raises(ValueError, match="without cases"):

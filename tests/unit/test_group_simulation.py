@@ -158,7 +158,7 @@ PROMPT = Times(interval_s=20.0, longest_delay_s=0.05, revoke_timeout_s=0.3)
 
 @for_each("strategy", ["averagely", "sticky"])
 @for_each("ends", ["leave", "crash"])
-def test_a_refused_member_reads_within_a_second_of_the_end_of_the_last_that_it_contradicts(
+def test_a_rejected_member_reads_within_a_second_of_the_end_of_the_last_that_it_contradicts(
     ends: str, strategy: str
 ) -> None:
     for number in range(20):

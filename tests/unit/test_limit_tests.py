@@ -9,12 +9,12 @@ from support.limit_rows import limit_rows
 TESTS = Path(__file__).parents[1]
 
 #: Bounds of fields that the `.proto` files declare: one test sends a request that breaks each of them.
-FIELDS = "integration/test_request_bounds.py::test_what_breaks_a_bound_is_refused"
+FIELDS = "integration/test_request_bounds.py::test_what_breaks_a_bound_is_rejected"
 REQUESTS = "integration/test_request_bounds.py::test_a_request_that_is_too_large_is_not_even_opened"
-HOSTILE = "unit/common/test_hostile_batches.py::test_a_header_that_promises_too_much_is_refused_unopened"
-MESSAGE = "unit/common/test_batch.py::test_a_message_that_breaks_a_rule_is_refused_whole"
+HOSTILE = "unit/common/test_hostile_batches.py::test_a_header_that_promises_too_much_is_rejected_unopened"
+MESSAGE = "unit/common/test_batch.py::test_a_message_that_breaks_a_rule_is_rejected_whole"
 CALLS = "integration/test_connection_bounds.py::test_calls_that_come_faster_than_they_are_taken_up_are_all_answered"
-METADATA = "integration/test_connection_bounds.py::test_large_metadata_is_refused"
+METADATA = "integration/test_connection_bounds.py::test_large_metadata_is_rejected"
 STREAMS = "integration/test_connection_bounds.py::test_a_connection_has_so_many_streams_and_further_ones_are_reset"
 HANDSHAKE = (
     "security/test_strangers.py::test_a_crowd_of_strangers_takes_little_memory_and_those_without_a_handshake_are_closed"
@@ -44,7 +44,7 @@ REACHED = {
         "error that a server sends": "unit/common/test_wire.py::test_a_long_error_text_is_cut",
     },
     "Messages": {
-        "body |": "unit/broker/calls/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
+        "body |": "unit/broker/calls/test_limit_rejections.py::test_a_batch_and_a_body_over_a_limit_are_rejected",
         "tag |": "unit/common/test_message_check.py::test_a_tag_has_at_most_255_characters",
         "message group |": MESSAGE,
         "keys of a message |": MESSAGE,
@@ -53,12 +53,12 @@ REACHED = {
         "bodies of a batch |": (
             "unit/client/sending/test_pending_batch.py::test_all_leave_in_order_and_no_batch_is_too_large"
         ),
-        "different tags of a batch |": "unit/common/test_batch.py::test_more_tags_than_a_dictionary_holds_are_refused",
-        "batch |": "unit/broker/calls/test_limit_refusals.py::test_a_batch_and_a_body_over_a_limit_are_refused",
+        "different tags of a batch |": "unit/common/test_batch.py::test_more_tags_than_a_dictionary_holds_are_rejected",
+        "batch |": "unit/broker/calls/test_limit_rejections.py::test_a_batch_and_a_body_over_a_limit_are_rejected",
         "transaction of a producer |": "features/transactions/test_atomic_transactions.py::"
         "test_a_transaction_has_a_largest_size_and_number_of_batches",
         "content of a compressed batch |": "unit/common/test_compression.py::"
-        "test_a_bomb_is_refused_before_there_is_room_for_it",
+        "test_a_bomb_is_rejected_before_there_is_room_for_it",
         "`born_at` of a message |": HOSTILE,
     },
     "Lists in one request": {
@@ -87,9 +87,9 @@ REACHED = {
         "streams of one kind": "unit/common/test_dispatcher.py::test_streams_of_one_kind_are_bounded",
         "searches under way": "features/search/test_finding_faults.py::"
         "test_more_searches_than_a_broker_takes_at_once_all_get_their_turn",
-        "takes and settles": POPPING + "test_takes_of_one_stream_that_are_too_many_are_refused_and_the_others_wait_on",
+        "takes and settles": POPPING + "test_takes_of_one_stream_that_are_too_many_are_rejected_and_the_others_wait_on",
         "consumers of one such": POPPING + "test_a_stream_takes_for_a_thousand_consumers_from_five_thousand_topics",
-        "ranges of messages": POPPING + "test_more_spans_than_may_be_on_their_way_to_the_disk_are_refused_whole",
+        "ranges of messages": POPPING + "test_more_spans_than_may_be_on_their_way_to_the_disk_are_rejected_whole",
         "states of unsettled messages": "features/work_queues/test_pop_service.py::"
         "test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks",
         "messages of one work queue": POPPING
@@ -103,7 +103,7 @@ REACHED = {
         "replies that one requester": "features/requests/test_event_streams.py::"
         "test_replies_that_nobody_reads_are_dropped_and_others_get_theirs",
         "pulls of one stream": "unit/broker/calls/test_services.py::"
-        "test_no_more_pulls_are_received_until_a_refusal_is_written",
+        "test_no_more_pulls_are_received_until_a_rejection_is_written",
         "streams that watch the health": "unit/common/test_standard_services.py::"
         "test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room",
         "time until the first request": "unit/common/test_dispatcher.py::"
@@ -139,7 +139,7 @@ REACHED = {
         "topics that one client": WATCHERS + "test_one_client_watches_no_more_than_one_may",
         "topics that all clients": WATCHERS + "test_all_together_watch_no_more_than_all_may",
         "a call, other than": "integration/nameserver/test_hostile_requests.py::"
-        "test_a_call_with_a_large_request_is_refused",
+        "test_a_call_with_a_large_request_is_rejected",
         "the routes of all topics": "integration/nameserver/test_hostile_requests.py::"
         "test_the_routes_of_too_many_topics_are_not_sent_at_once",
         "large answers": "integration/nameserver/test_hostile_requests.py::"

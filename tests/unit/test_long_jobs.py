@@ -18,7 +18,7 @@ import pytest
 from minimq import ConsumeResult, MessageQueue
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ReceiveInterceptors
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.listeners import listener_calls, work_queue_source
 from minimq.features.listeners import listener_runner as running
 from minimq.features.listeners.listener import ListenerAdapter, ListenerCalls
@@ -42,7 +42,7 @@ from support.virtual_loop import VirtualLoop
 T = TypeVar("T")
 
 KEY = PopKey("g", 17, 0)
-BATCH = ReceivedBatch(MessageQueue("jobs", "broker-a", 0), EncodedBatch(0, 0, 0, 1, make_batch([b"job"])))
+BATCH = ReceivedBatch(MessageQueue("jobs", "broker-a", 0), EncodedRecords(0, 0, 0, 1, make_batch([b"job"])))
 INVISIBLE_S, JOB_S = 30.0, 2 * 3600.0
 #: This share of requests is lost, and so is that of answers; after so many seconds a client gives up.
 LOST, UNANSWERED_S = 0.05, 5.0
@@ -123,7 +123,7 @@ class Link:
         """The group has begun."""
 
     @staticmethod
-    def refused_s() -> float:
+    def rejected_s() -> float:
         return 0.0
 
     async def receive(self, room: int, invisible_s: None, wait_s: float, into: list[WorkQueueMessage]) -> None:

@@ -96,7 +96,7 @@ class DamageMarks:
             sync_directory(self._path)
             self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
 
-    def refuses(self, start: int) -> bool:
+    def rejects(self, start: int) -> bool:
         """Return whether reads of a segment have to be rejected."""
         return start in self.reasons and not self.is_served
 

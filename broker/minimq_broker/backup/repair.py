@@ -49,7 +49,7 @@ def repair_at_start(files: list[Path], segment_bytes: int, verify_s: float) -> t
 
 def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str) -> str:
     """Rebuild a segment from its readable entries, with new index rows; return what is lost, "" if nothing."""
-    refused = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
+    rejected = DamagedFile(f"{path} is damaged: {damage}: restore the data directory from a copy of it")
     start, rewritten_to = int(path.stem), mark_in(path)
     try:
         found = sorted((position, len(entry)) for position, entry in _entries(path))
@@ -57,13 +57,13 @@ def repair_segment(path: Path, end: int | None, segment_bytes: int, damage: str)
         said = rows_said_in(path, LOG_TABLE)
         is_whole = len(kept) == said
     except PageDamage:
-        raise refused from None
+        raise rejected from None
     if rewritten_to:
         lost = "" if is_whole else f"{said - len(kept)} of {count_of(said, 'entry', 'entries')}"
     else:
         lost = _missing(kept, start, end)
     if end is None and (lost or not is_whole):
-        raise refused
+        raise rejected
     made = path.with_name(f"{path.stem}.new")
     aside: Path | None = None
     try:

@@ -79,7 +79,7 @@ def _look_at_pages(segment: Segment, store: MessageStore) -> Generator[None, Non
 def _verify(segment: Segment, end: int, store: MessageStore) -> Generator[None, None, bool]:
     steps = verified(segment, end, _STEP_BYTES, _STEP_ENTRIES)
     try:
-        while segment in store.log.segments and not store.log.damage.refuses(segment.start):
+        while segment in store.log.segments and not store.log.damage.rejects(segment.start):
             if next(steps, steps) is steps:
                 return True
             yield

@@ -90,11 +90,11 @@ class AppendService:
                 await self._wait_for_room(job, answers)
 
     def _take(self, request: broker_pb2.AppendRequest, answers: AppendAnswers, caller: Caller) -> AppendJob | None:
-        # Submits or refuses the batch and returns None, or returns its job if there is no room now.
+        # Submits or rejects the batch and returns None, or returns its job if there is no room now.
         try:
             check_bounds(request)
-        except InvalidArgument as error:  # our clients never send one: refuse it and end the stream
-            answers.refuse(request.request_id, error)
+        except InvalidArgument as error:  # our clients never send one: reject it and end the stream
+            answers.reject(request.request_id, error)
             answers.expected += 1
             raise Unavailable(
                 "a request of this stream exceeded a limit of its fields: send the later ones on another stream"
@@ -125,7 +125,7 @@ class AppendService:
             if not self._engine.writes.offer(job):
                 return job
         except MinimqError as error:
-            answers.refuse(request.request_id, error)
+            answers.reject(request.request_id, error)
         answers.expected += 1
         return None
 
@@ -133,7 +133,7 @@ class AppendService:
         try:
             await self._engine.writes.append(job)
         except MinimqError as error:
-            answers.refuse(job.request_id, error)
+            answers.reject(job.request_id, error)
         # Not before: a batch that waits for room when the broker stops is not written, and gets no answer.
         answers.expected += 1
 
@@ -151,7 +151,7 @@ class AppendAnswers(AnswerStream):
         if engine.spans is not None and job.traced_by is not None:
             engine.spans.make(job.traced_by, job, job.came_at, ended_at)
         if job.error is not None:
-            self.refuse(job.request_id, job.error)
+            self.reject(job.request_id, job.error)
             return
         result = broker_pb2.AppendResult(
             request_id=job.request_id,
@@ -168,9 +168,9 @@ class AppendAnswers(AnswerStream):
         self.expected += 1
         self.add(broker_pb2.AppendResult(request_id=piece_id))
 
-    def refuse(self, request_id: int, error: MinimqError) -> None:
-        self._engine.counters.refused[error.code] += 1
-        self._engine.refusals.note(error)
+    def reject(self, request_id: int, error: MinimqError) -> None:
+        self._engine.counters.rejected[error.code] += 1
+        self._engine.rejections.note(error)
         self.add(broker_pb2.AppendResult(request_id=request_id, failure=rpc.to_failure(error)))
 
 

@@ -81,7 +81,7 @@ class AtomicAppendService:
                     job = self._atomic_job(append, answers)
                     await self._engine.writes.append_atomic(job, partial(self._add_progress, job, append))
             except MinimqError as error:
-                self._refuse(append.request_id, error, answers)
+                self._reject(append.request_id, error, answers)
             answers.expected += 1
 
     def _end(self, append: broker_pb2.AtomicAppend, answers: AnswerStream) -> None:
@@ -91,16 +91,16 @@ class AtomicAppendService:
 
         def done(outcome: HalfOutcome | MinimqError) -> None:
             if isinstance(outcome, MinimqError):
-                self._refuse(request_id, outcome, answers)
+                self._reject(request_id, outcome, answers)
             else:
                 stands = half_messages_pb2.HalfOutcome.ValueType(outcome)
                 answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, outcome=stands))
 
         self._halves.end(append.end, done)
 
-    def _refuse(self, request_id: int, error: MinimqError, answers: AnswerStream) -> None:
-        self._engine.counters.refused[error.code] += 1
-        self._engine.refusals.note(error)
+    def _reject(self, request_id: int, error: MinimqError, answers: AnswerStream) -> None:
+        self._engine.counters.rejected[error.code] += 1
+        self._engine.rejections.note(error)
         answers.add(broker_pb2.AtomicAppendResult(request_id=request_id, failure=rpc.to_failure(error)))
 
     def _atomic_job(self, request: broker_pb2.AtomicAppend, answers: AnswerStream) -> AtomicJob:
@@ -124,7 +124,7 @@ class AtomicAppendService:
         def done(job: AtomicJob) -> None:
             self._engine.counters.append_s.add(time.monotonic() - came_at)
             if job.error is not None:
-                self._refuse(request_id, job.error, answers)
+                self._reject(request_id, job.error, answers)
                 return
             for step in job.settles.steps if job.settles is not None else ():
                 self._popping().wake_after(step)
@@ -155,7 +155,7 @@ class AtomicAppendService:
         except MinimqError as error:
             if not job.batches:
                 raise
-            job.refusal = error
+            job.rejection = error
 
     def _settles(self, group: str, progress: broker_pb2.AtomicProgress) -> PopJob:
         spans = sum(len(settle.spans) // 2 for settle in progress.settles)

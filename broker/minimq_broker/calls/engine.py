@@ -12,7 +12,7 @@ from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_broker.calls.store_handle import StoreHandle, uncancellable
 from minimq_broker.calls.streams import Streams
-from minimq_broker.calls.writes import WriteRefusal, Writes
+from minimq_broker.calls.writes import WriteRejection, Writes
 from minimq_broker.commit.jobs import AppendJob, Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
@@ -34,7 +34,7 @@ class EngineObserver:
     """Callbacks of an engine, called on the event loop unless stated otherwise."""
 
     #: Checked before each write is accepted, and again before it is acknowledged; None for a broker without replicas.
-    refusal: WriteRefusal | None
+    rejection: WriteRejection | None
     #: Topics were created, changed or deleted, or the permission of the broker changed.
     topics_changed: Callable[[], None]
     log_grew: Callable[[], None]
@@ -61,12 +61,12 @@ class Engine:
         self.clock_ahead_s: Callable[[], float] = lambda: 0.0
         self.limits = limits
         self.counters = Counters()
-        self.refusals = LimitErrors()
+        self.rejections = LimitErrors()
         self.unsent = UnsentBudget(limits.max_unsent_bytes)
         self.incomplete = IncompleteRequests(limits.max_pending_bytes)
         self.streams = Streams()
         self.arrivals = LongPolls(self._queue_end)
-        self.writes = Writes(self._submit, limits, self.counters, self, observer.refusal, self.arrivals.wake)
+        self.writes = Writes(self._submit, limits, self.counters, self, observer.rejection, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
         self.spans: BatchSpans | None = None
         #: Called with the due time of each delayed batch, in ms since 1970.

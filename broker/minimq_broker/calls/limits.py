@@ -1,4 +1,4 @@
-"""Limits on what a broker accepts, and the count of refusals."""
+"""Limits on what a broker accepts, and the count of rejections."""
 
 from __future__ import annotations
 
@@ -59,12 +59,12 @@ LIMITS = (
     "subscriptions",
     "topics",
 )
-#: After this long without a refusal, the next one is logged as the start of a new outage.
+#: After this long without a rejection, the next one is logged as the start of a new outage.
 _QUIET_S = 60.0
 
 
 class LimitErrors:
-    """Counts refusals by limit. Logs the first refusal of a limit, then one line per minute."""
+    """Counts rejections by limit. Logs the first rejection of a limit, then one line per minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -73,7 +73,7 @@ class LimitErrors:
         self.counts: Counter[str] = Counter()
 
     def note(self, error: BaseException | None) -> None:
-        """Count an error that is sent to a client, if it is the refusal of a limit."""
+        """Count an error that is sent to a client, if it is the rejection of a limit."""
         if not isinstance(error, SystemBusy) or not error.limit:
             return
         limit, now = error.limit, self._clock()
@@ -81,4 +81,4 @@ class LimitErrors:
         if now > self._latest.get(limit, now) + _QUIET_S:
             self._outages[limit].forget()
         self._latest[limit] = now
-        self._outages[limit].failed("refused: a limit is reached limit=%s reason=%s", limit, error)
+        self._outages[limit].failed("rejected: a limit is reached limit=%s reason=%s", limit, error)

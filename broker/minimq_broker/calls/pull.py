@@ -81,7 +81,7 @@ class PullService:
                     raise SystemBusy(f"more than {MAX_PULLS} pulls on one stream", limit="pulls")
                 check_bounds(request)
             except MinimqError as error:
-                await pull.fail(error)  # no task: until the client reads the refusal, it cannot send more pulls
+                await pull.fail(error)  # no task: until the client reads the rejection, it cannot send more pulls
                 continue
             task = pulls[pull_id] = asyncio.create_task(pull.run(), name=f"pull-{pull_id}")
             task.add_done_callback(partial(_forget, pulls, pull_id))
@@ -153,7 +153,7 @@ class _Pull:
         return f"queue {self._request.topic}/{self._request.queue_id} at offset {self._offset}"
 
     async def fail(self, error: Exception, first: int = 0, end: int = 0, next_offset: int = 0) -> None:
-        self._engine.refusals.note(error)
+        self._engine.rejections.note(error)
         frame = broker_pb2.PullFrame(
             end=True, failure=to_failure(error), min_offset=first, max_offset=end, next_offset=next_offset
         )

@@ -18,7 +18,7 @@ _DISK_LEVEL = {
     DiskLevel.NORMAL: broker_pb2.DISK_LEVEL_NORMAL,
     DiskLevel.WARN: broker_pb2.DISK_LEVEL_WARN,
     DiskLevel.DELETE_EARLY: broker_pb2.DISK_LEVEL_DELETE_EARLY,
-    DiskLevel.REFUSE: broker_pb2.DISK_LEVEL_REFUSE,
+    DiskLevel.REJECT: broker_pb2.DISK_LEVEL_REJECT,
 }
 
 

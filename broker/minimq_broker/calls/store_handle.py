@@ -32,13 +32,13 @@ class LogStatus:
     last_term: int = 0
     end: int = 0
     confirmed: int = 0
-    #: The disk failed: the store refuses everything until the broker restarts.
+    #: The disk failed: the store rejects everything until the broker restarts.
     has_failed: bool = False
     log_id: str = ""
 
 
 class StoreHandle:
-    """Holds the open store and refuses readers while it is replaced. Changed on the event loop, read by any thread."""
+    """Holds the open store and rejects readers while it is replaced. Changed on the event loop, read by any thread."""
 
     def __init__(
         self,
@@ -135,12 +135,12 @@ class StoreHandle:
         return store
 
     async def change(self, work: Callable[[MessageStore], object], why: str) -> None:
-        """Run `work` on the store in another thread, with no readers meanwhile. Readers are refused with `why`."""
+        """Run `work` on the store in another thread, with no readers meanwhile. Readers are rejected with `why`."""
         with self._closing(why):
             await uncancellable(asyncio.to_thread(self._without_readers, partial(work, self.any_store)))
 
     async def replace(self, copy: Callable[[Path, int], Awaitable[None]], why: str) -> None:
-        """Replace the content of the store by a copy. Readers are refused with `why` meanwhile."""
+        """Replace the content of the store by a copy. Readers are rejected with `why` meanwhile."""
         with self._closing(why):
             self._is_open = False
             try:

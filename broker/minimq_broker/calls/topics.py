@@ -67,7 +67,7 @@ class TopicService:
 
     def _decide_automatic(self, name: str) -> _Decide:
         if name not in self._engine.state.topics:
-            self._check_automatic(name)  # here, to spare the writer repeated requests that are refused
+            self._check_automatic(name)  # here, to spare the writer repeated requests that are rejected
         queues, created_ms = self._auto_create_queues, now_ms()
 
         def decide(state: State) -> Fact | None:

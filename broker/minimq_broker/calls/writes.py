@@ -29,7 +29,7 @@ Written = TypeVar("Written", bound=Job)
 
 
 #: Returns why writes may not be accepted or acknowledged now, or None. May be stricter with `to_sender`, for batches.
-WriteRefusal = Callable[..., MinimqError | None]
+WriteRejection = Callable[..., MinimqError | None]
 
 
 class Writes:
@@ -41,7 +41,7 @@ class Writes:
         limits: Limits,
         counters: Counters,
         observer: Engine,
-        refusal: WriteRefusal | None,
+        rejection: WriteRejection | None,
         queue_grew: Callable[[QueueKey], None],
     ) -> None:
         self._submit = submit
@@ -50,7 +50,7 @@ class Writes:
         self._counters = counters
         self._observer = observer
         #: None if writes are always accepted.
-        self.refusal = refusal
+        self.rejection = rejection
         #: Called with each batch just after its submission: jobs they submit can join its commit.
         self.listeners: list[Callable[[AppendJob], object]] = []
         self._loop = asyncio.get_running_loop()
@@ -73,16 +73,16 @@ class Writes:
 
     def check(self, *, to_sender: bool = False) -> None:
         """Raise the reason if writes may not be accepted now."""
-        refusal = None if self.refusal is None else self.refusal(to_sender=to_sender)
-        if refusal is not None:
-            raise refusal
+        rejection = None if self.rejection is None else self.rejection(to_sender=to_sender)
+        if rejection is not None:
+            raise rejection
 
     # ---- submitting -----------------------------------------------------------------------------
 
     def offer(self, job: AppendJob) -> bool:
         """Submit a batch; False if too many bytes are in flight. `job.done` is called on the loop."""
-        if self.refusal is not None and (refusal := self.refusal(to_sender=True)) is not None:
-            raise refusal
+        if self.rejection is not None and (rejection := self.rejection(to_sender=True)) is not None:
+            raise rejection
         size = job.size
         if self._pending_bytes and self._pending_bytes + size > self._limits.max_pending_bytes:
             return False
@@ -118,7 +118,7 @@ class Writes:
             self._room.clear()
             self._stuck_since = min(self._stuck_since, self._loop.time())
             try:
-                # Counted from the first waiter: while the disk hangs, later callers are refused at once.
+                # Counted from the first waiter: while the disk hangs, later callers are rejected at once.
                 async with asyncio.timeout_at(min(came_at, self._stuck_since) + self._limits.busy_after_s):
                     await self._room.wait()
             except TimeoutError:
@@ -152,7 +152,7 @@ class Writes:
 
     def submit(self, job: Job) -> None:
         """Submit a job; `job.done` is called on the loop. Raises `NotMaster`."""
-        if self.refusal is not None:
+        if self.rejection is not None:
             self.check()
         self._pending[job] = 0
         self._submit(job)
@@ -220,8 +220,8 @@ class Writes:
 
     def _answer(self, job: Job) -> None:
         # Checked again at the moment of acknowledgement: entries written while this broker led may have been truncated.
-        if self.refusal is not None and job.error is None and not job.replicates:
-            job.error = self.refusal(to_sender=job.to_sender)
+        if self.rejection is not None and job.error is None and not job.replicates:
+            job.error = self.rejection(to_sender=job.to_sender)
         match job:
             case AppendJob() if job.error is None:
                 self._count(job)

@@ -15,8 +15,8 @@ from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, Uncom
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     Staged,
-    StagedBatch,
     StagedCount,
+    StagedEntry,
     StagingLimits,
     TransactionId,
     check_room,
@@ -60,19 +60,19 @@ _EMPTY = QueueEnd()
 _WRITE = int(Permission.WRITE)
 
 
-class LostBatch(NamedTuple):
+class LostEntry(NamedTuple):
     """A staged batch of a committed transaction that can no longer be read, and the reason."""
 
     transaction: TransactionId
     topic: str
-    batch: StagedBatch
+    batch: StagedEntry
     reason: str
 
 
 class CommitGroup:
     """Collects the entries of one commit and assigns offsets, following those in the state.
 
-    A job adds all its entries or, if it is refused by a `MinimqError`, none.
+    A job adds all its entries or, if it is rejected by a `MinimqError`, none.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class CommitGroup:
         end: int,
         now_ms: int,
         *,
-        refusal: MinimqError | None = None,
+        rejection: MinimqError | None = None,
         staging: StagingLimits | None = None,
         delays: DelayLimits | None = None,
     ) -> None:
@@ -98,16 +98,16 @@ class CommitGroup:
         self.tried: list[PopQueue] = []
         self._pending = PendingBatches(state.producers)
         #: Batches that the group stages, by transaction, producer id and sequence number.
-        self._staged: dict[TransactionId, dict[int, dict[int, StagedBatch]]] = {}
+        self._staged: dict[TransactionId, dict[int, dict[int, StagedEntry]]] = {}
         self._staging = staging
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
         self._delay_limits = delays
         #: Why no new batch may be written now; facts may always be.
-        self.refusal = refusal
+        self.rejection = rejection
         #: Jobs whose batches are on disk already, whatever happens to this group.
         self.stored: list[AppendJob] = []
-        self.lost: list[LostBatch] = []
+        self.lost: list[LostEntry] = []
         #: Of the traced jobs.
         self.times: list[JobTimes] = []
 
@@ -172,14 +172,14 @@ class CommitGroup:
         topics = [self.state.topic(batch.topic) for batch in job.batches]
         if self._find_existing(job, topics):
             return
-        if job.refusal is not None:
-            raise job.refusal
+        if job.rejection is not None:
+            raise job.rejection
         queues = [self._queue_of(batch, topic) for batch, topic in zip(job.batches, topics, strict=True)]
         facts: list[Fact] = []
         if job.offsets is not None:
             self._check_not_consumed(job.offsets, job.begins)
             facts.append(job.offsets)
-        if job.settles is not None:  # last: after this decision the job can no longer be refused
+        if job.settles is not None:  # last: after this decision the job can no longer be rejected
             facts += self.pops.decide_all_or_none(job.settles, strict=bool(job.batches))
         if len(queues) + len(facts) > 1:
             size = sum(len(fact_entry(fact, self.now_ms)) for fact in facts)
@@ -222,8 +222,8 @@ class CommitGroup:
         return place
 
     def _queue_of(self, job: AppendJob, topic: Topic) -> QueueKey:
-        if self.refusal is not None:
-            raise copy.copy(self.refusal)  # a copy per job: an exception keeps a traceback
+        if self.rejection is not None:
+            raise copy.copy(self.rejection)  # a copy per job: an exception keeps a traceback
         if not int(topic.permission) & int(self.state.permission) & _WRITE:  # plain integers: flags cost ten times more
             self.state.check_allowed(topic, Permission.WRITE)
         if not 0 <= job.queue_id < topic.write_queues:
@@ -253,7 +253,7 @@ class CommitGroup:
             limits = self._staging or StagingLimits()
             check_room(limits, (table.open, self._staged_count), transaction.name, producer_id, more)
             self._staged_count.add(transaction.name, producer_id, 1, len(entry), int(is_new))
-            found = StagedBatch(self.end, len(entry), *queue, self.now_ms, producer_id, sequence)
+            found = StagedEntry(self.end, len(entry), *queue, self.now_ms, producer_id, sequence)
             parts.setdefault(producer_id, {})[sequence] = found
             self.append(entry, BatchStaged(transaction, producer_id, sequence, found))
         else:
@@ -271,14 +271,14 @@ class CommitGroup:
         staged = self.state.transactions.next_to_publish(name, MAX_PUBLISHED_BYTES, MAX_PUBLISHED)
         if not staged:
             return 0
-        if self.refusal is not None:
-            raise copy.copy(self.refusal)
+        if self.rejection is not None:
+            raise copy.copy(self.rejection)
         ending = self.state.transactions.ending(name)
         assert ending is not None  # it has something to publish
         self.publish(TransactionId(name, ending.number), staged, reader)
         return len(staged)
 
-    def publish(self, transaction: TransactionId, staged: Sequence[StagedBatch], reader: CommitLog) -> None:
+    def publish(self, transaction: TransactionId, staged: Sequence[StagedEntry], reader: CommitLog) -> None:
         """Write staged batches to their queues, in the given order."""
         for batch in staged:
             topic = self.state.topics[self.state.topic_name(batch.topic_id) or ""]  # exists: deletion drops its batches
@@ -286,7 +286,7 @@ class CommitGroup:
                 data = staged_batch(reader.entry_at(batch.position), transaction.name, batch)
             except CorruptEntry as error:
                 self.add(PublicationSkipped(*transaction, 1))
-                self.lost.append(LostBatch(transaction, topic.name, batch, error.message))
+                self.lost.append(LostEntry(transaction, topic.name, batch, error.message))
                 continue
             self.release(topic, batch.queue_id, data, DueKey(0, batch.position))
 
@@ -373,7 +373,7 @@ class CommitGroup:
 
     def log_lost_batches(self) -> None:
         """Log the batches of transactions that were not published, one line per queue."""
-        queues: dict[tuple[str, int], list[LostBatch]] = {}
+        queues: dict[tuple[str, int], list[LostEntry]] = {}
         for each in self.lost:
             queues.setdefault((each.topic, each.batch.queue_id), []).append(each)
         for (topic, queue_id), batches in queues.items():

@@ -98,18 +98,18 @@ class Confirmation:
             self._changed.notify_all()
         self._tell(*released)
 
-    def refuse(self, reason: Callable[[], MinimqError], before: float = float("inf")) -> None:
+    def reject(self, reason: Callable[[], MinimqError], before: float = float("inf")) -> None:
         """Answer all jobs added before a monotonic time with an error. Their entries may still be confirmed."""
-        refused: list[Job] = []
+        rejected: list[Job] = []
         with self._changed:
             for group in self._groups:
                 if group.since >= before:
                     break
-                refused += group.jobs
+                rejected += group.jobs
                 group.jobs.clear()
-        for job in refused:
+        for job in rejected:
             job.error = reason()  # a new one per job: an exception keeps a traceback
-        self._tell(refused, frozenset())
+        self._tell(rejected, frozenset())
 
     def _release(self, position: int) -> tuple[list[Job], Set[QueueKey]]:
         jobs: list[Job] = []

@@ -124,7 +124,7 @@ class AtomicJob(Job):
     begins: Sequence[int] = ()
     settles: PopJob | None = None
     #: Why nothing new may be stored now. An earlier attempt that was stored is still acknowledged.
-    refusal: MinimqError | None = None
+    rejection: MinimqError | None = None
 
     to_sender = True
 
@@ -149,7 +149,7 @@ class FactJob(Job):
     """A fact to record.
 
     The writer calls `make` with the state after all earlier jobs. It returns the fact, or None if there is nothing to
-    record; it raises a `MinimqError` to refuse. If the fact does not depend on the state, `alone` is set to False, so
+    record; it raises a `MinimqError` to reject. If the fact does not depend on the state, `alone` is set to False, so
     that many share one sync.
     """
 

@@ -15,7 +15,7 @@ from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
-from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, delay_refusal
+from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, delay_rejection
 from minimq_broker.features.retention.retention import FOR_EVER, RetentionRules
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of
@@ -105,7 +105,7 @@ class MessageStore:
             self._checkpoint,
             self._confirmation,
             clock_ms=clock_ms,
-            refusal=self.disk.refusal,
+            rejection=self.disk.rejection,
             grown=grown,
             checkpoint_interval_s=options.checkpoint_interval_s,
         )
@@ -113,7 +113,7 @@ class MessageStore:
         self.submit = self._writer.submit
         self.due = DueIndex(self.log)
         self._writer.delays = DelayLimits(
-            options.max_delay_ms, lambda: delay_refusal(self.disk, self.due, self.state.delays.saved_mark)
+            options.max_delay_ms, lambda: delay_rejection(self.disk, self.due, self.state.delays.saved_mark)
         )
         self._closed = False
         self.options = options
@@ -182,7 +182,7 @@ class MessageStore:
         self.log.damage.is_served = True
 
     def follow(self) -> None:
-        """Become a slave, which accepts only `ReplicaJob`s; refuse all waiting jobs. Blocks: not for the event loop."""
+        """Become a slave, which accepts only `ReplicaJob`s; reject all waiting jobs. Blocks: not for the event loop."""
         self._writer.call(self._writer.follow)
         self.log.damage.is_served = False
 
@@ -208,9 +208,9 @@ class MessageStore:
         self._confirmation.confirm(position)
 
     def expire(self, now: float) -> None:
-        """Refuse jobs that have waited longer than `replication_timeout_s` for replicas. `now` is monotonic."""
+        """Reject jobs that have waited longer than `replication_timeout_s` for replicas. `now` is monotonic."""
         timeout_s = self.options.replication_timeout_s
-        self._confirmation.refuse(
+        self._confirmation.reject(
             lambda: NotEnoughReplicas(
                 f"other replicas did not confirm within {timeout_s:g} s what was sent: it is stored here, and may be "
                 "sent again"
@@ -273,7 +273,7 @@ class MessageStore:
 
     @property
     def has_failed(self) -> bool:
-        """True if all jobs are refused until the broker is restarted."""
+        """True if all jobs are rejected until the broker is restarted."""
         return self._writer.has_failed
 
     # ---- reading ----------------------------------------------------------------------------------------

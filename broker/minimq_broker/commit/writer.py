@@ -85,7 +85,7 @@ class Writer:
         confirmation: Confirmation,
         *,
         clock_ms: Callable[[], int],
-        refusal: Callable[[], MinimqError | None],
+        rejection: Callable[[], MinimqError | None],
         grown: Callable[[], None] | None,
         checkpoint_interval_s: float,
     ) -> None:
@@ -97,7 +97,7 @@ class Writer:
         #: True: writes batches and facts, as the master. False: writes the entries of another master.
         self.leads = True
         #: Called before each group; returns why no batch may be written now, or None.
-        self.refusal = refusal
+        self.rejection = rejection
         self._clock_ms, self._grown = clock_ms, grown
         self._interval_s = checkpoint_interval_s
         self._jobs: queue.SimpleQueue[Job | Call | None] = queue.SimpleQueue()
@@ -114,7 +114,7 @@ class Writer:
 
     @property
     def has_failed(self) -> bool:
-        """True if all jobs are refused until the broker is restarted."""
+        """True if all jobs are rejected until the broker is restarted."""
         return self._failure is not None
 
     def start(self) -> None:
@@ -156,7 +156,7 @@ class Writer:
                 wait_s = self._interval_s if self._save() else min(self._interval_s, _SAVE_RETRY_INTERVAL_S)
                 save_at = time.monotonic() + wait_s
         self._save_all()
-        self._confirmation.refuse(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
+        self._confirmation.reject(lambda: NotMaster("the broker stops before the other replicas have confirmed"))
 
     def _take(self, wait_s: float) -> list[Job | Call]:
         jobs: list[Job | Call] = []
@@ -210,7 +210,7 @@ class Writer:
     def follow(self) -> None:
         """Become a slave: from now on accept only entries of a master. Called on the writer's thread."""
         self.leads = False
-        self._confirmation.refuse(_not_master)
+        self._confirmation.reject(_not_master)
         self._confirmation.restart(holds=True, end=self.state.position)
 
     def truncate(self, position: int) -> None:
@@ -232,12 +232,12 @@ class Writer:
     def _write(self, jobs: list[Job]) -> None:
         grown: Set[QueueKey] = frozenset()
         if self._failure:
-            self._refuse(jobs, self._failure)
+            self._reject(jobs, self._failure)
         else:
             try:
                 grown = self._commit(jobs)
             except Exception as error:  # noqa: BLE001 - whatever it is, every caller gets an answer
-                self._refuse(jobs, self._reason(error))
+                self._reject(jobs, self._reason(error))
         try:
             self._notify(jobs, grown)
         except Exception as error:  # noqa: BLE001 - these callers have no answer, but later ones get one
@@ -246,9 +246,9 @@ class Writer:
     def _commit(self, jobs: list[Job]) -> Set[QueueKey]:
         start = self.state.position
         holds = self._confirmation.holds
-        refusal = self.refusal()
+        rejection = self.rejection()
         group = CommitGroup(
-            self.state, start, self._clock_ms(), refusal=refusal, staging=self.staging, delays=self.delays
+            self.state, start, self._clock_ms(), rejection=rejection, staging=self.staging, delays=self.delays
         )
         # The first job decides: a fact that keeps the log is alone in its group.
         with self._log.kept if jobs[0].keeps_log else _NO_LOCK:
@@ -314,8 +314,8 @@ class Writer:
         except Exception as error:  # whatever it is: the log has the group, and the state may have a part of it
             raise self._fail(error) from error
 
-    def _refuse(self, jobs: list[Job], reason: MinimqError) -> None:
-        log.error("store: group refused jobs=%d error=%s", len(jobs), reason.message)
+    def _reject(self, jobs: list[Job], reason: MinimqError) -> None:
+        log.error("store: group rejected jobs=%d error=%s", len(jobs), reason.message)
         for job in jobs:
             # A copy per job: an exception keeps a traceback, and with it the frames of the caller that raises it.
             job.error = job.error or copy.copy(reason)
@@ -334,7 +334,7 @@ class Writer:
         self._failure = InternalError(f"the store stopped after an error ({error}): restart the broker")
         return self._failure
 
-    def _save(self, patience_s: float = 0.0) -> bool:
+    def _save(self, max_wait_s: float = 0.0) -> bool:
         if self._failure:
             return True  # the state may be half changed; recovery starts from the previous checkpoint
         if self._to_save is None and self._checkpoint.position == self.state.position:
@@ -343,7 +343,7 @@ class Writer:
         try:
             if self._to_save is None:
                 self._to_save = take_changes(self.state)
-            if not self._confirmation.wait(self._to_save.position, patience_s):
+            if not self._confirmation.wait(self._to_save.position, max_wait_s):
                 return False
             with self.figures.syncs.sync():
                 self._checkpoint.save(self._to_save)

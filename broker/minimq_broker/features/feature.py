@@ -188,7 +188,7 @@ class Group(Protocol):
     #: Log position of the next entry.
     end: int
     #: Why no batch may be written now, or None. Facts may always be.
-    refusal: MinimqError | None
+    rejection: MinimqError | None
     log: Any
     disk: Any
     #: Options of features, by name.

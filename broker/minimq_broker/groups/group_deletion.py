@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 _CHECK_INTERVAL_S = 60.0
 _CHECKS_PER_EXPIRY = 20
 #: Maximum groups that one check deletes; the next check continues.
-_DELETE_MOST = 100
+_DELETE_MAX = 100
 #: Maximum groups that one line of the log names.
 _NAMED = 5
 
@@ -90,7 +90,7 @@ class GroupDeletion:
                 for group in part:
                     is_deleted = await self._look_at_group(group, state, now, announced)
                     deleted += [group] * is_deleted
-                    if len(deleted) == _DELETE_MOST:
+                    if len(deleted) == _DELETE_MAX:
                         return
         finally:
             if announced:

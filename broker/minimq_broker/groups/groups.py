@@ -3,10 +3,10 @@
 The members of a group must agree on its configuration: allocation strategy, filters, handover timeout. They may
     subscribe to
 different topics: a deployment that adds a topic replaces one member at a time. A member whose configuration conflicts
-with the others is refused. It is remembered, so that the broker can notify it once the conflict is over.
+with the others is rejected. It is remembered, so that the broker can notify it once the conflict is over.
 
 After a restart of the broker, the former agreement of a group stays valid for a while. Otherwise the first member to
-return could be one in conflict with all others, and these would be refused.
+return could be one in conflict with all others, and these would be rejected.
 
 Members and their subscriptions are limited, because they are kept in memory and sent to every member.
 """
@@ -30,7 +30,7 @@ Held = tuple[MessageQueue, ...]
 #: like queues that no member holds.
 MAX_HELD_OF_GROUP = 50_000
 MAX_HELD = 400_000
-#: Members of one group, including refused ones.
+#: Members of one group, including rejected ones.
 MAX_MEMBERS = 1_000
 #: Groups that one client id is in: normally just one, as each consumer has its own client id.
 MAX_GROUPS_OF_CLIENT = 64
@@ -127,8 +127,8 @@ class GroupTable:
         self._version = first_version
         #: Number of held queues that are remembered, of all groups.
         self._held = 0
-        #: Members refused for a conflict, by group.
-        self._refused: dict[str, dict[str, GroupConfig]] = {}
+        #: Members rejected for a conflict, by group.
+        self._rejected: dict[str, dict[str, GroupConfig]] = {}
         self._quota = GroupQuota()
 
     # ---- join and leave -------------------------------------------------------------------------
@@ -141,7 +141,7 @@ class GroupTable:
         A lone member may change everything. Raises `GroupConflict`, `SystemBusy`.
         """
         holding = self._remembered_of(group, client_id, held)
-        self._forget_refused(group, client_id)
+        self._forget_rejected(group, client_id)
         share = Share.of(config)
         self._quota.check(group, client_id, share)
         known = self.agreement(group)
@@ -157,7 +157,7 @@ class GroupTable:
         except GroupConflict:
             if former is None:
                 self._quota.put(group, client_id, share)
-            self._refused.setdefault(group, {})[client_id] = config
+            self._rejected.setdefault(group, {})[client_id] = config
             raise
         self._quota.put(group, client_id, share)
         entry = self._groups.setdefault(group, _Group())
@@ -172,8 +172,8 @@ class GroupTable:
             self._put(self._groups[group], client_id, member._replace(holding=holding))
 
     def leave(self, group: str, client_id: str) -> Members | None:
-        """Remove a member, also a refused one. Return the member list if it changed."""
-        self._forget_refused(group, client_id)
+        """Remove a member, also a rejected one. Return the member list if it changed."""
+        self._forget_rejected(group, client_id)
         entry = self._groups.get(group)
         if entry is None or client_id not in entry.members:
             return None
@@ -185,20 +185,20 @@ class GroupTable:
         return self._changed(group, entry)
 
     def admissible(self, group: str, now: float = 0.0) -> list[str]:
-        """Return the refused members that would be accepted now, each once unless it is refused again."""
-        refused = self._refused.get(group, {}).items()
-        admitted = [client_id for client_id, config in refused if self._admits(group, client_id, config, now)]
+        """Return the rejected members that would be accepted now, each once unless it is rejected again."""
+        rejected = self._rejected.get(group, {}).items()
+        admitted = [client_id for client_id, config in rejected if self._admits(group, client_id, config, now)]
         for client_id in admitted:
-            self._forget_refused(group, client_id)
+            self._forget_rejected(group, client_id)
         return admitted
 
     def end_recovery(self) -> list[str]:
-        """Drop the agreements from before the start; return the groups whose members or refused members it affects."""
+        """Drop the agreements from before the start; return the groups whose members or rejected members it affects."""
         returned = self._remembered.keys() & self._groups.keys()
         self._remembered.clear()
         for group in returned:
             self._summarize(group, self._groups[group])
-        return sorted(returned | self._refused.keys())
+        return sorted(returned | self._rejected.keys())
 
     # ---- lookups --------------------------------------------------------------------------------
 
@@ -266,12 +266,12 @@ class GroupTable:
             return False
         return True
 
-    def _forget_refused(self, group: str, client_id: str) -> None:
-        refused = self._refused.get(group, {})
-        if refused.pop(client_id, None) is not None and self._member(group, client_id) is None:
+    def _forget_rejected(self, group: str, client_id: str) -> None:
+        rejected = self._rejected.get(group, {})
+        if rejected.pop(client_id, None) is not None and self._member(group, client_id) is None:
             self._quota.take(group, client_id)
-        if not refused:
-            self._refused.pop(group, None)
+        if not rejected:
+            self._rejected.pop(group, None)
 
     def _changed(self, group: str, entry: _Group) -> Members:
         self._version += 1
@@ -330,7 +330,7 @@ def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
 
 
 class GroupQuota:
-    """Limits the shares of all members, refused ones included. Used by one thread."""
+    """Limits the shares of all members, rejected ones included. Used by one thread."""
 
     def __init__(self) -> None:
         self._shares: dict[str, dict[str, Share]] = {}

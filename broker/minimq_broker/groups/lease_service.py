@@ -176,8 +176,8 @@ class LeaseKeeper:
         try:
             await self._ask(group, client_id, wishes)
         except MinimqError as error:
-            self._engine.refusals.note(error)
-            self._tell(group, client_id, refusal(group, error))
+            self._engine.rejections.note(error)
+            self._tell(group, client_id, rejection(group, error))
 
     def _has_appeared(self, group: str, client_id: str, wish: _QueueRequest) -> bool:
         key = self._find(group, wish.item)
@@ -356,6 +356,6 @@ class LeaseKeeper:
         return name
 
 
-def refusal(group: str, error: MinimqError) -> broker_pb2.SessionEvent:
-    refused = broker_pb2.SessionRefused(group=group[:MAX_GROUP], failure=to_failure(error))
-    return broker_pb2.SessionEvent(refused=refused)
+def rejection(group: str, error: MinimqError) -> broker_pb2.SessionEvent:
+    rejected = broker_pb2.SessionRejected(group=group[:MAX_GROUP], failure=to_failure(error))
+    return broker_pb2.SessionEvent(rejected=rejected)

@@ -16,7 +16,7 @@ from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.streams import StreamWriter, raise_failure
 from minimq_broker.groups.client_runs import fenced, is_newer
 from minimq_broker.groups.groups import GroupConfig
-from minimq_broker.groups.lease_service import LeaseKeeper, refusal
+from minimq_broker.groups.lease_service import LeaseKeeper, rejection
 from minimq_broker.groups.offsets import InitialOffset, InitialOffsets, check_new_group
 from minimq_broker.groups.session_table import MemberLists, Session, SessionKey, SessionTable
 from minimq_broker.options import BrokerOptions
@@ -133,8 +133,8 @@ class SessionService:
         try:
             check_bounds(request)
         except InvalidArgument as error:
-            self._engine.refusals.note(error)
-            session.tell(refusal(_group(request), error))
+            self._engine.rejections.note(error)
+            session.tell(rejection(_group(request), error))
             return False
         return True
 
@@ -219,14 +219,14 @@ class SessionService:
         except MinimqError as error:
             if isinstance(error, AccessDenied):  # the right may have been revoked since it joined
                 await self._leave(group, session)
-            self._engine.refusals.note(error)
-            session.tell(refusal(group, error))
+            self._engine.rejections.note(error)
+            session.tell(rejection(group, error))
 
     async def _join(self, session: Session, join: broker_pb2.JoinGroup) -> None:
         group = check_group(join.group)
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
-        self._sessions.claim(group, session)  # before any refusal, so that the client can be notified when to retry
+        self._sessions.claim(group, session)  # before any rejection, so that the client can be notified when to retry
         self._engine.tables.work_queue_members.check_none(group, session.client_id)
         try:
             now = asyncio.get_running_loop().time()
@@ -264,7 +264,7 @@ class SessionService:
             log.warning("group: the agreement of its members is not recorded group=%s reason=%s", group, error)
 
     def notify_may_retry(self, group: str, client_id: str) -> None:
-        """Notify a refused member that it may try to join a group again."""
+        """Notify a rejected member that it may try to join a group again."""
         self._tell(group, client_id, broker_pb2.SessionEvent(conflict_over=broker_pb2.ConflictOver(group=group)))
 
     def _end_recovery(self) -> None:

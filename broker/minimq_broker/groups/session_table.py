@@ -49,7 +49,7 @@ class Session:
         self.events = SessionEvents()
         #: The start position by group, for groups that are new.
         self.starts: dict[str, broker_pb2.StartPosition] = {}
-        #: Groups that it is a member of, or waits to join after a refusal.
+        #: Groups that it is a member of, or waits to join after a rejection.
         self.groups: set[str] = set()
         #: Groups taken over from an earlier session of the client whose connection broke.
         self.inherited: set[str] = set()
@@ -137,7 +137,7 @@ class SessionTable:
             self._users.pop((group, session.client_id), None)
 
     def member(self, group: str, client_id: str) -> Session | None:
-        """Return the session of a group's member, or of a client that was refused there."""
+        """Return the session of a group's member, or of a client that was rejected there."""
         return self._by_member.get((group, client_id))
 
 

@@ -370,7 +370,7 @@ class CommitLog:
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first visible offset of a queue that is still stored, None if there is none."""
         firsts = self._firsts  # first: another thread may replace both
-        # A damaged segment that is not served refuses, whatever it answered before.
+        # A damaged segment that is not served rejects, whatever it answered before.
         found = firsts.get(queue) if self.damage.is_served or not self.damage.reasons else None
         if found is None:
             found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
@@ -390,7 +390,7 @@ class CommitLog:
         return None
 
     def _ask(self, segment: Segment, question: Callable[[Segment], T]) -> T:
-        if self.damage.refuses(segment.start):
+        if self.damage.rejects(segment.start):
             raise SystemBusy(
                 f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master"
             )

@@ -27,7 +27,7 @@ _LOOK_AGAIN_S = 0.01
 _SCARCE_BYTES = 32 << 20
 
 
-#: Errors that end once there is room again, so the store only refuses: what is used up, and the remedy.
+#: Errors that end once there is room again, so the store only rejects: what is used up, and the remedy.
 _SHORTAGES = {
     errno.ENOSPC: ("the disk of {} is full", "free space"),
     errno.EDQUOT: ("the disk quota of {} is used up", "raise it or free space"),
@@ -115,7 +115,7 @@ class Disk:
         """Return how many bytes to delete early, before they expire; 0 if none. Raises `OSError`."""
         return self._marks.excess_bytes(*self.look())
 
-    def refusal(self) -> StoreFull | None:
+    def rejection(self) -> StoreFull | None:
         """Return why no batch may be written now, or None."""
         if self._latest[1] == DiskLevel.NORMAL and time.monotonic() < self._looked_at + _LOOK_AGAIN_S:
             return None  # a check costs half as much as a small commit
@@ -123,9 +123,9 @@ class Disk:
             use, level = self.look()
         except OSError:  # the write will raise what is wrong
             return None
-        if level < DiskLevel.REFUSE:
+        if level < DiskLevel.REJECT:
             return None
         return StoreFull(
-            f"the disk of the broker is {use.ratio:.1%} full, and accepts nothing more from {self._marks.refuse:.0%} "
+            f"the disk of the broker is {use.ratio:.1%} full, and accepts nothing more from {self._marks.reject:.0%} "
             "on (--disk-reject): free space, then send again"
         )

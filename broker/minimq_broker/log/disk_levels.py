@@ -30,7 +30,7 @@ class DiskLevel(IntEnum):
     NORMAL = 0
     WARN = 1
     DELETE_EARLY = 2
-    REFUSE = 3
+    REJECT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ class Watermarks:
     warn: float = 0.75
     #: Deletes the oldest segments although they have not expired.
     delete_early: float = 0.85
-    refuse: float = 0.90
+    reject: float = 0.90
 
     def level(self, use: DiskUse, before: DiskLevel = DiskLevel.NORMAL) -> DiskLevel:
         """Return the level of a disk whose level was `before`."""
         ratio = use.ratio
         marks = (
-            (DiskLevel.REFUSE, self.refuse),
+            (DiskLevel.REJECT, self.reject),
             (DiskLevel.DELETE_EARLY, self.delete_early),
             (DiskLevel.WARN, self.warn),
         )

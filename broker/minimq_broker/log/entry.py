@@ -14,7 +14,7 @@ from typing import NamedTuple
 import google_crc32c
 
 from minimq_broker.features.delayed.delays import BatchDelayed, DueKey
-from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.state.facts import AtomicBegun, Fact, decode_fact, encode_fact
 from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.state import BatchApplied, Effect, QueueEnd, QueueKey
@@ -147,7 +147,7 @@ def payload_of(entry: memoryview) -> memoryview:
     return entry[batch_at(entry) :]
 
 
-def staged_batch(data: bytes, name: str, record: StagedBatch) -> memoryview:
+def staged_batch(data: bytes, name: str, record: StagedEntry) -> memoryview:
     """Verify that an entry has the staged batch of a record in the state, and return the batch."""
     done = opened(data, record.position).effect
     if not isinstance(done, BatchStaged):
@@ -269,7 +269,7 @@ def _effect_of(
         transaction = transaction_of(entry, position)
         number = about.producer_id, about.sequence
         return BatchStaged(
-            transaction, *number, StagedBatch(position, len(entry), *header.queue, header.stored_ms, *number)
+            transaction, *number, StagedEntry(position, len(entry), *header.queue, header.stored_ms, *number)
         )
     if header.kind == EntryKind.DELAYED:
         due_ms, is_recallable = delay_of(entry, position)

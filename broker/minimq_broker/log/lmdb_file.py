@@ -100,7 +100,7 @@ def check_pages_of(path: Path) -> None:
 
 def close_with(owner: object, env: lmdb.Environment, path: Path) -> None:
     """Close an LMDB file when its owner is garbage-collected. Its name may be reused at once."""
-    # Keeps the inodes in use: LMDB refuses a new file with one of them as already open until this one is closed.
+    # Keeps the inodes in use: LMDB rejects a new file with one of them as already open until this one is closed.
     inodes = [os.open(file, os.O_RDONLY | os.O_CLOEXEC) for file in lmdb_files(path)]
     weakref.finalize(owner, _close, env, inodes).atexit = False
 

@@ -132,10 +132,10 @@ class BrokerMetrics:
             yield counter(f"{PREFIX}_{name}_total", text, getattr(done, field))
         yield histogram(f"{PREFIX}_append_seconds", "Time from the arrival of a batch to its answer.", done.append_s)
         yield counters(
-            f"{PREFIX}_appends_refused_total",
-            "Refused batches, by the code of the error.",
+            f"{PREFIX}_appends_rejected_total",
+            "Rejected batches, by the code of the error.",
             ("reason",),
-            (((reason,), number) for reason, number in sorted(done.refused.copy().items())),
+            (((reason,), number) for reason, number in sorted(done.rejected.copy().items())),
         )
 
     def _commits(self, store: MessageStore) -> Iterator[Metric]:
@@ -214,12 +214,12 @@ class BrokerMetrics:
             ("call",),
             (((call,), streams[call]) for call in _STREAMS),
         )
-        refused = engine.counters.streams_refused
+        rejected = engine.counters.streams_rejected
         yield counters(
-            f"{PREFIX}_streams_refused_total",
-            "Streams refused because too many were open.",
+            f"{PREFIX}_streams_rejected_total",
+            "Streams rejected because too many were open.",
             ("call",),
-            (((call,), refused[call]) for call in (*_STREAMS, "replicate")),
+            (((call,), rejected[call]) for call in (*_STREAMS, "replicate")),
         )
         yield counters(
             f"{PREFIX}_replies_total",
@@ -227,12 +227,12 @@ class BrokerMetrics:
             ("outcome",),
             (((outcome,), engine.counters.replies[outcome]) for outcome in OUTCOME_NAMES.values()),
         )
-        refusals = engine.refusals.counts
+        rejections = engine.rejections.counts
         yield counters(
-            f"{PREFIX}_limit_refusals_total",
-            "Requests and streams that a limit of this broker refused, by the limit.",
+            f"{PREFIX}_limit_rejections_total",
+            "Requests and streams that a limit of this broker rejected, by the limit.",
             ("limit",),
-            (((limit,), refusals[limit]) for limit in LIMITS),
+            (((limit,), rejections[limit]) for limit in LIMITS),
         )
         yield counters(
             f"{PREFIX}_throttled_seconds_total",

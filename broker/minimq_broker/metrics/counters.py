@@ -44,9 +44,9 @@ class Counters:
     messages_searched: int = 0
     #: By outcome.
     replies: Counter[str] = field(default_factory=Counter)
-    #: Refused batches by error code.
-    refused: Counter[str] = field(default_factory=Counter)
-    streams_refused: Counter[str] = field(default_factory=Counter)
+    #: Rejected batches by error code.
+    rejected: Counter[str] = field(default_factory=Counter)
+    streams_rejected: Counter[str] = field(default_factory=Counter)
     #: Seconds from the arrival of a batch to its answer.
     append_s: Histogram = field(default_factory=lambda: Histogram(SECONDS))
     #: Seconds from the time at which a delayed batch was due to its storage in its queue.

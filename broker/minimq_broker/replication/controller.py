@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from minimq_proto.v1.controller_pb2_grpc import ControllerAsyncStub
 
 #: Timeout of an answer, in addition to the time for which the controller may hold it back.
-_PATIENCE_S = 1.0
+_TIMEOUT_S = 1.0
 #: Timeout of a promotion, which takes about as long as a lease.
 _PROMOTION_S = 60.0
 
@@ -66,14 +66,14 @@ class GrpcController:
     async def report(self, report: ReplicaReport, *, wait_s: float = 0.0) -> ReplicaSet | None:
         """Report that a replica is alive, and return the record."""
         request = to_wire(controller_pb2.ReportRequest, report, wait_ms=round(wait_s * 1000))
-        response = await self._answer(self._stub().Report(request, timeout=wait_s + _PATIENCE_S))
+        response = await self._answer(self._stub().Report(request, timeout=wait_s + _TIMEOUT_S))
         return replica_set_from_wire(response.replica_set) if response.HasField("replica_set") else None
 
     async def change_in_sync(self, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
         request = controller_pb2.ChangeInSyncRequest(
             known=to_wire(controller_pb2.ReplicaSet, known), in_sync=sorted(in_sync)
         )
-        response = await self._answer(self._stub().ChangeInSync(request, timeout=_PATIENCE_S))
+        response = await self._answer(self._stub().ChangeInSync(request, timeout=_TIMEOUT_S))
         return replica_set_from_wire(response.replica_set)
 
     async def promote(self, cluster: str, broker_name: str, replica_id: int, *, unclean: bool = False) -> ReplicaSet:

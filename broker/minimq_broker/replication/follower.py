@@ -128,7 +128,7 @@ class Follower:
         self._outage.failed(message, self.master.address, cause, cause=cause)
         if isinstance(cause, (Unavailable, DeadlineExceeded, TimeoutError)):
             return Break.UNREACHED
-        return Break.REFUSED if isinstance(error, grpc.RpcError) else Break.OWN
+        return Break.REJECTED if isinstance(error, grpc.RpcError) else Break.OWN
 
     async def _repair(self, stub: ReplicationAsyncStub) -> None:
         while reasons := self._engine.store.log.damage.reasons:

@@ -30,14 +30,14 @@ def heartbeat_s(lease_s: float) -> float:
 
 
 async def next_frame(
-    stream: ReplicaStream | SnapshotStream, patience_s: float, peer: str
+    stream: ReplicaStream | SnapshotStream, max_wait_s: float, peer: str
 ) -> replication_pb2.ReplicaFrame:
     """Return the next frame of a broker. Raises `DeadlineExceeded`, `Unavailable` and `InternalError`."""
     try:
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(max_wait_s):
             frame = await stream.read()
     except TimeoutError:
-        raise DeadlineExceeded(f"{peer} sent nothing for {patience_s} s") from None
+        raise DeadlineExceeded(f"{peer} sent nothing for {max_wait_s} s") from None
     if not isinstance(frame, replication_pb2.ReplicaFrame):
         raise Unavailable(f"{peer} has ended the stream")
     return check_answer(frame, peer)

@@ -66,7 +66,7 @@ class InSync:
         self,
         own_id: int,
         members: Collection[int],
-        patience: InSyncLimits,
+        max_wait: InSyncLimits,
         now: float,
         *,
         sync: bool,
@@ -76,7 +76,7 @@ class InSync:
         self.confirmed = confirmed
         self._own_id = own_id
         self._sync = sync
-        self._patience = patience
+        self._max_wait = max_wait
         self._replicas = {replica_id: _Replica(now) for replica_id in self.members if replica_id != own_id}
         #: Proposed to the controller without an answer so far: they may be in the record.
         self._asked: frozenset[int] = frozenset()
@@ -105,7 +105,7 @@ class InSync:
         if replica.position >= end:
             self._caught_up(replica_id, replica, now, now)
         elif not replica.marks or (
-            end > replica.marks[-1].end and now - replica.marks[-1].at >= self._patience.lag_s / _MARKS_PER_LAG
+            end > replica.marks[-1].end and now - replica.marks[-1].at >= self._max_wait.lag_s / _MARKS_PER_LAG
         ):
             replica.marks.append(_Mark(now, end))
 
@@ -120,8 +120,8 @@ class InSync:
 
     def _caught_up(self, replica_id: int, replica: _Replica, at: float, now: float) -> None:
         replica.caught_up_at = max(replica.caught_up_at, at)
-        if replica_id not in self.members and now - at <= self._patience.lag_s * _JOIN_LAG_FRACTION:
-            replica.joins_until = now + self._patience.broken_s
+        if replica_id not in self.members and now - at <= self._max_wait.lag_s * _JOIN_LAG_FRACTION:
+            replica.joins_until = now + self._max_wait.broken_s
 
     # ---- decisions ------------------------------------------------------------------------------
 
@@ -191,6 +191,6 @@ class InSync:
         }
 
     def _is_overdue(self, replica: _Replica, now: float) -> bool:
-        if not replica.connected and now - replica.lost_at > self._patience.broken_s:
+        if not replica.connected and now - replica.lost_at > self._max_wait.broken_s:
             return True
-        return now - replica.caught_up_at > self._patience.lag_s
+        return now - replica.caught_up_at > self._max_wait.lag_s

@@ -27,7 +27,7 @@ from minimq_proto.v1 import replication_pb2
 
 log = logging.getLogger(__name__)
 
-#: Interval of checks for slaves that leave the in-sync set; joining is noticed at once. Also the pause after a refused
+#: Interval of checks for slaves that leave the in-sync set; joining is noticed at once. Also the pause after a rejected
 #: change.
 _CHECK_INTERVAL_S = 0.1
 #: Seconds before an unanswered change of the in-sync set is sent to the controller again.
@@ -43,7 +43,7 @@ class Leadership:
         record: ReplicaSet,
         own_id: int,
         controller: Controller,
-        patience: InSyncLimits,
+        max_wait: InSyncLimits,
         lease_until: float,
     ) -> None:
         store = self._store = engine.store
@@ -55,11 +55,11 @@ class Leadership:
         self._ended = False
         self._feeds: dict[int, Feed] = {}
         #: Slaves already logged as having the id of another one, and as having the log of another broker.
-        self._refused: set[FollowerHello] = set()
+        self._rejected: set[FollowerHello] = set()
         self._foreign: set[FollowerHello] = set()
         self.record = record
         self.in_sync = InSync(
-            own_id, record.in_sync, patience, self._loop.time(), sync=record.sync, confirmed=store.confirmed
+            own_id, record.in_sync, max_wait, self._loop.time(), sync=record.sync, confirmed=store.confirmed
         )
         #: Woken when the in-sync set should change.
         self._record_task = PeriodicTask("in-sync set", self._record_set, math.inf, log)
@@ -73,8 +73,8 @@ class Leadership:
 
     # ---- may this broker serve? -----------------------------------------------------------------
 
-    def refusal(self, *, to_sender: bool) -> MinimqError | None:
-        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
+    def rejection(self, *, to_sender: bool) -> MinimqError | None:
+        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRejection`."""
         if self._ended or lease_clock() >= self._until:
             return NotMaster(
                 f"this broker may no longer be the master of {self.record.broker_name}: another was elected, or its "
@@ -238,9 +238,9 @@ class Leadership:
             f"replica {slave.replica_id} of {self.record} is at {other}, but {slave.address} says that it is "
             "the same replica: give one of them another --id, or stop it"
         )
-        if slave not in self._refused:
-            self._refused.add(slave)
-            log.error("replication: a slave is refused reason=%s", conflict)
+        if slave not in self._rejected:
+            self._rejected.add(slave)
+            log.error("replication: a slave is rejected reason=%s", conflict)
         return conflict
 
     def _introduce(self, slave: FollowerHello) -> None:

@@ -15,7 +15,7 @@ class Break(Enum):
     #: The master cannot be reached. Bounds the time to find it once it is back.
     UNREACHED = 1.0, "unreached"
     #: The master answered with an error.
-    REFUSED = 1.0, "refused"
+    REJECTED = 1.0, "rejected"
     #: An error on this side, such as a full disk: it seldom goes away soon, and each attempt costs the master too.
     OWN = 10.0, "own"
 

@@ -40,7 +40,7 @@ _HELD = 1 / 6
 _INITIAL_HOLD_S = 1.0
 #: A slave without a replica set for this long logs it. Far longer than the lease after which a first master is named.
 _NO_SET_WARNING_S = 10.0
-#: Pause after a report that the controller refused or did not answer.
+#: Pause after a report that the controller rejected or did not answer.
 _RETRY_S = 0.2
 _RESIGN_TIMEOUT_S = 1.0
 _CHECK_INTERVAL_S = 0.25
@@ -54,7 +54,7 @@ class RoleKeeper:
         engine: Engine,
         own: ReplicaReport,
         controller: Controller,
-        patience: InSyncLimits,
+        max_wait: InSyncLimits,
         changed: Callable[[], None],
         security: ChannelSecurity = PLAIN,
     ) -> None:
@@ -63,7 +63,7 @@ class RoleKeeper:
         #: The part of its reports that stays the same during a run.
         self.own = own
         self.controller = controller
-        self._patience = patience
+        self._max_wait = max_wait
         self._changed = changed
         self._lease_until = 0.0
         self._confirmations = Confirmations(lease_clock())
@@ -111,10 +111,10 @@ class RoleKeeper:
             self._began.clear()
             await self._began.wait()
 
-    def refusal(self, *, to_sender: bool) -> MinimqError | None:
-        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRefusal`."""
+    def rejection(self, *, to_sender: bool) -> MinimqError | None:
+        """Return why writes may not be accepted or acknowledged now, or None. See `WriteRejection`."""
         if self.leadership is not None:
-            return self.leadership.refusal(to_sender=to_sender)
+            return self.leadership.rejection(to_sender=to_sender)
         master = f"the master is at {self.follower.master.address}" if self.follower else "its master is not known yet"
         return NotMaster(f"this broker is not the master of {self.own.broker_name}: {master}")
 
@@ -260,7 +260,7 @@ class RoleKeeper:
             self.own = replace(self.own, run=new_run())
             raise
         self.leadership = Leadership(
-            self._engine, record, self.own.replica_id, self.controller, self._patience, self._lease_until
+            self._engine, record, self.own.replica_id, self.controller, self._max_wait, self._lease_until
         )
         self.leadership.grown()
         self._master_outage.forget()

@@ -34,7 +34,7 @@ class ReplicationService:
             await self._serve(requests, context)
         except MinimqError as error:
             level = logging.DEBUG if isinstance(error, NotMaster | StaleTerm | BrokerConflict) else logging.WARNING
-            log.log(level, "replication: a stream is refused or ended reason=%s", error)
+            log.log(level, "replication: a stream is rejected or ended reason=%s", error)
             raise
 
     async def Snapshot(self, requests: AsyncIterator[replication_pb2.TakeSnapshot], context: Any) -> None:

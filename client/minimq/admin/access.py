@@ -54,7 +54,7 @@ class AccessStatus:
     #: Version of its document; 0 if it was started without a folder with `access.toml`.
     version: int = 0
     digest: str = ""
-    #: It refuses nothing, and reports what it would refuse (`--access-mode report`).
+    #: It rejects nothing, and reports what it would reject (`--access-mode report`).
     only_reports: bool = False
     error: str | None = None
 
@@ -120,8 +120,8 @@ def _view_users(_admin: Admin, _given: Arguments, document: AccessDocument, _pla
     policy, now_ms = Policy(document), time.time_ns() // 1_000_000
     rows, shown = [], []
     for name, user in sorted(document.users.items()):
-        refusal = policy.refusal(name, now_ms)
-        row = {"user": name, "state": "enabled" if refusal is None else refusal.value}
+        rejection = policy.rejection(name, now_ms)
+        row = {"user": name, "state": "enabled" if rejection is None else rejection.value}
         rows.append({**row, **_user_row(user, now_ms)})
         keys = ", ".join(f"{key_id} {key.lifetime(now_ms)}".strip() for key_id, key in user.keys.items())
         lists = {"keys": keys, "roles": ", ".join(user.roles), "rules": "; ".join(user.rules)}

@@ -221,7 +221,7 @@ class ActivityReader:
         self._last = in_turn[-1] if in_turn else ""
         now = self._clock()
         for topic in self._source.describe_topics([*in_turn, *busiest]):
-            if topic.settings:  # else its brokers are offline or silent, which is reported for them, or refuse
+            if topic.settings:  # else its brokers are offline or silent, which is reported for them, or reject
                 rate = self._rates.rate(("topic", topic.topic), stored_in(topic), now)
                 self._topics[topic.topic] = TopicActivity(topic.topic, topic.messages, rate)
 

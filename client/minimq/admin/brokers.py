@@ -203,7 +203,7 @@ def _plan_promotion(admin: Admin, given: Arguments) -> Plan:
     warnings = []
     if chosen is not None and not _is_in_sync(chosen, master):
         behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"
-        fate = "messages that it lacks are lost" if given.unclean else "it will be refused, as messages would be lost"
+        fate = "messages that it lacks are lost" if given.unclean else "it will be rejected, as messages would be lost"
         warnings.append(f"Replica {number} is not in sync{behind}: {fate}.")
     now = {"master": None, "term": None} if master is None else {"master": master.replica_id, "term": master.term}
     rows = [{"changes": sentences, "warnings": warnings, **now}]

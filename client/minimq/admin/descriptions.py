@@ -105,7 +105,7 @@ class BrokerReport:
     #: Used share of the disk with the data, by all files, from 0 to 1.
     disk_used: float
     disk_free_bytes: int
-    #: "normal", "warn", "delete-early" or "refuse".
+    #: "normal", "warn", "delete-early" or "reject".
     disk_level: str
     #: Files of the CommitLog that retention has deleted.
     segments_deleted: int

@@ -25,7 +25,7 @@ from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic, dead_letter_topic, retry_topic
 from minimq_common.security.access_rule import Need
 from minimq_common.text_units import count_of
-from minimq_common.timestamps import LEAST_MS, Time
+from minimq_common.timestamps import MIN_MS, Time
 from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _PAGE: Final = "/groups/{group}"
 _MANAGE_GROUP: Final = right("manage group group")
 
 #: Maximum number of queues that a plan lists, and of names that an error lists.
-_MOST_QUEUES, _NAMED = 20, 5
+_MAX_QUEUES, _NAMED = 20, 5
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
@@ -65,10 +65,10 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
     said += [
         f"{queue.broker_name}:{queue.queue_id} from {now[queue]:,} to {new[queue]:,}: {abs(moves[queue]):,} "
         f"{'back' if moves[queue] < 0 else 'ahead'}."
-        for queue in changed[:_MOST_QUEUES]
+        for queue in changed[:_MAX_QUEUES]
     ]
-    if len(changed) > _MOST_QUEUES:
-        said.append(f"{len(changed) - _MOST_QUEUES:,} further queues move less far.")
+    if len(changed) > _MAX_QUEUES:
+        said.append(f"{len(changed) - _MAX_QUEUES:,} further queues move less far.")
     if fresh := len(new) - len(moves):
         said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
     return said
@@ -245,9 +245,9 @@ class GroupChanges(Operations):
     ) -> dict[MessageQueue, int]:
         """Move a consumer group to other offsets in a topic.
 
-        It continues at the beginning, the end, a time or an offset. Without `force` it is refused while members of the
+        It continues at the beginning, the end, a time or an offset. Without `force` it is rejected while members of the
         group are connected. With it, they continue at the new offset, and messages in flight may be redelivered. It is
-        also refused while a broker of the topic is offline; `force` or `queues` resets the queues of the others.
+        also rejected while a broker of the topic is offline; `force` or `queues` resets the queues of the others.
 
         Args:
             group: its name.
@@ -288,14 +288,14 @@ class GroupChanges(Operations):
             if chosen or not request.force:
                 what = f"group {group} was not reset in topic {topic}"
                 remedy = "choose queues of other brokers (--queue), or all of them with force (--force)"
-                self._masters.refuse_if_offline(what, remedy, topic=topic, names=chosen or ())
+                self._masters.reject_if_offline(what, remedy, topic=topic, names=chosen or ())
 
         masters, described = self._masters.before_offline(lambda: self._masters_of(topic, chosen), check_offline)
         ids = chosen or {broker: [] for broker in masters}
         offset = request.offset if request.WhichOneof("to") == "offset" else None
         found = _statuses(topic, ids, described, offset)
         if not request.force:
-            _refuse_if_live(self._masters, group, masters, "reset", "they then continue at the new offset", topic, ids)
+            _reject_if_live(self._masters, group, masters, "reset", "they then continue at the new offset", topic, ids)
         if dry_run and offset is not None:
             return dict.fromkeys(found, offset)
         if dry_run and request.start.at == broker_pb2.START_AT_EARLIEST:
@@ -375,7 +375,7 @@ class GroupChanges(Operations):
         """Delete a consumer group.
 
         Its offsets, and the messages that wait for a retry, go with it. A group that uses the name later is a new one.
-        Without `force` the deletion is refused while members are connected, or while a broker is offline: it would
+        Without `force` the deletion is rejected while members are connected, or while a broker is offline: it would
         bring the group back when it starts. Brokers delete a group by themselves when it is unused for a week
         (--group-expiry).
 
@@ -408,8 +408,8 @@ class GroupChanges(Operations):
         """Return the masters on which to delete the group. Raises as `delete_group`."""
         masters = self._masters.find(need="all")
         if not force:
-            self._masters.refuse_if_offline(f"group {group} was not deleted", DELETE_ON_OTHERS)
-            _refuse_if_live(self._masters, group, masters, "delete it", "they then start over")
+            self._masters.reject_if_offline(f"group {group} was not deleted", DELETE_ON_OTHERS)
+            _reject_if_live(self._masters, group, masters, "delete it", "they then start over")
         return masters
 
 
@@ -445,13 +445,13 @@ def _statuses(
                 outside.append(f"{queue} ({status.min_offset} to {status.max_offset})")
     if outside:
         remedy = "choose the queues that have it (--queue)"
-        if offset is not None and offset >= LEAST_MS:
+        if offset is not None and offset >= MIN_MS:
             remedy = f"if it is a time, in milliseconds since 1970, write {offset}ms"
         raise OffsetOutOfRange(f"offset {offset} is not in {listing(outside, _NAMED)}: nothing was changed; {remedy}")
     return found
 
 
-def _refuse_if_live(
+def _reject_if_live(
     masters: MasterClient,
     group: str,
     addresses: Mapping[str, str],

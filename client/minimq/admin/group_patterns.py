@@ -38,7 +38,7 @@ def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool, force: bo
     """Return the plan of the deletion of all matching groups. Members are only checked when a group's turn comes."""
     found = matching_groups(admin, pattern)
     if not force:
-        admin._masters.refuse_if_offline(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
+        admin._masters.reject_if_offline(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
     named = listing(found[:_NAMED]) + (f", and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
     letters = "Their dead letters go as well." if dead_letters else "Their dead letters stay."
     return Plan(

@@ -126,7 +126,7 @@ class MasterClient:
         found = self.calls.wait(self._nameservers.offline) if topic is None else self.offline_lookup()(topic)
         return tuple(each for each in found if cluster in (None, each.cluster))
 
-    def refuse_if_offline(
+    def reject_if_offline(
         self,
         what: str,
         remedy: str,

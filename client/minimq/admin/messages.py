@@ -223,7 +223,7 @@ class MessageOperations(Operations):
 
         found = parse_address(address)
         queue, offset, client = found.queue, found.offset, self._masters.calls
-        reader = RangeReader(client.cluster, RangeOptions(patience_s=client.timeout_s))
+        reader = RangeReader(client.cluster, RangeOptions(max_wait_s=client.timeout_s))
         try:
             for batch in reader.read(queue, offset, offset + 1):
                 for message in batch.messages(offset)[:1]:

@@ -13,7 +13,7 @@ from minimq_common.errors import MinimqError, NotDrained, SystemBusy, TransportE
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: Pause in seconds before a refused step is retried.
+#: Pause in seconds before a rejected step is retried.
 _LOOK_AGAIN_S = 0.2
 #: The remedy if a group does not read the queues that are being removed.
 _REMEDY = "--ignore-group leaves a dead group out, --force hides the messages all the same"

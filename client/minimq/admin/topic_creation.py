@@ -191,7 +191,7 @@ class TopicCreation(Operations):
         if not given.permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
         if given.same_settings and not given.if_not_exists:
-            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always refused")
+            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always rejected")
         wanted = broker_pb2.Topic(
             topic=check_topic(given.name),
             read_queues=given.queues if given.read_queues is None else given.read_queues,
@@ -213,7 +213,7 @@ class TopicCreation(Operations):
             raise TopicExists(say_exists(given.name, others or _unlike(None, present)))
         if absent and given.compaction is not None and not given.brokers:
             remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
-            self._masters.refuse_if_offline(f"topic {given.name} was not created", remedy, cluster=given.cluster)
+            self._masters.reject_if_offline(f"topic {given.name} was not created", remedy, cluster=given.cluster)
         return wanted, present, absent
 
 

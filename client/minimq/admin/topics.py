@@ -131,7 +131,7 @@ def _view_route(_admin: Admin, _given: Arguments, found: TopicRoute, _plan: Plan
 def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     name, cluster, brokers = given.name, given.cluster, given.brokers
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
-    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is refused
+    offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is rejected
     warnings = left_out(offline, "brings the topic back when it starts: then delete it again")
     if not chosen:
         where = "on a broker that answers" if offline else "to delete"
@@ -209,7 +209,7 @@ class TopicOperations(TopicChanges):
     def describe_topics(self, names: Iterable[str]) -> list[TopicDescription]:
         """Return the descriptions of several topics, with parallel calls, in the order of their names.
 
-        A topic that no broker carries is left out. A broker that does not answer about a topic, or refuses to, is
+        A topic that no broker carries is left out. A broker that does not answer about a topic, or rejects to, is
         listed in `unanswered` of its description, with the reason, and its queues are missing.
 
         Raises `Unavailable` when no name server answers, or no broker is known.
@@ -282,7 +282,7 @@ class TopicOperations(TopicChanges):
     ) -> tuple[OfflineBroker, ...]:
         """Delete a topic with all its messages.
 
-        It is deleted on all brokers, or on some of them. This is refused while a broker of the topic is offline, since
+        It is deleted on all brokers, or on some of them. This is rejected while a broker of the topic is offline, since
         that broker would bring the topic back. `force` or `brokers` deletes the topic on the others.
 
         Args:
@@ -314,7 +314,7 @@ class TopicOperations(TopicChanges):
         def check_offline() -> None:
             if not force and not brokers:
                 remedy = "delete it on the others with force (--force) or by name (--broker)"
-                self._masters.refuse_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
+                self._masters.reject_if_offline(f"topic {name} was not deleted", remedy, cluster=cluster, topic=name)
 
         try:
             return self._masters.before_offline(lambda: self._carriers(name, cluster, brokers), check_offline)

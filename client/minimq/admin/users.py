@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 #: Maximum number of keys of a user: the one in use, and its replacement.
 _KEYS = 2
 #: Maximum lifetime of a key in seconds, beyond any real clock.
-_LONGEST_S = 1e13
+_MAX_S = 1e13
 OnLate = Callable[[DeadlineExceeded], None]
 _UNKNOWN = "there is no user {0}: `minimq user list` lists all, `minimq user add {0}` adds one"
 
@@ -306,7 +306,7 @@ class UserOperations(AccessOperations):
     ) -> AccessDocument:
         """Limit the bytes per second that a user sends and reads.
 
-        These are bytes of messages, to and from each broker. Brokers refuse nothing: they slow down all streams of the
+        These are bytes of messages, to and from each broker. Brokers reject nothing: they slow down all streams of the
         user together.
 
         Args:
@@ -378,7 +378,7 @@ class UserOperations(AccessOperations):
         """Change the document, and return the credentials, the only copy of the new key."""
         from minimq.local.certificate_authority import issue_key
 
-        if lifetime_s is not None and not 0 < lifetime_s <= _LONGEST_S:
+        if lifetime_s is not None and not 0 < lifetime_s <= _MAX_S:
             raise InvalidArgument(f"lifetime_s is {lifetime_s:g}: it must be above 0, or be left out")
         key, stored = issue_key(lifetime_s)
         # Before the file exists: it may be in the folder of secrets, where every file is read.

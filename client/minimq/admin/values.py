@@ -16,7 +16,7 @@ from minimq_common.timestamps import Time, moment, start_ms, timestamp_ms
 _AS_THE_BROKER = ("default", "0")
 
 #: Maximum number of digits of a queue id.
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 
 
 def new_topic(_what: str, text: str) -> str:
@@ -88,7 +88,7 @@ def past(what: str, text: str) -> Time:
 def queue(what: str, text: str, topic: str = "") -> MessageQueue:
     """Return the queue of "BROKER:ID"."""
     broker, colon, number = text.rpartition(":")
-    if not (broker and colon and number.isdecimal() and len(number) <= _MOST_DIGITS):
+    if not (broker and colon and number.isdecimal() and len(number) <= _MAX_DIGITS):
         raise InvalidArgument(f"{what} {text!r} is not a queue: write BROKER:ID, for example broker-a:0")
     return MessageQueue(topic, broker, int(number))
 

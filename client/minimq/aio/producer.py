@@ -25,7 +25,7 @@ from minimq_common.errors import DeadlineExceeded, SendFailed
 from minimq_common.model import Message, MessageQueue
 
 if TYPE_CHECKING:
-    from minimq.features.tables.row_writer import OnRefused
+    from minimq.features.tables.row_writer import OnRejected
 
 
 class Producer(BaseProducer):
@@ -123,7 +123,7 @@ class Producer(BaseProducer):
             raise
 
     async def send_arrow(
-        self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None
+        self, topic: str | None, rows: object, *, on_rejected: OnRejected | None = None
     ) -> list[BatchReceipt]:
         """Send the rows of an Arrow table as messages, on a thread; see `minimq.Producer.send_arrow`.
 
@@ -131,7 +131,7 @@ class Producer(BaseProducer):
         """
         from minimq.features.tables.row_writer import send_rows  # needs pyarrow
 
-        return await asyncio.to_thread(send_rows, self._core, topic, rows, on_refused)
+        return await asyncio.to_thread(send_rows, self._core, topic, rows, on_rejected)
 
     async def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered; see `minimq.Producer.recall`."""

@@ -147,7 +147,7 @@ class NameServers:
     ) -> T:
         """Query one name server after the other until one succeeds.
 
-        A refusal does not end the search: name servers are independent, and a topic that one does not know yet may be
+        A rejection does not end the search: name servers are independent, and a topic that one does not know yet may be
         known to another.
         """
         return await tried(partial(self._ask_any, method, request, read), timeout_s, only=SystemBusy)
@@ -156,7 +156,7 @@ class NameServers:
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
     ) -> T:
         deadline = time.monotonic() + timeout_s
-        refusal: MinimqError | None = None
+        rejection: MinimqError | None = None
         silent: dict[str, str] = {}
         untried = self._in_order()
         while untried:
@@ -168,12 +168,12 @@ class NameServers:
             except _NoAnswerError as silence:
                 silent[address] = str(silence)
             except MinimqError as error:
-                refusal = _more_retriable(refusal, error)
+                rejection = _more_retriable(rejection, error)
             else:
                 if silent:
                     self.preferred = address
                 return answer
-        raise refusal or _no_answer_error({address: silent[address] for address in self.addresses})
+        raise rejection or _no_answer_error({address: silent[address] for address in self.addresses})
 
     async def _ask_one(
         self,
@@ -225,23 +225,23 @@ class NameServers:
         request = nameserver_pb2.ForgetBrokerRequest(broker_name=broker_name)
         forgotten = False
         failure: TransportError | None = None
-        refusal: InvalidArgument | None = None
+        rejection: InvalidArgument | None = None
         for address in self.addresses:
             try:
                 forgotten |= (await self._call(address, lambda stub: stub.ForgetBroker, request, timeout_s)).forgotten
             except InvalidArgument as error:
-                refusal = error
+                rejection = error
             except TransportError as error:
                 failure = error
-        if refusal is not None and not forgotten:
-            raise refusal
+        if rejection is not None and not forgotten:
+            raise rejection
         if failure is not None:
             raise failure.with_message(
                 f"{failure.message}; repeat the call when it does: it may remember {broker_name}"
             )
         return forgotten
 
-    async def refusal(self, address: str) -> MinimqError | None:
+    async def rejection(self, address: str) -> MinimqError | None:
         """Return why a name server rejects this client; None if it does not, or does not answer."""
         try:
             await self._cluster(address)
@@ -330,10 +330,10 @@ class NameServers:
         return [*self.addresses[first:], *self.addresses[:first]]
 
 
-def _more_retriable(refusal: MinimqError | None, other: MinimqError) -> MinimqError:
-    if refusal is None or isinstance(other, SystemBusy) or (other.retriable and not refusal.retriable):
+def _more_retriable(rejection: MinimqError | None, other: MinimqError) -> MinimqError:
+    if rejection is None or isinstance(other, SystemBusy) or (other.retriable and not rejection.retriable):
         return other
-    return refusal
+    return rejection
 
 
 def _no_answer_error(silent: Mapping[str, str]) -> Unavailable:

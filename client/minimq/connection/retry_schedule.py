@@ -9,7 +9,7 @@ from minimq_common.errors import MinimqError, RejectedByProxy
 
 #: Exponential backoff: the pause doubles from the first to the longest.
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 0.5
+_MAX_PAUSE_S = 0.5
 #: Pause of retries that have no deadline.
 PAUSE_S = 0.2
 #: Retries of an unreachable broker last this long: one that has just restarted needs a moment.
@@ -69,7 +69,7 @@ class RetrySchedule:
 
 def longer(pause_s: float = 0.0) -> float:
     """Return the next pause of the backoff, in seconds; the first one after 0."""
-    return min(max(2 * pause_s, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+    return min(max(2 * pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S)
 
 
 def attempt_timeout_s(now: float, deadline: float, attempts: int) -> float:

@@ -85,22 +85,22 @@ class RouteWatch:
 
     async def run(self) -> None:
         self._sound_at = time.monotonic()
-        pause_s, refusals = 0.0, 0
+        pause_s, rejections = 0.0, 0
         while True:
             nameserver = self._nameservers.preferred
             self._events = 0
             least_s = 0.0
             try:
-                refused_s = await self._follow(nameserver)
-                if refused_s is None:
+                rejected_s = await self._follow(nameserver)
+                if rejected_s is None:
                     pause_s = 0.0
                     continue
-                least_s = refused_s
+                least_s = rejected_s
             except Exception as error:  # noqa: BLE001 - the watch must go on
                 self._outage.crashed(_NOT_WATCHED, nameserver, f"a fault of the client: {error!r}", cause=error)
             self._nameservers.avoid(nameserver)
-            refusals = refusals + 1 if least_s else 0
-            if refusals % len(self._nameservers.addresses):  # try all name servers before waiting as long as asked
+            rejections = rejections + 1 if least_s else 0
+            if rejections % len(self._nameservers.addresses):  # try all name servers before waiting as long as asked
                 least_s = 0.0
             pause_s = longer(0.0 if self._events else pause_s)
             await asyncio.sleep(max(pause_s, least_s))
@@ -124,13 +124,13 @@ class RouteWatch:
                 self._sound_at = time.monotonic()
                 return None
             # gRPC loses the reason of a rejection if a request was being sent; a query finds it out.
-            refusal = await self._nameservers.refusal(nameserver) if code is grpc.StatusCode.INTERNAL else None
-            reason = rpc.why_unreached(details) if refusal is None else refusal.message
+            rejection = await self._nameservers.rejection(nameserver) if code is grpc.StatusCode.INTERNAL else None
+            reason = rpc.why_unreached(details) if rejection is None else rejection.message
             self._outage.failed(_NOT_WATCHED, nameserver, reason, kind=str(code))
-            refusal = refusal or rpc.from_rpc_error(error, nameserver)
-            if isinstance(refusal, NotAuthenticated) and self._nameservers.has_new_key(nameserver, stub):
+            rejection = rejection or rpc.from_rpc_error(error, nameserver)
+            if isinstance(rejection, NotAuthenticated) and self._nameservers.has_new_key(nameserver, stub):
                 return 0.0
-            return refusal.retry_after_s
+            return rejection.retry_after_s
         except asyncio.CancelledError:
             if _is_cancelled():
                 raise

@@ -85,7 +85,7 @@ class BrokerSessions:
         master_of: Callable[[str], str | None],
         post: Post,
         on_event: Callable[[str, broker_pb2.SessionEvent], None],
-        on_refusal: Callable[[str, MinimqError], None],
+        on_rejection: Callable[[str, MinimqError], None],
         on_break: Callable[[str, MinimqError | None], None],
         on_fenced: Callable[[Fenced], None],
         heartbeat_s: float,
@@ -94,7 +94,7 @@ class BrokerSessions:
         self._master_of = master_of
         self._post = post
         self._on_event = on_event
-        self._on_refusal = on_refusal
+        self._on_rejection = on_rejection
         self._on_break = on_break
         self._on_fenced = on_fenced
         self._heartbeat_s = heartbeat_s
@@ -204,10 +204,10 @@ class BrokerSessions:
                 cause=error,
             )
         self._on_break(broker.name, error)
-        # Refusals are reported until the broker has sent a first event. Later ones may be transient, but an unknown key
-        # stays unknown.
+        # Rejections are reported until the broker has sent a first event. Later ones may be transient, but an unknown
+        # key stays unknown.
         if error is not None and (not broker.greeted or isinstance(error, NotAuthenticated)):
-            self._on_refusal(broker.name, error)
+            self._on_rejection(broker.name, error)
 
 
 # ---- requests ------------------------------------------------------------------------------------

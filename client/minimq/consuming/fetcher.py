@@ -91,7 +91,7 @@ class Fetcher:
         self._is_woken = False
         # Errors for the user. Every poll raises the first two; `_failures`, and the errors of readers, are raised once.
         self._has_halted = False
-        self.refusal: MinimqError | None = None
+        self.rejection: MinimqError | None = None
         self._failures: deque[MinimqError] = deque()
         self._failed_readers: deque[QueueReader] = deque()
         self._leaving: set[QueueReader] = set()
@@ -102,8 +102,8 @@ class Fetcher:
         """Raise the next error for the user, if any."""
         if self._has_halted:
             raise Closed("the consumer is closed")
-        if self.refusal is not None:
-            raise self.refusal.with_traceback(None)  # the traceback would grow with each raise
+        if self.rejection is not None:
+            raise self.rejection.with_traceback(None)  # the traceback would grow with each raise
         if self._failures:
             raise self._failures.popleft()
         while self._failed_readers:
@@ -167,7 +167,9 @@ class Fetcher:
 
     @property
     def _needs_attention(self) -> bool:
-        return bool(self._has_halted or self.refusal or self._failures or self._failed_readers or self.events.are_there)
+        return bool(
+            self._has_halted or self.rejection or self._failures or self._failed_readers or self.events.are_there
+        )
 
     @property
     def passed_over(self) -> int:
@@ -360,9 +362,9 @@ class Fetcher:
         self._failures.append(error)
         self._changed()
 
-    def refused(self, error: MinimqError | None) -> None:
+    def rejected(self, error: MinimqError | None) -> None:
         """Make every poll raise an error from now on; None ends that."""
-        self.refusal = error
+        self.rejection = error
         self._changed()
 
     def halt(self) -> None:

@@ -1,4 +1,4 @@
-"""Decides when the user gets an error of the group: refusals by brokers, and deleted topics."""
+"""Decides when the user gets an error of the group: rejections by brokers, and deleted topics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECREATION_GRACE_S = 0.5
 
 
 class GroupErrors:
-    """Decides which refusal of a member the user gets. Used by the member's task alone.
+    """Decides which rejection of a member the user gets. Used by the member's task alone.
 
     Errors that only the user can fix are reported at once. While no broker has accepted the member, `TooManyStreams` is
     reported at once, too, and `SystemBusy` when `start_timeout_s` is over.
@@ -40,7 +40,7 @@ class GroupErrors:
         self._tell = tell
         self._start_timeout_s = start_timeout_s
         self._start_ends_at = now + start_timeout_s
-        #: By broker, why it refuses the member.
+        #: By broker, why it rejects the member.
         self._reasons: dict[str, MinimqError] = {}
         #: Brokers that have accepted the member.
         self._accepted_by: set[str] = set()
@@ -49,12 +49,12 @@ class GroupErrors:
         self._reported: MinimqError | None = None
         self._outages: defaultdict[str, RetryLog] = defaultdict(partial(RetryLog, log))
 
-    def refused(self, name: str, error: MinimqError, now: float) -> None:
+    def rejected(self, name: str, error: MinimqError, now: float) -> None:
         if isinstance(error, _REPORTED_AT_ONCE) or name not in self._accepted_by:
             self._reasons[name] = error
         if not isinstance(error, _REPORTED_AT_ONCE):
             level = logging.INFO if error.retriable and not isinstance(error, SystemBusy) else logging.WARNING
-            message = "group: refused group=%s broker=%s reason=%s"
+            message = "group: rejected group=%s broker=%s reason=%s"
             self._outages[name].failed(message, self._group, name, error, cause=error, level=level)
         self.look(now)
 
@@ -67,7 +67,7 @@ class GroupErrors:
 
     def served(self, name: str) -> None:
         if name in self._outages:
-            self._outages[name].worked("group: not refused any more group=%s broker=%s", self._group, name)
+            self._outages[name].worked("group: not rejected any more group=%s broker=%s", self._group, name)
 
     def parted(self, name: str) -> None:
         self._accepted_by.discard(name)

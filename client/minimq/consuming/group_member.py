@@ -78,7 +78,7 @@ class GroupMember:
             self._master_of,
             self._post,
             self._hear,
-            on_refusal=self._refused,
+            on_rejection=self._rejected,
             on_break=self._session_broke,
             on_fenced=self._fenced,
             heartbeat_s=options.heartbeat_interval_s,
@@ -89,7 +89,7 @@ class GroupMember:
         self.topics_of_others: frozenset[str] = frozenset()
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
-        self._refusals = GroupErrors(membership.group, fetcher.refused, options.start_timeout_s, now)
+        self._rejections = GroupErrors(membership.group, fetcher.rejected, options.start_timeout_s, now)
         self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = RetryLog(log)
@@ -99,7 +99,7 @@ class GroupMember:
     @property
     def was_taken(self) -> bool:
         """True once any broker has accepted this member."""
-        return self._refusals.was_taken
+        return self._rejections.was_taken
 
     def start(self) -> None:
         """Join the group."""
@@ -185,7 +185,7 @@ class GroupMember:
             self._outage.worked("group: goes on group=%s", self._about.group)
         if self._sent_changes != self._state.changes and now >= self._send_holding_at:
             self._send_holding(now)
-        self._refusals.look(now)
+        self._rejections.look(now)
         self._fetcher.tick()
 
     def _want_round(self) -> None:
@@ -204,14 +204,14 @@ class GroupMember:
         match event.WhichOneof("event"):
             case "members":
                 if self._about.client_id in event.members.client_ids:
-                    self._refusals.accepted(name, now)
+                    self._rejections.accepted(name, now)
                 self._note_begun(name, event.members)
                 if event.members != self._lists.get(name):
                     self._lists[name] = event.members
                     self._rounds.want(now)
             case "granted":
                 granted = event.granted
-                self._refusals.served(name)
+                self._rejections.served(name)
                 self._initial_offsets.began(granted.topic, self._sessions.answered_at(name))
                 grant = Grant(
                     granted.epoch,
@@ -229,8 +229,8 @@ class GroupMember:
                 # Another member expects a queue of this one, so its member list or its routes may be newer.
                 self._do(self._state.wanted(MessageQueue(event.wanted.topic, name, event.wanted.queue_id)))
                 self._rounds.want(now)
-            case "refused":
-                self._refused(name, from_failure(event.refused.failure))
+            case "rejected":
+                self._rejected(name, from_failure(event.rejected.failure))
             case "conflict_over":
                 self._send_join(name)
 
@@ -241,18 +241,18 @@ class GroupMember:
         members.ClearField("begun")
         members.ClearField("now_ms")
 
-    def _refused(self, name: str, error: MinimqError) -> None:
-        self._refusals.refused(name, error, time.monotonic())
+    def _rejected(self, name: str, error: MinimqError) -> None:
+        self._rejections.rejected(name, error, time.monotonic())
 
     def _fenced(self, error: Fenced) -> None:
         about = self._about
         log.error("group: this consumer has ended group=%s client=%s reason=%s", about.group, about.client_id, error)
-        self._fetcher.refused(error)
+        self._fetcher.rejected(error)
         self._fetcher.lost(self._fetcher.queues)
         self._is_leaving = True
 
     def _session_broke(self, name: str, error: MinimqError | None) -> None:
-        self._refusals.parted(name)
+        self._rejections.parted(name)
         self._places.failed(self._sessions.address(name), error)
         members = self._lists.get(name)
         grace_s = members.grace_ms / 1000 if members is not None else 0.0

@@ -247,7 +247,7 @@ class PullConsumer(BasePullConsumer):
             Fenced: a queue was lost, so that its offset is not recorded; its new owner rereads the messages. The
                 offsets of the remaining queues are recorded. Without `offsets`, each such loss is reported once.
             InvalidArgument: an offset is invalid; then nothing is recorded.
-            MinimqError: a broker refused or did not answer; the offsets at other brokers are recorded.
+            MinimqError: a broker rejected or did not answer; the offsets at other brokers are recorded.
         """
         run_steps(lambda: self._reader.commit(offsets))
 

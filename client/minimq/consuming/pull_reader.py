@@ -195,8 +195,8 @@ class PullReader(Consumer):
         """See `minimq.PullConsumer.commit`."""
         if not self.group:
             raise InvalidArgument("a consumer without a group commits nothing: give it a group")
-        if isinstance(self._fetcher.refusal, Fenced):
-            raise self._fetcher.refusal.with_traceback(None)
+        if isinstance(self._fetcher.rejection, Fenced):
+            raise self._fetcher.rejection.with_traceback(None)
         if offsets is None:
             await self._on_loop(partial(self._record_all, automatic=False))
         else:

@@ -13,7 +13,7 @@ from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.stream import CorrelatedStream, Part
 from minimq.consuming.queue_decisions import Cancel, Decision, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.wire.rpc import from_failure
@@ -176,8 +176,8 @@ def _with_id(request: broker_pb2.PullRequest, pull_id: int) -> broker_pb2.PullRe
     return request
 
 
-def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedBatch:
-    return EncodedBatch(
+def encoded(stored: broker_pb2.StoredBatch, *, is_compacted: bool) -> EncodedRecords:
+    return EncodedRecords(
         stored.base_offset,
         stored.store_timestamp_ms,
         stored.position,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import DamagedMessages, MinimqError
 from minimq_common.model import MessageQueue
 from minimq_common.text_units import count_of
@@ -86,7 +86,7 @@ class FetchOptions:
 
 
 class Frame(NamedTuple):
-    batches: Sequence[EncodedBatch] = ()
+    batches: Sequence[EncodedRecords] = ()
     #: Offset at which the pull continues, or may continue after damage; 0: after the last batch.
     next_offset: int = 0
     min_offset: int = 0

@@ -17,7 +17,7 @@ from minimq.connection.retry_schedule import longer
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.read_ahead import ReadAhead, ReadyBatches
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import Fenced, MinimqError, OffsetOutOfRange, QueueNotFound, TopicNotFound, Unavailable
 from minimq_common.model import MessageQueue, TopicId, granter
 
@@ -79,7 +79,7 @@ class QueueReader:
         self._is_sought = False
         #: Messages were delivered since the last commit.
         self._is_unsaved = False
-        self._was_refused_as_deleted = False
+        self._was_rejected_as_deleted = False
         #: See `delivers_alone`.
         self._alone = (-1, 0, 0)
         #: True from a seek until the first frame.
@@ -215,7 +215,7 @@ class QueueReader:
         self.lease = lease
         self._must_verify = is_other
         self._is_leaving, self.error, self.wake_at = False, None, math.inf
-        self._known, self._recorded, self._was_refused_as_deleted = lease.offset, None, False
+        self._known, self._recorded, self._was_rejected_as_deleted = lease.offset, None, False
         return [*cancelled, *self.tick(now)]
 
     def leave(self) -> list[Decision]:
@@ -239,7 +239,7 @@ class QueueReader:
         if frame.is_last:
             self._is_in_flight = False
         if frame.failure is not None:
-            return self._refused(frame, frame.failure, now)
+            return self._rejected(frame, frame.failure, now)
         self.failure = None
         self._pause_s = 0.0
         return self._take_in(frame, now) if self._end is None else self._take_in_of_range(frame, self._end, now)
@@ -279,7 +279,7 @@ class QueueReader:
             return self._failed(kind(text), now)
         return self.tick(now)
 
-    def _refused(self, frame: Frame, error: MinimqError, now: float) -> list[Decision]:
+    def _rejected(self, frame: Frame, error: MinimqError, now: float) -> list[Decision]:
         absent = isinstance(error, OffsetOutOfRange | QueueNotFound | TopicNotFound)
         if frame.from_slave and (absent or (self._end is not None and not error.retriable)):
             # The master may have it: retry there.
@@ -346,7 +346,7 @@ class QueueReader:
         self.put_back(handed)
         self.error = error
 
-    def take_batch(self) -> tuple[EncodedBatch, int] | None:
+    def take_batch(self) -> tuple[EncodedRecords, int] | None:
         """See `ReadAhead.take_batch`; do not mix with `hand_over`."""
         return self._ahead.take_batch()
 
@@ -386,7 +386,7 @@ class QueueReader:
         if not isinstance(failure, Fenced):  # the broker may have recorded it nevertheless
             self._known = None
         self._is_sought |= commit.sought
-        self._was_refused_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
+        self._was_rejected_as_deleted |= commit.epoch > 0 and isinstance(failure, TopicNotFound)
 
     def may_be_recorded(self, epoch: int) -> bool:
         """Return whether a commit that was fenced under this epoch may succeed later: under a renewed lease."""
@@ -395,7 +395,7 @@ class QueueReader:
     @property
     def is_deleted(self) -> bool:
         """True if the broker has answered that the topic no longer exists."""
-        return self._was_refused_as_deleted or isinstance(self.error, TopicNotFound)
+        return self._was_rejected_as_deleted or isinstance(self.error, TopicNotFound)
 
     @property
     def is_uncommitted(self) -> bool:

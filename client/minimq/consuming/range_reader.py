@@ -23,7 +23,7 @@ from minimq.consuming.member_state import Grant
 from minimq.consuming.pulls import Pulls
 from minimq.consuming.queue_decisions import FetchOptions
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.options import check_above_zero
 from minimq_common.batch.header import tag_hash
 from minimq_common.errors import Closed, DeadlineExceeded, MinimqError, OffsetOutOfRange, TopicRecreated
@@ -31,7 +31,7 @@ from minimq_common.model import MessageQueue, TopicId, TopicRoute
 from minimq_common.security.credentials import CredentialsArgument
 
 #: No limit: the buffer is limited in bytes, and a pull by the end of the range.
-_MOST_MESSAGES = 1 << 40
+_MAX_MESSAGES = 1 << 40
 #: At most about 1/4 of the buffer is handed to the reading thread at once.
 _PART = 4
 
@@ -45,7 +45,7 @@ class RangeOptions:
     #: A pull without an answer for this long is restarted.
     answer_timeout_s: float = 10.0
     #: A read without progress for this long fails.
-    patience_s: float = 30.0
+    max_wait_s: float = 30.0
     read_from_slaves: bool = True
     credentials: CredentialsArgument | None = None
 
@@ -64,7 +64,7 @@ class RangeReader:
         self._routes = self._client.routes
         #: Which server of a broker set the queues are read from.
         self.places = ReplicaSelector(self._client, slaves=self.options.read_from_slaves)
-        self._fetch_options = FetchOptions(_MOST_MESSAGES, self.options.buffer_bytes)
+        self._fetch_options = FetchOptions(_MAX_MESSAGES, self.options.buffer_bytes)
         self._lock = threading.Lock()  # protects the two below
         self._readings: set[_Reading] = set()
         self._closed = False
@@ -117,7 +117,7 @@ class RangeReader:
 
     def look_up(self, topic: str) -> None:
         """Look up the route of a topic. Raises as `RouteCache.find_within`."""
-        self._client.wait(lambda: self._routes.find_within(topic, self.options.patience_s))
+        self._client.wait(lambda: self._routes.find_within(topic, self.options.max_wait_s))
 
     def learn(self, routes: Iterable[TopicRoute]) -> None:
         """Add routes that another process has found, so that their topics can be read without a name server."""
@@ -178,7 +178,7 @@ class _Reading:
                 if self._has_ended:
                     raise _closed()
 
-    def _wait(self) -> list[tuple[EncodedBatch, int]]:
+    def _wait(self) -> list[tuple[EncodedRecords, int]]:
         try:
             return self._client.wait(self._take)
         except Closed:
@@ -200,13 +200,13 @@ class _Reading:
         except MinimqError as error:
             raise _closed() if self._has_ended else self._unreadable(error) from None
 
-    async def _take(self) -> list[tuple[EncodedBatch, int]]:
+    async def _take(self) -> list[tuple[EncodedRecords, int]]:
         """Wait for the next batches and return them as `ReadAhead.take_batch` does; none at the end of the range.
 
         Begins the next pull before it returns.
         """
         asked_at = time.monotonic()
-        give_up_at = asked_at + self._options.patience_s
+        give_up_at = asked_at + self._options.max_wait_s
         known: MinimqError | None = None
         while True:
             if self._has_ended:
@@ -231,8 +231,8 @@ class _Reading:
                     await self._client.connection.routes.refresh(self._queue.topic, self._client.timeout_s)
             known = failure
 
-    def _buffered_batches(self) -> list[tuple[EncodedBatch, int]]:
-        found: list[tuple[EncodedBatch, int]] = []
+    def _buffered_batches(self) -> list[tuple[EncodedRecords, int]]:
+        found: list[tuple[EncodedRecords, int]] = []
         size, most = 0, max(self._options.buffer_bytes // _PART, 1)
         while size < most and (item := self._reader.take_batch()) is not None:
             found.append(item)

@@ -7,18 +7,18 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from minimq.consuming.message_filter import MessageFilter
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq_common.errors import CorruptBatch, InvalidArgument
 from minimq_common.model import MessageQueue
 
 #: Minimum number of messages in a hand-over of small batches, even if a poll asks for fewer.
-_FEWEST_MESSAGES = 64
+_MIN_MESSAGES = 64
 #: Maximum number of messages that are filtered without yielding to other tasks.
 _PART = 256
 
 
 class _Waiting(NamedTuple):
-    stored: EncodedBatch
+    stored: EncodedRecords
     #: When it may be delivered.
     due: float
     #: Number of messages before it that the broker skipped.
@@ -49,7 +49,7 @@ class ReadyBatches:
         "size",
     )
 
-    def __init__(self, queue: MessageQueue, stored: Sequence[EncodedBatch], first: int, moves: int) -> None:
+    def __init__(self, queue: MessageQueue, stored: Sequence[EncodedRecords], first: int, moves: int) -> None:
         self.queue = queue
         #: The first wanted offset.
         self.first = first
@@ -138,7 +138,7 @@ class ReadyBatches:
             return self.first
         return self._end if count == self.count else self.messages[count - 1].queue_offset + 1
 
-    def rest(self) -> list[EncodedBatch]:
+    def rest(self) -> list[EncodedRecords]:
         """Return the batches with messages at or after `position`."""
         position = self.position
         return [stored for stored in self._stored if stored.base_offset + stored.count > position]
@@ -162,7 +162,7 @@ class ReadAhead:
     def is_due(self, now: float) -> bool:
         return bool(self._batches) and (not self._delay_ms or self._batches[0].due <= now)
 
-    def add(self, batches: Sequence[EncodedBatch], next_offset: int, now_ms: int, now: float) -> None:
+    def add(self, batches: Sequence[EncodedRecords], next_offset: int, now_ms: int, now: float) -> None:
         for stored in batches:
             end = stored.base_offset + stored.count
             if end <= self.fetch_offset:
@@ -181,16 +181,16 @@ class ReadAhead:
     def hand_over(self, max_messages: int, max_bytes: int, moves: int, now: float) -> ReadyBatches:
         """Remove the next due batches, about `max_messages` and `max_bytes`, at least one; requires `is_due`."""
         first = self.position
-        batches: list[EncodedBatch] = []
+        batches: list[EncodedRecords] = []
         count = size = 0
-        while not batches or (count < max(max_messages, _FEWEST_MESSAGES) and size < max_bytes and self.is_due(now)):
+        while not batches or (count < max(max_messages, _MIN_MESSAGES) and size < max_bytes and self.is_due(now)):
             stored = self._next().stored
             batches.append(stored)
             count += stored.count
             size += len(stored.data)
         return ReadyBatches(self._queue, batches, first, moves)
 
-    def take_batch(self) -> tuple[EncodedBatch, int] | None:
+    def take_batch(self) -> tuple[EncodedRecords, int] | None:
         """Remove the next batch; return it with the number of messages before it that the broker skipped.
 
         Returns None if the buffer is empty. Do not mix with `hand_over`.

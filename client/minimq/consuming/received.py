@@ -24,7 +24,7 @@ _SHARED_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedBatch:
+class EncodedRecords:
     """An undecoded batch from a broker; keeps nothing else of the response alive."""
 
     base_offset: int
@@ -72,7 +72,7 @@ class ReceivedBatch:
         "stored_ms",
     )
 
-    def __init__(self, queue: MessageQueue, stored: EncodedBatch) -> None:
+    def __init__(self, queue: MessageQueue, stored: EncodedRecords) -> None:
         self.queue = queue
         self.base_offset = stored.base_offset
         self.stored_ms = stored.stored_ms

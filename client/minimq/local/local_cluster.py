@@ -41,7 +41,7 @@ _ANSWER_S = 1.0
 _RENEW_S = 30 * 86_400
 _LOOK_AGAIN_S = 0.01
 #: Bound of name servers, and of slaves of each broker: each is a process of this machine.
-_MOST_SERVERS = 99
+_MAX_SERVERS = 99
 
 _SET_FOR_NAMESERVERS = frozenset({"listen", "controller_dir"})
 _SET_FOR_BROKERS = frozenset(
@@ -96,9 +96,9 @@ class LocalCluster:
                 "Python interpreter, and this program has none. Run the servers outside of it, for example with "
                 "`minimq local`"
             )
-        check_between("slaves", slaves, 0, _MOST_SERVERS)
+        check_between("slaves", slaves, 0, _MAX_SERVERS)
         check_between("brokers", brokers, 1, len(ascii_lowercase))
-        check_between("nameservers", nameservers, 1, _MOST_SERVERS)
+        check_between("nameservers", nameservers, 1, _MAX_SERVERS)
         if not 0 <= port <= 65_536 - nameservers:
             raise InvalidArgument(f"port is {port}: it must be 0 to 65535")
         self._cluster = check_cluster(cluster)

@@ -86,7 +86,7 @@ def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[No
                 to.unlink()
             raise
     except OSError as error:
-        raise _refused(to, error) from None
+        raise _rejected(to, error) from None
 
 
 def check_file(to: Path, *, replaces: bool) -> None:
@@ -99,10 +99,10 @@ def check_file(to: Path, *, replaces: bool) -> None:
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
-        raise _refused(to, error) from None
+        raise _rejected(to, error) from None
 
 
-def _refused(to: Path, error: OSError) -> InvalidArgument:
+def _rejected(to: Path, error: OSError) -> InvalidArgument:
     reason = error.strerror
     if isinstance(error, FileExistsError):  # it may be the only copy of a key that is in use
         reason = "the file already exists; give another name, or remove the file if nobody uses the key in it"

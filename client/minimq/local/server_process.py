@@ -240,7 +240,7 @@ class ServerProcess:
             self._close_pipe()
 
     def close(self) -> None:
-        """Refuse any further start."""
+        """Reject any further start."""
         with self._lock:
             self._closed = True
 
@@ -279,11 +279,11 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             return Unavailable(f"{self.name} was not ready after {_READY_S} s; its log {self.log_path} may say why")
         tail = self.log_tail()
-        refusals = [line for line in tail.splitlines() if "cannot listen at" in line]
-        if refusals and not self._may_move:  # the user's port is in use: the rest of the log does not matter
-            reason = refusals[-1].removeprefix("error: ")
+        rejections = [line for line in tail.splitlines() if "cannot listen at" in line]
+        if rejections and not self._may_move:  # the user's port is in use: the rest of the log does not matter
+            reason = rejections[-1].removeprefix("error: ")
             return CannotListen(f"{self.name} {reason} (--port, or port= of LocalCluster; 0 takes a free one)")
-        cls: type[MinimqError] = CannotListen if refusals else Unavailable
+        cls: type[MinimqError] = CannotListen if rejections else Unavailable
         if "Usage:" in tail:
             cls = InvalidArgument
         return cls(f"{self.name} ended with status {status} before it was ready; the end of its log:\n{tail}")

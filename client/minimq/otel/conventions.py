@@ -45,9 +45,9 @@ RETRY_LATER = "RETRY_LATER"
 Attributes = dict[str, AttributeValue]
 
 #: A message with more characters of properties is sent without context, to leave room for the properties of retries.
-_MOST_PROPERTIES = MAX_METADATA // 2
+_MAX_PROPERTIES = MAX_METADATA // 2
 #: Most links of one span: the SDK's default limit.
-MOST_LINKS = 128
+MAX_LINKS = 128
 _NOTHING = Context()
 
 
@@ -141,13 +141,13 @@ def span_in(context: Context) -> SpanContext | None:
 
 
 def links_to(messages: Iterable[ReceivedMessage]) -> list[Link]:
-    """Return links to the contexts of messages, each context once, at most `MOST_LINKS`."""
+    """Return links to the contexts of messages, each context once, at most `MAX_LINKS`."""
     links: dict[tuple[int, int], Link] = {}
     for message in messages:
         found = span_in(context_of(message))
         if found is not None:
             links.setdefault((found.trace_id, found.span_id), Link(found))
-            if len(links) == MOST_LINKS:
+            if len(links) == MAX_LINKS:
                 break
     return [*links.values()]
 
@@ -165,6 +165,6 @@ def with_context(message: Message, headers: Mapping[str, str]) -> Message:
     made = {**properties, **headers}
     if TRACESTATE not in headers:
         made.pop(TRACESTATE, None)  # left over from an invalid traceparent
-    if sum(map(len, made)) + sum(map(len, made.values())) > _MOST_PROPERTIES:
+    if sum(map(len, made)) + sum(map(len, made.values())) > _MAX_PROPERTIES:
         return message
     return msgspec.structs.replace(message, properties=made)

@@ -16,8 +16,8 @@ from minimq.otel.conventions import (
     DESTINATION,
     ERROR_TYPE,
     INSTRUMENTATION,
+    MAX_LINKS,
     MESSAGE_ID,
-    MOST_LINKS,
     OFFSET,
     PARTITION,
     SCHEMA_URL,
@@ -161,7 +161,7 @@ class _OtelSendMany(SendInterceptor):
         if custom is None:
             return with_context(message, self._headers) if self._headers else message
         key = custom.trace_id, custom.span_id
-        if key not in self._linked and len(self._linked) < MOST_LINKS:
+        if key not in self._linked and len(self._linked) < MAX_LINKS:
             self._linked.add(key)
             self._span.add_link(custom)
         return message

@@ -20,10 +20,10 @@ SCHEMA_ID_PROPERTY = "__value_schema_id"
 _ID_MAGIC, _GUID_MAGIC = 0, 1
 _ID_BYTES, _GUID_BYTES = 4, 16
 #: Registries count ids from 1, in Java's integers.
-_MOST_ID = (1 << 31) - 1
+_MAX_ID = (1 << 31) - 1
 #: Far above the nesting of messages, and the number of messages in a file, that occur in practice.
-_MOST_INDEXES, _MOST_INDEX = 32, 10_000
-_MOST_VARINT_BYTES = 4
+_MAX_INDEXES, _MAX_INDEX = 32, 10_000
+_MAX_VARINT_BYTES = 4
 _FIRST_MESSAGE = (0,)
 
 
@@ -46,8 +46,8 @@ class SchemaMark(NamedTuple):
 
 def prefix_mark(schema_id: int, indexes: Sequence[int] = ()) -> bytes:
     """Return the mark to put before a body. Raises `InvalidArgument` for an id out of range."""
-    if not 0 <= schema_id <= _MOST_ID:
-        raise InvalidArgument(f"schema id {schema_id} is not between 0 and {_MOST_ID}")
+    if not 0 <= schema_id <= _MAX_ID:
+        raise InvalidArgument(f"schema id {schema_id} is not between 0 and {_MAX_ID}")
     return bytes((_ID_MAGIC,)) + schema_id.to_bytes(_ID_BYTES) + _written_indexes(indexes)
 
 
@@ -64,7 +64,7 @@ def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
     if body[0] == _ID_MAGIC and len(body) > _ID_BYTES:
         end = 1 + _ID_BYTES
         schema_id = int.from_bytes(body[1:end])
-        if schema_id > _MOST_ID:
+        if schema_id > _MAX_ID:
             raise MalformedBody(f"the body names schema id {schema_id}, which no registry gives")
     elif body[0] == _GUID_MAGIC and len(body) > _GUID_BYTES:
         end = 1 + _GUID_BYTES
@@ -81,7 +81,7 @@ def read_prefix(body: bytes, *, has_indexes: bool) -> SchemaMark:
 def read_header(text: str, *, has_indexes: bool) -> SchemaMark:
     """Return the mark in a property; the payload is the whole body. Raises `MalformedBody` if it is malformed."""
     try:
-        mark = bytes.fromhex(text) if len(text) <= 2 * (1 + _GUID_BYTES + _MOST_VARINT_BYTES * _MOST_INDEXES) else b""
+        mark = bytes.fromhex(text) if len(text) <= 2 * (1 + _GUID_BYTES + _MAX_VARINT_BYTES * _MAX_INDEXES) else b""
     except ValueError:
         mark = b""
     if len(mark) <= _GUID_BYTES or mark[0] != _GUID_MAGIC:
@@ -110,20 +110,20 @@ def _read_indexes(body: bytes, at: int) -> tuple[tuple[int, ...], int]:
     count, at = _read_varint(body, at)
     if count == 0:
         return _FIRST_MESSAGE, at
-    if not 0 < count <= _MOST_INDEXES:
-        raise MalformedBody(f"the mark of the schema has {count} message indexes; there may be 1 to {_MOST_INDEXES}")
+    if not 0 < count <= _MAX_INDEXES:
+        raise MalformedBody(f"the mark of the schema has {count} message indexes; there may be 1 to {_MAX_INDEXES}")
     indexes = []
     for _ in range(count):
         index, at = _read_varint(body, at)
-        if not 0 <= index <= _MOST_INDEX:
-            raise MalformedBody(f"the mark of the schema has message index {index}; the largest is {_MOST_INDEX}")
+        if not 0 <= index <= _MAX_INDEX:
+            raise MalformedBody(f"the mark of the schema has message index {index}; the largest is {_MAX_INDEX}")
         indexes.append(index)
     return tuple(indexes), at
 
 
 def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     number = 0
-    for index, byte in enumerate(body[at : at + _MOST_VARINT_BYTES]):
+    for index, byte in enumerate(body[at : at + _MAX_VARINT_BYTES]):
         number |= (byte & 0x7F) << (7 * index)
         if byte < 0x80:
             return number >> 1 ^ -(number & 1), at + index + 1

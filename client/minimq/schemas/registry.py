@@ -26,10 +26,10 @@ SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
 _CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 #: Bound of a response; schemas are far smaller.
-_MOST_ANSWER_BYTES = 4 << 20
+_MAX_ANSWER_BYTES = 4 << 20
 #: Query for the file descriptor of a Protobuf schema instead of its text.
 _SERIALIZED = "?format=serialized"
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _READ_BYTES = 1 << 16
 #: How long the cache remembers that the registry lacks a schema.
 _MISSING_S = 30
@@ -304,8 +304,8 @@ class SchemaRegistry:
                 answer.close() if answer.length_remaining else answer.release_conn()
         except self._failures as error:
             raise Unavailable(f"schema registry {self.url} does not answer: {error}") from None
-        if len(data) > _MOST_ANSWER_BYTES:
-            raise InvalidArgument(f"{self.url}{place} answers with more than {_MOST_ANSWER_BYTES} bytes")
+        if len(data) > _MAX_ANSWER_BYTES:
+            raise InvalidArgument(f"{self.url}{place} answers with more than {_MAX_ANSWER_BYTES} bytes")
         if answer.status != _OK:
             raise self._error(answer.status, place, data)
         try:
@@ -315,7 +315,7 @@ class SchemaRegistry:
 
     def _body_of(self, answer: BaseHTTPResponse) -> bytes:
         data, end = bytearray(), time.monotonic() + self._timeout_s
-        while len(data) <= _MOST_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
+        while len(data) <= _MAX_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
             data += part
             if time.monotonic() > end:
                 raise Unavailable(f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s")
@@ -327,7 +327,7 @@ class SchemaRegistry:
             code, said = fields.get("error_code"), str(fields["message"])
         except (msgspec.MsgspecError, KeyError, RecursionError):
             code, said = None, data.decode(errors="replace")
-        text = f"schema registry {self.url} answers {status} to {place.partition('?')[0]}: {said[:_MOST_SHOWN]!r}"
+        text = f"schema registry {self.url} answers {status} to {place.partition('?')[0]}: {said[:_MAX_SHOWN]!r}"
         if status == _UNAUTHORIZED:
             return NotAuthenticated(f"{text}; give a valid basic_auth or bearer_token")
         if status == _FORBIDDEN:

@@ -35,9 +35,9 @@ _APPENDS = broker_pb2.AtomicAppendRequest.APPENDS_FIELD_NUMBER
 _ATOMIC_BATCHES = broker_pb2.AtomicAppend.BATCHES_FIELD_NUMBER
 _ATOMIC_BATCH = broker_pb2.AtomicBatch.BATCH_FIELD_NUMBER
 #: Most requests and bytes that are merged into one write, as a write of gRPC costs as much as ten small requests.
-_MOST = 64
-_MOST_BYTES = 32 << 10
-_MOST_ATOMIC_BYTES = 256 << 10
+_MAX = 64
+_MAX_BYTES = 32 << 10
+_MAX_ATOMIC_BYTES = 256 << 10
 
 _CLOSED = "the producer was closed before the broker had acknowledged it: it may be stored"
 
@@ -110,7 +110,7 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
 
     def _joined(self, request: Parts, others: deque[Parts | None]) -> Parts:
         pieces, size = [*request], sum(map(len, request))
-        for _ in range(_MOST - 1):
+        for _ in range(_MAX - 1):
             other = others[0] if others else None
             if other is None or (size := size + sum(map(len, other))) > self.most_bytes:
                 break
@@ -144,7 +144,7 @@ class BatchStream(CorrelatedStream[Parts, Response, Result], Generic[Response, R
 class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResult]):
     """Sends batches to one broker by `Append`."""
 
-    method, most_bytes, kind = "Append", _MOST_BYTES, broker_pb2.AppendRequest
+    method, most_bytes, kind = "Append", _MAX_BYTES, broker_pb2.AppendRequest
 
     def append(
         self,
@@ -193,7 +193,7 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
 class AtomicStream(BatchStream[broker_pb2.AtomicAppendResponse, broker_pb2.AtomicAppendResult]):
     """Sends atomic appends, and the ends of transactions with half messages, to one broker."""
 
-    method, most_bytes, kind = "AppendAtomic", _MOST_ATOMIC_BYTES, broker_pb2.AtomicAppendRequest
+    method, most_bytes, kind = "AppendAtomic", _MAX_ATOMIC_BYTES, broker_pb2.AtomicAppendRequest
 
     def append(
         self,
@@ -237,7 +237,7 @@ class StreamsByAddress(dict[str, S], Generic[S]):
             del self[stream.address]
 
     def close(self) -> None:
-        """Close all streams; further ones are refused with `Closed`."""
+        """Close all streams; further ones are rejected with `Closed`."""
         self._closed = True
         for stream in [*self.values()]:
             stream.fail(Closed(_CLOSED))

@@ -16,7 +16,7 @@ from typing import Any
 from minimq.features.delayed.due_times import DueBucket, DueTime, due_time
 from minimq.sending.chosen_queues import takes_only_tombstones
 from minimq.sending.interceptor import Interceptors, reason_of
-from minimq.sending.pending_batch import BufferShare, Completion, RecordsBatch, UserCall
+from minimq.sending.pending_batch import BufferShare, Completion, PendingRecords, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.sender import Sender
@@ -41,7 +41,7 @@ Slots = Sequence[int]
 Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
 
 
-class _OpenBatch:
+class _BulkBuffer:
     """A batch that is being filled, and its share of the buffer."""
 
     def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
@@ -52,15 +52,15 @@ class _OpenBatch:
         self.slots: list[Slots] = []
         self.share = BufferShare()
         #: The batch that is sent, and its number in this call.
-        self.sent: RecordsBatch | None = None
+        self.sent: PendingRecords | None = None
         self.number = 0
 
-    def split(self, count: int) -> list[_OpenBatch]:
+    def split(self, count: int) -> list[_BulkBuffer]:
         """Divide the messages, in order, into `count` batches of about the same size."""
         portions = []
         begin = 0
         for records in self.records.split(count):
-            portion = _OpenBatch(self.destination, records, self.due, self.traceparent)
+            portion = _BulkBuffer(self.destination, records, self.due, self.traceparent)
             share = portion.share = BufferShare([], records.memory, [])
             portions.append(portion)
             end = begin + len(records)
@@ -99,9 +99,9 @@ class BulkSend:
         self._is_bound = is_bound
         self._may_move = may_move
         self._cancelled = cancelled or threading.Event()
-        self._open: dict[Destination, _OpenBatch] = {}
+        self._open: dict[Destination, _BulkBuffer] = {}
         #: Batches to send now.
-        self._leaving: deque[_OpenBatch] = deque()
+        self._leaving: deque[_BulkBuffer] = deque()
         #: Destinations that have had a full batch.
         self._filled: set[Destination] = set()
         self._count = 0
@@ -235,7 +235,7 @@ class BulkSend:
             del self._open[destination]
             self._send_leaving()
 
-    def _begin(self, destination: Destination, first: Message, due: DueTime | None) -> _OpenBatch:
+    def _begin(self, destination: Destination, first: Message, due: DueTime | None) -> _BulkBuffer:
         topic, _, message_group, _ = destination
         records = BatchBuilder(
             self._options.max_body_bytes,
@@ -243,7 +243,7 @@ class BulkSend:
             message_group,
             is_compacted=takes_only_tombstones(self._find(topic)),
         )
-        batch = self._open[destination] = _OpenBatch(destination, records, due, _parent_of(first))
+        batch = self._open[destination] = _BulkBuffer(destination, records, due, _parent_of(first))
         return batch
 
     def _send_open(self) -> None:
@@ -251,7 +251,7 @@ class BulkSend:
         self._open.clear()
         self._send_leaving()
 
-    def _spread(self, batch: _OpenBatch) -> list[_OpenBatch]:
+    def _spread(self, batch: _BulkBuffer) -> list[_BulkBuffer]:
         topic, queue, _, _ = batch.destination
         portions = math.ceil(len(batch.records) / self._options.min_split_messages)
         if portions > 1 and queue is None and batch.destination not in self._filled:
@@ -265,7 +265,7 @@ class BulkSend:
             batch = self._leaving[0]
             batch.number = self._batches = self._batches + 1
             topic, queue, message_group, _ = batch.destination
-            sent = RecordsBatch(
+            sent = PendingRecords(
                 topic,
                 queue,
                 count=len(batch.records),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 #: Size of the smallest piece, and of the first one on a stream.
-_LEAST_BYTES = 16 << 10
+_MIN_BYTES = 16 << 10
 #: After a quick piece of this size, requests of any size are sent whole.
 _FAST_BYTES = 512 << 10
 #: A piece that took that much longer than the quickest one is followed by larger, or by smaller ones.
@@ -21,7 +21,7 @@ class Pacing:
 
     def __init__(self) -> None:
         #: Largest request that is sent whole, and size of the pieces of larger ones.
-        self.piece_bytes = _LEAST_BYTES
+        self.piece_bytes = _MIN_BYTES
         #: When the broker acknowledged a piece last.
         self.moved_at = -math.inf
         self._quickest_s = math.inf
@@ -43,4 +43,4 @@ class Pacing:
             if size >= self.piece_bytes:
                 self.piece_bytes *= 2 if size < _FAST_BYTES else _FAST_BYTES
         elif took_s > self._quickest_s + _SLOW_S:
-            self.piece_bytes = max(self.piece_bytes // 2, _LEAST_BYTES)
+            self.piece_bytes = max(self.piece_bytes // 2, _MIN_BYTES)

@@ -130,7 +130,7 @@ class PendingMessage(msgspec.Struct, eq=False):
 
 
 class PendingBatch(msgspec.Struct, eq=False):
-    """Messages for one destination that are sent together. Owned by the event loop; see `RecordsBatch`."""
+    """Messages for one destination that are sent together. Owned by the event loop; see `PendingRecords`."""
 
     topic: str
     queue: MessageQueue | None
@@ -239,7 +239,7 @@ class PendingBatch(msgspec.Struct, eq=False):
         return calls
 
 
-class RecordsBatch(PendingBatch, kw_only=True):
+class PendingRecords(PendingBatch, kw_only=True):
     """Records for one destination, numbered and encoded by their sender; the loop owns them once `is_handed_over`."""
 
     completion: Completion

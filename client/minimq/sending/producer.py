@@ -30,7 +30,7 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.retry_log import RetryLog
 
 if TYPE_CHECKING:
-    from minimq.features.tables.row_writer import OnRefused
+    from minimq.features.tables.row_writer import OnRejected
 
 #: Called with the receipt of a message, or with the error.
 SendCallback = Callable[[SendReceipt | None, MinimqError | None], None]
@@ -176,7 +176,9 @@ class Producer(BaseProducer):
         """
         return self._core.send_many(messages, queue, selector)
 
-    def send_arrow(self, topic: str | None, rows: object, *, on_refused: OnRefused | None = None) -> list[BatchReceipt]:
+    def send_arrow(
+        self, topic: str | None, rows: object, *, on_rejected: OnRejected | None = None
+    ) -> list[BatchReceipt]:
         """Send the rows of an Arrow table as messages, and wait until all are on disk.
 
         Needs `minimq[arrow]`. Bodies are copied once, into the batches that are sent. Interceptors do not see the rows.
@@ -187,7 +189,7 @@ class Producer(BaseProducer):
             rows: a pyarrow table, record batch or `RecordBatchReader`, which is read as it is sent; or another object
                 with Arrow's C stream interface, such as a data frame of Polars or pandas. Columns: `body`, and any of
                 `tag`, `keys`, `properties`, `sharding_key`, `queue_id` and `broker_name`; see docs/arrow.md.
-            on_refused: called with each invalid row, as a record batch of one row, and the reason; the other rows are
+            on_rejected: called with each invalid row, as a record batch of one row, and the reason; the other rows are
                 sent. By default, the first invalid row raises `InvalidArgument`. A body over the broker's limit, but
                 not over `max_body_bytes`, still raises.
 
@@ -207,7 +209,7 @@ class Producer(BaseProducer):
         """
         from minimq.features.tables.row_writer import send_rows  # needs pyarrow
 
-        return send_rows(self._core, topic, rows, on_refused)
+        return send_rows(self._core, topic, rows, on_rejected)
 
     def recall(self, handle: str | None) -> RecallResult:
         """Recall a delayed message, so that it is never delivered.
@@ -224,7 +226,7 @@ class Producer(BaseProducer):
             InvalidArgument: this is not a recall handle, or it belongs to another cluster.
             TopicNotFound: the topic was deleted, and the message with it.
             AccessDenied: another user sent it, and this user may not manage the topic.
-            MinimqError: the broker was not reached within `send_timeout_s`, or refused: repeat the call to find out
+            MinimqError: the broker was not reached within `send_timeout_s`, or rejected: repeat the call to find out
                 whether the message is recalled.
             Closed: the producer was closed.
         """

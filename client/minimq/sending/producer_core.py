@@ -29,8 +29,8 @@ from minimq.sending.pending_batch import (
     PENDING_BYTES,
     Outcome,
     PendingMessage,
+    PendingRecords,
     Records,
-    RecordsBatch,
     message_overhead,
     messages_were,
 )
@@ -260,7 +260,7 @@ class ProducerCore:
                 f"topic {topic!r} is compacted: send its messages by a Producer, or choose the queue of each key"
             )
         future: ReceiptFuture[BatchReceipt] = ReceiptFuture()
-        batch = RecordsBatch(
+        batch = PendingRecords(
             topic, queue, may_move=may_move, count=len(records), completion=future.complete, transaction=transaction
         )
         try:

@@ -12,9 +12,9 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.security.credentials import CredentialsArgument
 
 #: Upper limit of every broker, whatever its options: a batch is one frame on the wire.
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 #: Limit of `batch_bytes`. Brokers accept 8 MiB by default, and keys and properties count as well.
-_MOST_BATCH_BYTES = 4 << 20
+_MAX_BATCH_BYTES = 4 << 20
 #: Range of `delay_precision_s`.
 _PRECISION_S = (0.001, 3600)
 
@@ -90,7 +90,7 @@ class ProducerOptions:
 
     def __post_init__(self) -> None:
         check_above_zero(self)
-        mosts = {"max_body_bytes": _MOST_BYTES, "batch_bytes": _MOST_BATCH_BYTES, "batch_messages": 1 << 20}
+        mosts = {"max_body_bytes": _MAX_BYTES, "batch_bytes": _MAX_BATCH_BYTES, "batch_messages": 1 << 20}
         for name, most in mosts.items():
             if getattr(self, name) > most:
                 raise InvalidArgument(f"{name} is {getattr(self, name)}: it must be at most {most}")

@@ -24,8 +24,8 @@ from minimq.sending.callback_thread import CallbackThread
 from minimq.sending.pending_batch import (
     PendingBatch,
     PendingMessage,
+    PendingRecords,
     Records,
-    RecordsBatch,
     Target,
     UserCall,
     encode_batch,
@@ -110,7 +110,7 @@ class Sender:
             raise
         return True
 
-    def send_batch(self, batch: RecordsBatch, records: Records) -> None:
+    def send_batch(self, batch: PendingRecords, records: Records) -> None:
         """Send records whose buffer share is reserved. If this raises, call `take_back`."""
         batch.handed_in = time.monotonic()
         self.buffer.number(batch)

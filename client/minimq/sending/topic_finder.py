@@ -16,16 +16,16 @@ from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
-#: Lifetime of a cached refusal to create a topic.
-_REFUSED_S = 1.0
+#: Lifetime of a cached rejection to create a topic.
+_REJECTED_S = 1.0
 
 
 class TopicFinder:
     """Finds routes on the event loop of the connection; `known` and `wait_for` are thread-safe.
 
-    Concurrent searches for the same missing topic share one request. A refusal is cached for a second, so that sends to
-    a misspelt topic do not burden the brokers. A topic that was found before, and is deleted, is not created again: it
-    would get other settings.
+    Concurrent searches for the same missing topic share one request. A rejection is cached for a second, so that sends
+    to a misspelt topic do not burden the brokers. A topic that was found before, and is deleted, is not created again:
+    it would get other settings.
     """
 
     def __init__(self, client: ClusterClient, chosen: ChosenQueues, timeout_s: float) -> None:
@@ -34,7 +34,7 @@ class TopicFinder:
         self._chosen = chosen
         self._timeout_s = timeout_s
         self._masters = MasterClient(client)
-        #: Running requests by topic, and for a while those that were refused.
+        #: Running requests by topic, and for a while those that were rejected.
         self._asked: dict[str, asyncio.Task[bool]] = {}
 
     def known(self, topic: str) -> TopicRoute | None:
@@ -86,8 +86,8 @@ class TopicFinder:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.create(topic, timeout_s)
-        except TopicNotFound as refusal:
-            raise (absent if absent.retriable else refusal) from None
+        except TopicNotFound as rejection:
+            raise (absent if absent.retriable else rejection) from None
         except MinimqError as error:  # before `TimeoutError`: a `DeadlineExceeded` is one
             failures.append(error)
             raise
@@ -124,7 +124,7 @@ class TopicFinder:
             texts = {error.message if isinstance(error, TopicNotFound) else "" for error in failures.values()}
             if len(failures) == len(masters) and len(texts) == 1 and all(texts):
                 raise TopicNotFound(*texts)
-            # A broker that failed may be one that creates topics: its error takes precedence over refusals.
+            # A broker that failed may be one that creates topics: its error takes precedence over rejections.
             what = f"topic {topic} was not made automatically"
             raise_failures(what, failures, masters, "try again", lambda error: isinstance(error, TopicNotFound))
         await self._masters.show(answers)
@@ -132,6 +132,6 @@ class TopicFinder:
 
     def _end(self, topic: str, asked: asyncio.Task[bool]) -> None:
         if not asked.cancelled() and isinstance(asked.exception(), TopicNotFound):
-            asyncio.get_running_loop().call_later(_REFUSED_S, self._asked.pop, topic, None)
+            asyncio.get_running_loop().call_later(_REJECTED_S, self._asked.pop, topic, None)
         else:
             del self._asked[topic]

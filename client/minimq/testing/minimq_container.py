@@ -34,7 +34,7 @@ _ENVIRONMENT = {
 }
 _ANSWER_S = 1.0
 _LOOK_AGAIN_S = 0.05
-_MOST_LOG = 4000
+_MAX_LOG = 4000
 
 
 class MinimqContainer(DockerContainer):
@@ -147,7 +147,7 @@ class MinimqContainer(DockerContainer):
 
     def _log_tail(self) -> str:
         log = b"".join(self.get_logs()).decode(errors="replace")
-        return f"the end of its log:\n{log[-_MOST_LOG:]}"
+        return f"the end of its log:\n{log[-_MAX_LOG:]}"
 
 
 def _reason_to_wait(admin: Admin) -> str | None:

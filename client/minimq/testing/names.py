@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # every run of pytest imports this file, even if it does not 
 
 _numbers = itertools.count(1)
 #: Of the name of a test. Short enough for a suffix and for the prefix of a dead letter topic.
-_MOST_CHARACTERS = 60
+_MAX_CHARACTERS = 60
 
 
 class _Names:
@@ -61,5 +61,5 @@ class NewGroup(_Names):
 
 def unique_name(test: str) -> str:
     """Return a legal name that is unique on this machine and begins with the name of a test."""
-    words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[:_MOST_CHARACTERS]
+    words = re.sub(r"[^A-Za-z0-9]+", "-", test).strip("-")[:_MAX_CHARACTERS]
     return f"{words}-{os.getpid()}-{next(_numbers)}"

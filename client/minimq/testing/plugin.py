@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from minimq.testing import NewGroup, NewTopic
 
 #: Bytes of the log of one server in a report.
-_MOST_BYTES = 16 << 10
+_MAX_BYTES = 16 << 10
 _cluster_key: pytest.StashKey[LocalCluster] = pytest.StashKey()
 _logs_key: pytest.StashKey[ServerLogs] = pytest.StashKey()
 
@@ -111,7 +111,7 @@ class ServerLogs:
             begin, end = self._begins.get(name, 0), _size(path)
             if end > begin:
                 with suppress(OSError), path.open("rb") as log_file:  # the cluster may be deleting it
-                    log_file.seek(max(begin, end - _MOST_BYTES))
+                    log_file.seek(max(begin, end - _MAX_BYTES))
                     found.append((f"log of minimq {name}", log_file.read().decode(errors="replace")))
         return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from minimq_common.errors import InvalidArgument
 
 #: Bytes of a file of secrets or options.
-MOST_BYTES = 256 << 10
+MAX_BYTES = 256 << 10
 
 # UTF-32 comes first: its little-endian mark begins with the one of UTF-16.
 _OTHER_ENCODINGS = {
@@ -19,7 +19,7 @@ _OTHER_ENCODINGS = {
 }
 
 
-def read_text_file(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
+def read_text_file(path: Path, most_bytes: int = MAX_BYTES) -> bytes:
     """Return the content without a byte order mark. Raises `InvalidArgument`, also for UTF-16 and UTF-32."""
     try:
         with path.open("rb") as opened:

@@ -34,7 +34,7 @@ _RETRY_S = 0.1
 USER_URI = "minimq://user/"
 _CERTIFICATE_NAMES = "x509_subject_alternative_name"
 #: Longer keys are rejected without hashing them.
-_MOST_LETTERS = 200
+_MAX_LETTERS = 200
 
 _HOW = "give the credentials of a user (credentials=, --credentials, MINIMQ_CREDENTIALS)"
 _NO_KEY = f"there is no key in this call, and this cluster requires one: {_HOW}, which `minimq user add` makes"
@@ -44,7 +44,7 @@ _NO_USER = f"the key in these credentials is not known here, or no longer: {_HOW
 _REPEAT_S = 60.0
 #: Kinds logged per interval for one user (or one reason, if the caller is unknown), and users and reasons in total.
 #: Further ones are logged together as "others", so invented keys or names cannot keep other rejections out of the log.
-_MOST_KINDS, _MOST_LOGGED = 200, 10_000
+_MAX_KINDS, _MAX_LOGGED = 200, 10_000
 _OTHERS = "others"
 
 #: Counts as the verb of calls that only servers may make.
@@ -68,8 +68,8 @@ class AccessControl:
         self.shared = shared
         self._now_ms = now_ms
         self._only_reports = shared.only_reports
-        self.refusals = RejectionLog(only_reports=shared.only_reports)
-        self._denied = self.refusals.request_denied
+        self.rejections = RejectionLog(only_reports=shared.only_reports)
+        self._denied = self.rejections.request_denied
         self._policy: Policy | None = None
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
@@ -108,13 +108,13 @@ class AccessControl:
     def _known(self, metadata: Iterable[tuple[str, str | bytes]]) -> KnownCaller:
         shown = [value for name, value in metadata if name == HEADER]
         if not shown:
-            raise self._refusal("none", _NO_KEY)
+            raise self._rejection("none", _NO_KEY)
         text = shown[0]
         if len(shown) > 1 or not isinstance(text, str) or not text.startswith(SCHEME):
-            raise self._refusal("malformed", _NO_USER)
+            raise self._rejection("malformed", _NO_USER)
         text = text[len(SCHEME) :]
-        if len(text) > _MOST_LETTERS:
-            raise self._refusal("malformed", _NO_USER)
+        if len(text) > _MAX_LETTERS:
+            raise self._rejection("malformed", _NO_USER)
         key_hash = hash_of(text)
         server = self._servers.get(key_hash)
         if server is not None:
@@ -122,8 +122,8 @@ class AccessControl:
         if not self.shared.settled.is_set():  # a user may have been removed while this server was down
             reason = "this server has just started, and checks whether users and rules have changed"
             raise SystemBusy(reason, retry_after_s=_RETRY_S)
-        if refusal := self._too_old():
-            raise Unavailable(refusal)
+        if rejection := self._too_old():
+            raise Unavailable(rejection)
         known = self._in_force(key_hash)
         if known is not None:
             return known
@@ -142,16 +142,16 @@ class AccessControl:
                 f"the certificate in these credentials is not of user {caller.user}, whose key is beside it: "
                 f"`minimq secure issue DIR {caller.user}` makes one"
             )
-            refusal = self._refusal("certificate", text)
+            rejection = self._rejection("certificate", text)
             if not self._only_reports:
-                raise refusal
+                raise rejection
 
     def _user(self, key_hash: str, key: str) -> KnownCaller:
         policy = self._policy
         found = Rejection.UNKNOWN if policy is None else policy.of_key(key_hash, self._now_ms())
         if isinstance(found, Rejection):
             user = "" if policy is None else policy.user_of(key_hash)
-            raise self._refusal(found.value, _why(found, user), key)
+            raise self._rejection(found.value, _why(found, user), key)
         return self._users.get(key_hash) or self._add(key_hash, found)
 
     def _add(self, key_hash: str, found: Principal) -> KnownCaller:
@@ -169,8 +169,8 @@ class AccessControl:
     def _limits_of(self, policy: Policy, user: str) -> UserLimits:
         return NO_LIMITS if self._only_reports else policy.limits_of(user)
 
-    def _refusal(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
-        self.refusals.caller_refused(reason, id_of(key))
+    def _rejection(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
+        self.rejections.caller_rejected(reason, id_of(key))
         return NotAuthenticated(text)
 
     def waited(self) -> list[tuple[str, str, float]]:
@@ -222,19 +222,19 @@ class AccessControl:
             self._servers.setdefault(key_hash, ServerCaller(self._denied))
 
     def _too_old(self) -> str:
-        return "" if self._only_reports else self.shared.age.refusal
+        return "" if self._only_reports else self.shared.age.rejection
 
     def _check_age(self) -> None:
-        refusal = self._too_old()
-        if bool(refusal) is self._is_suspended:
+        rejection = self._too_old()
+        if bool(rejection) is self._is_suspended:
             return
-        self._is_suspended = bool(refusal)
-        if not refusal:
+        self._is_suspended = bool(rejection)
+        if not rejection:
             log.warning("access: users are served again")
             return
-        log.warning("access: all users are refused reason=%r", refusal)
+        log.warning("access: all users are rejected reason=%r", rejection)
         for caller in self._users.values():
-            caller.end(Unavailable(refusal))
+            caller.end(Unavailable(rejection))
 
     def _sees_all(self, policy: Policy, user: str) -> bool:
         return self._only_reports or policy.sees_all(user)
@@ -258,7 +258,7 @@ class AccessControl:
     def _warn(self) -> None:
         if self._only_reports and time.monotonic() >= self._warn_at:
             self._warn_at = time.monotonic() + _WARN_S
-            log.warning("access: nothing is refused but changes of users and rules (--access-mode report)")
+            log.warning("access: nothing is rejected but changes of users and rules (--access-mode report)")
 
 
 class RejectionLog:
@@ -274,25 +274,25 @@ class RejectionLog:
         self.unauthenticated: Counter[str] = Counter()
         self.denied: Counter[str] = Counter()
 
-    def caller_refused(self, reason: str, key_id: str) -> None:
+    def caller_rejected(self, reason: str, key_id: str) -> None:
         self.unauthenticated[reason] += 1
-        self._note(f"access: a caller {self._is} refused reason=%s key=%s", reason, key_id or "-")
+        self._note(f"access: a caller {self._is} rejected reason=%s key=%s", reason, key_id or "-")
 
     def request_denied(self, user: str, need: Need | None) -> None:
         """Record a request without the necessary right; without `need`, a call that only servers may make."""
         self.denied[SERVER if need is None else need.verb.value] += 1
         wanted = "to be a server" if need is None else str(need)
-        self._note(f"access: a request {self._is} refused user=%s need=%r", user, wanted)
+        self._note(f"access: a request {self._is} rejected user=%s need=%r", user, wanted)
 
     def _note(self, text: str, who: str, what: str) -> None:
         now = self._clock()
         if now >= self._began_at + _REPEAT_S:
             self._before = _merged_counts(self._before, self._counts)
             self._began_at, self._counts = now, defaultdict(Counter)
-        if who not in self._counts and len(self._counts) >= _MOST_LOGGED:
+        if who not in self._counts and len(self._counts) >= _MAX_LOGGED:
             who = _OTHERS
         kinds = self._counts[who]
-        if what not in kinds and len(kinds) >= _MOST_KINDS:
+        if what not in kinds and len(kinds) >= _MAX_KINDS:
             what = _OTHERS
         kinds[what] += 1
         if kinds[what] == 1:
@@ -301,9 +301,9 @@ class RejectionLog:
 
 
 def _merged_counts(former: dict[str, Counter[str]], later: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    found = {**(former if len(former) < _MOST_LOGGED else {}), **later}
+    found = {**(former if len(former) < _MAX_LOGGED else {}), **later}
     for who in former.keys() & later.keys():
-        if len(former[who]) < _MOST_KINDS:
+        if len(former[who]) < _MAX_KINDS:
             found[who] = Counter({**former[who], **later[who]})
     return found
 
@@ -317,10 +317,10 @@ def _decide_for_unknown(need: Need) -> AccessDecision:
     return AccessDecision(_is_only_reported(need), need)
 
 
-def _why(refusal: Rejection, user: str) -> str:
-    if refusal is Rejection.EXPIRED:
+def _why(rejection: Rejection, user: str) -> str:
+    if rejection is Rejection.EXPIRED:
         remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
         return f"the key of user {user} has expired: {remedy}"
-    if refusal is Rejection.DISABLED:
+    if rejection is Rejection.DISABLED:
         return f"user {user} is disabled: an administrator can admit it again with `minimq user enable {user}`"
     return _NO_USER

@@ -25,9 +25,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[a-z2-7]{8}")
-_MOST_KEYS = 8
+_MAX_KEYS = 8
 #: The lowest rate limit, in bytes per second: at this rate, one frame of messages (about 1 MiB) takes ten seconds.
-LEAST_RATE = 100 << 10
+MIN_RATE = 100 << 10
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -194,12 +194,12 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
     for role in user.roles:
         if role not in document.roles and role not in BUILT_IN:
             raise InvalidArgument(f"user {name} has the role {role!r}, which the document does not have")
-    if len(user.keys) > _MOST_KEYS:
-        raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MOST_KEYS}")
+    if len(user.keys) > _MAX_KEYS:
+        raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MAX_KEYS}")
     for rate in () if user.limits is msgspec.UNSET else msgspec.structs.astuple(user.limits):
-        if rate and not LEAST_RATE <= rate <= MAX_VERSION:
+        if rate and not MIN_RATE <= rate <= MAX_VERSION:
             raise InvalidArgument(
-                f"user {name} has a limit of {rate} bytes a second: the lowest one is {LEAST_RATE}, and 0 is none"
+                f"user {name} has a limit of {rate} bytes a second: the lowest one is {MIN_RATE}, and 0 is none"
             )
     for key_id, key in user.keys.items():
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION

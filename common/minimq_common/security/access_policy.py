@@ -129,18 +129,18 @@ class Policy:
         return AccessDecision(False, need)
 
     def answer(self, user: str, need: Need, now_ms: int) -> AccessDecision:
-        """Same as `decide`, for the question whether a user may do something: also considers `refusal`."""
-        refusal = self.refusal(user, now_ms)
-        if refusal is None:
+        """Same as `decide`, for the question whether a user may do something: also considers `rejection`."""
+        rejection = self.rejection(user, now_ms)
+        if rejection is None:
             return dataclasses.replace(self.decide(user, need), version=self.document.version)
         obstacle = {
             Rejection.UNKNOWN: f"there is no user {user}",
             Rejection.DISABLED: f"user {user} is disabled",
             Rejection.EXPIRED: f"key expired: `minimq user rotate {user} --delete-old` makes a new one",
-        }[refusal]
+        }[rejection]
         return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
 
-    def refusal(self, user: str, now_ms: int) -> Rejection | None:
+    def rejection(self, user: str, now_ms: int) -> Rejection | None:
         """Return why all keys of a user are rejected; None if one is valid, or if the user has no keys."""
         found = self.document.users.get(user)
         if found is None:
@@ -238,7 +238,7 @@ def of_group(need: Need) -> Need:
     return need
 
 
-def refused(user: str, decision: AccessDecision) -> str:
+def rejected(user: str, decision: AccessDecision) -> str:
     """Return the text for a caller that a decision rejects.
 
     Naming the rule that denies is safe: its pattern is the name that the caller has asked for, or a prefix of it.

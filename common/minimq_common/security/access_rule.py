@@ -42,7 +42,7 @@ VERBS: dict[Resource, tuple[Verb, ...]] = {
 USER = "${user}"
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.%-]*\*?")
-_MOST_LETTERS = 255
+_MAX_LETTERS = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def _right_of(words: list[str], what: str) -> tuple[Verb, Resource, str]:
         wanted = "no name, there is one cluster" if resource is Resource.CLUSTER else "a name, or * for all"
         raise InvalidArgument(f"{what} is about a {resource.value}: give it {wanted}")
     pattern = words[2] if len(words) == 3 else ""
-    if len(pattern) > _MOST_LETTERS or not _PATTERN.fullmatch(pattern.replace(USER, "u")):
+    if len(pattern) > _MAX_LETTERS or not _PATTERN.fullmatch(pattern.replace(USER, "u")):
         raise InvalidArgument(
             f"{what} has a name that nothing can have: a * may stand at the end only, {USER} for the user"
         )

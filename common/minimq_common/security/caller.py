@@ -14,13 +14,13 @@ from typing import Any
 
 from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.security.access_document import UserLimits
-from minimq_common.security.access_policy import AccessDecision, refused
+from minimq_common.security.access_policy import AccessDecision, rejected
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
 from minimq_common.wire.rpc import LiveStream
 
 #: Cached decisions per caller.
-MOST_DECISIONS = 4_096
+MAX_DECISIONS = 4_096
 
 #: Decides whether a user has a right, and why.
 Decide = Callable[[Need], AccessDecision]
@@ -155,14 +155,14 @@ class KnownCaller(Caller):
         for need in needs_of(request):
             self._require(need)
         if key is not None:
-            if len(self._passed) >= MOST_DECISIONS:
+            if len(self._passed) >= MAX_DECISIONS:
                 self._passed.clear()
             self._passed.add(key)
 
     def allows(self, need: Need) -> bool:
         found = self._decisions.get(need)
         if found is None:
-            if len(self._decisions) >= MOST_DECISIONS:
+            if len(self._decisions) >= MAX_DECISIONS:
                 self._decisions.clear()
                 self._passed.clear()
                 self._forgot = True
@@ -242,7 +242,7 @@ class KnownCaller(Caller):
     def _require(self, need: Need) -> None:
         if not self.allows(need):
             self._denied(self.user, need)
-            raise AccessDenied(refused(self.user, self._decide(need)))
+            raise AccessDenied(rejected(self.user, self._decide(need)))
 
 
 class ServerCaller(KnownCaller):

@@ -30,7 +30,7 @@ ACCESS = "access.toml"
 EXPIRES_SOON_S = 30 * 86_400.0
 _AGAIN_S = 86_400.0
 #: Keys in the file; two are needed during a rotation.
-_MOST_KEYS = 8
+_MAX_KEYS = 8
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +142,9 @@ def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
         keys = tuple(parse_key(line.strip()) for line in data.decode("ascii").splitlines() if line.strip())
     except (InvalidArgument, UnicodeDecodeError):
         keys = ()
-    if not 0 < len(keys) <= _MOST_KEYS:
+    if not 0 < len(keys) <= _MAX_KEYS:
         raise InvalidArgument(
-            f"{path} cannot be used: it holds the keys of servers, one in a line, 1 to {_MOST_KEYS} of them, as "
+            f"{path} cannot be used: it holds the keys of servers, one in a line, 1 to {_MAX_KEYS} of them, as "
             "`minimq secure init` makes them"
         )
     return keys

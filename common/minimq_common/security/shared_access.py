@@ -52,7 +52,7 @@ class AccessAge:
         return 0.0 if self._in_touch else self._now_s() - self._lost_at
 
     @property
-    def refusal(self) -> str:
+    def rejection(self) -> str:
         """The reason why users must not be served; empty if they may."""
         seconds = self.seconds
         if seconds <= self._max_s:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.files.text_file import MOST_BYTES, read_text_file
+from minimq_common.files.text_file import MAX_BYTES, read_text_file
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Watched(Generic[T]):
         make: Callable[[Sequence[bytes]], T],
         *,
         fresh_s: float | None = None,
-        most_bytes: int = MOST_BYTES,
+        most_bytes: int = MAX_BYTES,
     ) -> None:
         """Load the files. Raises `InvalidArgument` if they cannot be used."""
         self._paths = tuple(paths)

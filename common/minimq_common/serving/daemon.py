@@ -141,7 +141,7 @@ def _say_ready(role: str, server: Server) -> None:
 Ts = TypeVarTuple("Ts")
 
 #: More than the socket can contain: its buffer has room for some hundred writes.
-_MOST = 1 << 14
+_MAX = 1 << 14
 
 
 class ServerLoop(asyncio.SelectorEventLoop):
@@ -166,7 +166,7 @@ class ServerLoop(asyncio.SelectorEventLoop):
 def _take_all(wakeups: socket.socket, callback: Callable[[], object]) -> None:
     # Drains before the callback: the events of all bytes that have arrived are then already in the queue.
     with contextlib.suppress(BlockingIOError):
-        extra = len(wakeups.recv(_MOST, socket.MSG_PEEK)) - 1
+        extra = len(wakeups.recv(_MAX, socket.MSG_PEEK)) - 1
         if extra > 0:
             wakeups.recv(extra)
     callback()

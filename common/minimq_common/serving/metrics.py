@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _LAG_INTERVAL_S = 0.5
 
 #: Seconds that a scrape waits for the event loop: if that hangs, the scrape shall still return the other metrics.
-_PATIENCE_S = 2.0
+_TIMEOUT_S = 2.0
 
 T = TypeVar("T")
 Collect = Callable[[], Iterable[Metric]]
@@ -113,24 +113,24 @@ class MetricsServer:
 
         sentence = "Version of the users and rules in force at this server."
         yield of_access("version", sentence, lambda each: each.shared.rank.version)
-        sentence = "1 while this server refuses nobody and reports what it would refuse (--access-mode report)."
+        sentence = "1 while this server rejects nobody and reports what it would reject (--access-mode report)."
         yield of_access("only_reports", sentence, lambda each: each.shared.only_reports)
         sentence = "Time for which users and rules were not compared with those of another server, +Inf after a start."
         yield of_access("age_seconds", sentence, lambda each: each.shared.age.seconds)
         sentence = "Times that this server saw two different documents of users and rules with the same version."
         yield of_access("conflicts_total", sentence, lambda each: each.shared.conflicts)
-        refused = [(each.refusals.unauthenticated, each.refusals.denied) for each in controls]
+        rejected = [(each.rejections.unauthenticated, each.rejections.denied) for each in controls]
         yield counters(
             f"{self._prefix}_unauthenticated_total",
             "Calls without a key that is in force, by what was wrong with it.",
             ("reason",),
-            [((reason,), count) for by_reason, _ in refused for reason, count in by_reason.copy().items()],
+            [((reason,), count) for by_reason, _ in rejected for reason, count in by_reason.copy().items()],
         )
         yield counters(
             f"{self._prefix}_denied_total",
             "Requests of users that lacked the right, by its verb.",
             ("verb",),
-            [((verb,), count) for _, by_verb in refused for verb, count in by_verb.copy().items()],
+            [((verb,), count) for _, by_verb in rejected for verb, count in by_verb.copy().items()],
         )
 
 
@@ -162,7 +162,7 @@ def on_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], T]) -> T:
     async def calling() -> T:
         return function()
 
-    return asyncio.run_coroutine_threadsafe(calling(), loop).result(_PATIENCE_S)
+    return asyncio.run_coroutine_threadsafe(calling(), loop).result(_TIMEOUT_S)
 
 
 def counter(name: str, sentence: str, value: float) -> Metric:

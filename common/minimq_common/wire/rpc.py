@@ -80,8 +80,8 @@ LASTING_REASONS = NO_TLS_REASONS - {dict(_NO_CONNECTION)[_CLOSED]}
 _CODE_KEY = "minimq-code"
 _RETRY_KEY = "minimq-retry-after-ms"
 #: Limits the retry delay that a server can impose on a client.
-_LONGEST_RETRY_MS = 60_000
-_MOST_DIGITS = 18
+_MAX_RETRY_MS = 60_000
+_MAX_DIGITS = 18
 
 # For `isinstance`: the exceptions of failed calls, sync and asyncio. `Any`, since the type stubs do not declare the
 # first one as an `RpcError`.
@@ -225,7 +225,7 @@ async def bind(server: grpc.aio.Server, address: str, secrets: ServerSecrets | N
 
 async def _probe(host: str, port: int, address: str) -> None:
     # Binds a plain socket, because its error names the cause; gRPC only reports that it failed.
-    bindable, refusal = False, ""
+    bindable, rejection = False, ""
     try:
         found = await asyncio.get_running_loop().getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -242,9 +242,9 @@ async def _probe(host: str, port: int, address: str) -> None:
             if error.errno == errno.EADDRINUSE:
                 reason = "the port is in use; stop the process that has it, or choose another port"
                 raise errors.CannotListen(f"cannot listen at {address}: {reason}") from None
-            refusal = str(error.strerror)
+            rejection = str(error.strerror)
     if not bindable:
-        raise errors.CannotListen(f"cannot listen at {address}: {refusal}")
+        raise errors.CannotListen(f"cannot listen at {address}: {rejection}")
 
 
 class LiveStream:
@@ -373,11 +373,11 @@ def _make(code: str, message: str, retry_after_ms: int) -> MinimqError:
     cls = errors.BY_CODE.get(code, errors.InternalError)
     if issubclass(cls, errors.SendFailed):  # its constructor needs the attempts, which are not sent
         cls = errors.InternalError
-    return cls(message, retry_after_s=min(max(retry_after_ms, 0), _LONGEST_RETRY_MS) / 1000)
+    return cls(message, retry_after_s=min(max(retry_after_ms, 0), _MAX_RETRY_MS) / 1000)
 
 
 def _whole(text: str) -> int:
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else 0
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else 0
 
 
 #: The metadata key of a user's key, and the prefix of its value.

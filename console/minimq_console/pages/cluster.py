@@ -48,7 +48,7 @@ def _actions(activity: BrokerActivity) -> list[ActionLink]:
 
 
 def gather_conflicts(visit: PageContext) -> Data:
-    """Return the brokers that name servers refused or replaced lately."""
+    """Return the brokers that name servers rejected or replaced lately."""
     return {"conflicts": visit.shown("cluster conflicts", visit.ask("the conflicts", visit.admin.conflicts).required())}
 
 

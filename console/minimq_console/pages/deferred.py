@@ -11,10 +11,10 @@ from minimq_common.errors import MinimqError
 from minimq_common.model import OfflineBroker
 from minimq_console.actions import ACTIONS
 from minimq_console.bodies import preview
-from minimq_console.page import MOST_KEYS, Data, Page, PageContext
+from minimq_console.page import MAX_KEYS, Data, Page, PageContext
 
 #: Maximum number of transactions that are listed: the oldest.
-_MOST_TRANSACTIONS = 1_000
+_MAX_TRANSACTIONS = 1_000
 
 # ---- Dead letters -----------------------------------------------------------------------------------
 
@@ -56,7 +56,7 @@ def gather_letters(visit: PageContext) -> Data:
             keep=("queue", "topic", "reason", "delivery_count", "died_at", "tag"),
             offset=each.queue_offset,
             letter_topic=each.queue.topic,
-            keys=each.keys[:MOST_KEYS],
+            keys=each.keys[:MAX_KEYS],
             size=len(each.body),
             preview=preview(each.body),
             actions=own,
@@ -112,7 +112,7 @@ def gather_transactions(visit: PageContext) -> Data:
         "the transactions",
         lambda: visit.admin.list_transactions(
             group or None,
-            limit=_MOST_TRANSACTIONS,
+            limit=_MAX_TRANSACTIONS,
             on_failure=lambda broker, error: failed.append(f"broker {broker}: {error.message}"),
         ),
     ).required()

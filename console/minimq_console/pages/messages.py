@@ -26,7 +26,7 @@ from minimq_console.pages.topics import chosen_queues, describe, message_row
 from minimq_console.parameters import Parameters
 
 #: Seconds for which new messages are collected before they are shown, and how many of them are shown.
-_GATHER_S, _MOST = 0.5, 50
+_GATHER_S, _MAX = 0.5, 50
 #: Bytes that are fetched ahead for one viewer.
 _PREFETCH_BYTES = 1 << 20
 _PATH = "/topics/{topic}/messages/{broker}/{queue}/{offset}"
@@ -108,21 +108,21 @@ async def follow(visit: PageContext) -> AsyncIterator[Data]:
             await consumer.seek(each.queue, each.max_offset)
         while True:
             rows = await _gathered(consumer, choice["tag"])
-            skipped = max(len(rows) - _MOST, 0)
-            if len(rows) >= _MOST:
+            skipped = max(len(rows) - _MAX, 0)
+            if len(rows) >= _MAX:
                 for each in await asyncio.to_thread(_described, visit, choice):
                     skipped += max(each.max_offset - consumer.position(each.queue), 0)
                     await consumer.seek(each.queue, each.max_offset)
-            yield {"messages": rows[:_MOST][::-1], "skipped": skipped}
+            yield {"messages": rows[:_MAX][::-1], "skipped": skipped}
 
 
 async def _gathered(consumer: PullConsumer, tag: str) -> list[Data]:
     until = time.monotonic() + _GATHER_S
     rows: list[Data] = []
     while (left_s := until - time.monotonic()) > 0:
-        messages = await consumer.poll(left_s, _MOST)
+        messages = await consumer.poll(left_s, _MAX)
         rows += [message_row(message) for message in messages if not tag or message.tag == tag]
-        if len(rows) >= _MOST:
+        if len(rows) >= _MAX:
             return rows
     return sorted(rows, key=lambda row: row["stored_at"])
 

@@ -20,14 +20,14 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.timestamps import start_ms
 from minimq_console.actions import ACTIONS, toggles
 from minimq_console.bodies import preview
-from minimq_console.page import MOST_KEYS, ActionLink, Data, Page, PageContext
+from minimq_console.page import MAX_KEYS, ActionLink, Data, Page, PageContext
 from minimq_console.parameters import Parameters, WrongParameter
 
 #: The orders of rows. Only topics in the last sample have rates and counts; the others come last.
 _ORDERS = ("name", "rate", "messages")
-_MOST_OFFSET = (1 << 63) - 1
+_MAX_OFFSET = (1 << 63) - 1
 #: Maximum number of messages on a page.
-_MOST_MESSAGES = 100
+_MAX_MESSAGES = 100
 #: Default start of a search by key.
 _SINCE = "-1h"
 
@@ -155,11 +155,11 @@ def _why_without(described: TopicDescription, queue: str, broker: str) -> str:
 def _wanted_of(parameters: Parameters) -> Data:
     wanted: Data = {
         "queue": parameters.text("queue", most=300),
-        "offset": parameters.number("offset", None, 0, _MOST_OFFSET),
+        "offset": parameters.number("offset", None, 0, _MAX_OFFSET),
         "start": parameters.text("from", most=60),
         "key": parameters.text("key"),
         "tag": parameters.text("tag", most=255),
-        "most": parameters.number("messages", 20, 1, _MOST_MESSAGES),
+        "most": parameters.number("messages", 20, 1, _MAX_MESSAGES),
     }
     if wanted["start"] not in {"", "earliest"}:
         try:
@@ -191,9 +191,9 @@ PAGES = (
 # ---- Messages of queues -------------------------------------------------------------------------------
 
 #: Maximum number of queues that are read for the newest messages: those written last.
-MOST_QUEUES = 32
+MAX_QUEUES = 32
 #: Maximum bytes of bodies that one page holds.
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 _NEVER = datetime.min.replace(tzinfo=UTC)
 #: Seconds before the timeout of a page in which no further batch is read.
 _RESERVE_S = 0.3
@@ -203,7 +203,7 @@ def message_row(message: ReceivedMessage) -> Data:
     """Return the row of a message; "damaged" says why its keys cannot be read."""
     damaged, keys = None, list[str]()
     try:
-        keys = list(message.keys[:MOST_KEYS])
+        keys = list(message.keys[:MAX_KEYS])
     except CorruptBatch as error:
         damaged = error.message
     return row_of(
@@ -223,10 +223,10 @@ def _newest(
     """Return the last messages of some queues together, the newest first."""
     used = [queue for queue in queues if queue.messages]
     used.sort(key=lambda queue: queue.last_stored_at or _NEVER, reverse=True)
-    if len(used) > MOST_QUEUES:
-        notes.append(f"Of the {MOST_QUEUES} queues that were written last.")
-    starts = {each.queue: max(each.min_offset, each.max_offset - wanted["most"]) for each in used[:MOST_QUEUES]}
-    return _read(visit, used[:MOST_QUEUES], starts, wanted)[::-1][: wanted["most"]]
+    if len(used) > MAX_QUEUES:
+        notes.append(f"Of the {MAX_QUEUES} queues that were written last.")
+    starts = {each.queue: max(each.min_offset, each.max_offset - wanted["most"]) for each in used[:MAX_QUEUES]}
+    return _read(visit, used[:MAX_QUEUES], starts, wanted)[::-1][: wanted["most"]]
 
 
 def _following(
@@ -250,7 +250,7 @@ def _by_key(
     visit: PageContext, queues: Sequence[QueueDescription], wanted: Data, notes: list[str]
 ) -> list[ReceivedMessage]:
     start, name = wanted["start"] or _SINCE, visit.parameters.name("topic")
-    most = _MOST_MESSAGES if wanted["tag"] or wanted["queue"] else wanted["most"]  # others are filtered out below
+    most = _MAX_MESSAGES if wanted["tag"] or wanted["queue"] else wanted["most"]  # others are filtered out below
     found = visit.ask(
         "the search", lambda: visit.admin.find_messages(name, key=wanted["key"], since=start, limit=most)
     ).or_else(None)
@@ -278,7 +278,7 @@ def _read(
         for each in queues
         if each.queue in starts and starts[each.queue] < each.max_offset
     ]
-    give_up, room = time.monotonic() + visit.left_s - _RESERVE_S, _MOST_BYTES // max(len(ranges), 1)
+    give_up, room = time.monotonic() + visit.left_s - _RESERVE_S, _MAX_BYTES // max(len(ranges), 1)
     reader = visit.observer.reader
     asked = [
         visit.ask(f"queue {queue}", partial(_of_queue, reader, queue, start, end, wanted, room, give_up))

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 #: Maximum time for which an answer is held back, whatever the replica requests.
-_LONGEST_HOLD_S = 60.0
+_MAX_HOLD_S = 60.0
 #: Minimum pause between two checks for due elections, as a multiple of the time that a check takes.
 _PAUSE_FACTOR = 20
 
@@ -50,10 +50,10 @@ class ControllerService:
         self,
         directory: Path,
         lease_s: float,
-        refused: Callable[[BrokerState, BrokerState, BrokerConflict], None] = lambda *_: None,
+        rejected: Callable[[BrokerState, BrokerState, BrokerConflict], None] = lambda *_: None,
     ) -> None:
         self._file = DecisionFile(directory)
-        self._refused = refused
+        self._rejected = rejected
         self._lease_s = lease_s
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="controller-writer")
         self._table = ControllerTable(self._file.load(), lease_s, time.monotonic())
@@ -134,10 +134,10 @@ class ControllerService:
         record = self._table.record(report.key)
         holder = record.addresses.get(report.replica_id) if record is not None else None
         if holder is not None:
-            self._refused(_as_broker(report, report.address), _as_broker(report, holder), conflict)
+            self._rejected(_as_broker(report, report.address), _as_broker(report, holder), conflict)
 
     async def _hold(self, report: ReplicaReport, wait_s: float) -> ReplicaSet | None:
-        wait_s = min(wait_s, _LONGEST_HOLD_S)
+        wait_s = min(wait_s, _MAX_HOLD_S)
         if wait_s > 0 and not is_news(self._table.record(report.key), report):
             if len(self._held) >= MAX_HELD_REPORTS:
                 oldest = next(iter(self._held))

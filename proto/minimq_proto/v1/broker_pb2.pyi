@@ -138,7 +138,7 @@ class _DiskLevelEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     DISK_LEVEL_WARN: _DiskLevel.ValueType  # 1
     DISK_LEVEL_DELETE_EARLY: _DiskLevel.ValueType  # 2
     """The oldest segments are deleted before they expire."""
-    DISK_LEVEL_REFUSE: _DiskLevel.ValueType  # 3
+    DISK_LEVEL_REJECT: _DiskLevel.ValueType  # 3
     """Batches are rejected."""
 
 class DiskLevel(_DiskLevel, metaclass=_DiskLevelEnumTypeWrapper):
@@ -148,7 +148,7 @@ DISK_LEVEL_NORMAL: DiskLevel.ValueType  # 0
 DISK_LEVEL_WARN: DiskLevel.ValueType  # 1
 DISK_LEVEL_DELETE_EARLY: DiskLevel.ValueType  # 2
 """The oldest segments are deleted before they expire."""
-DISK_LEVEL_REFUSE: DiskLevel.ValueType  # 3
+DISK_LEVEL_REJECT: DiskLevel.ValueType  # 3
 """Batches are rejected."""
 global___DiskLevel = DiskLevel
 
@@ -2168,7 +2168,7 @@ class QueueWanted(google.protobuf.message.Message):
 global___QueueWanted = QueueWanted
 
 @typing.final
-class SessionRefused(google.protobuf.message.Message):
+class SessionRejected(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUP_FIELD_NUMBER: builtins.int
@@ -2185,7 +2185,7 @@ class SessionRefused(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["failure", b"failure"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["failure", b"failure", "group", b"group"]) -> None: ...
 
-global___SessionRefused = SessionRefused
+global___SessionRejected = SessionRejected
 
 @typing.final
 class ConflictOver(google.protobuf.message.Message):
@@ -2212,7 +2212,7 @@ class SessionEvent(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     GRANTED_FIELD_NUMBER: builtins.int
     WANTED_FIELD_NUMBER: builtins.int
-    REFUSED_FIELD_NUMBER: builtins.int
+    REJECTED_FIELD_NUMBER: builtins.int
     CONFLICT_OVER_FIELD_NUMBER: builtins.int
     @property
     def heartbeat(self) -> global___Heartbeat: ...
@@ -2223,7 +2223,7 @@ class SessionEvent(google.protobuf.message.Message):
     @property
     def wanted(self) -> global___QueueWanted: ...
     @property
-    def refused(self) -> global___SessionRefused: ...
+    def rejected(self) -> global___SessionRejected: ...
     @property
     def conflict_over(self) -> global___ConflictOver: ...
     def __init__(
@@ -2233,12 +2233,12 @@ class SessionEvent(google.protobuf.message.Message):
         members: global___GroupMembers | None = ...,
         granted: global___QueueGranted | None = ...,
         wanted: global___QueueWanted | None = ...,
-        refused: global___SessionRefused | None = ...,
+        rejected: global___SessionRejected | None = ...,
         conflict_over: global___ConflictOver | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "refused", b"refused", "wanted", b"wanted"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["heartbeat", "members", "granted", "wanted", "refused", "conflict_over"] | None: ...
+    def HasField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "rejected", b"rejected", "wanted", b"wanted"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["conflict_over", b"conflict_over", "event", b"event", "granted", b"granted", "heartbeat", b"heartbeat", "members", b"members", "rejected", b"rejected", "wanted", b"wanted"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["heartbeat", "members", "granted", "wanted", "rejected", "conflict_over"] | None: ...
 
 global___SessionEvent = SessionEvent
 

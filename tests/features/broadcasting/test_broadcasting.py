@@ -20,7 +20,7 @@ from minimq_common.model import TopicRoute
 from support.group_listener import QueueLog
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def read(consumer: PullConsumer, count: int) -> list[bytes]:
         found.extend(message.body for message in consumer.poll(0.1))
         return len(found) >= count
 
-    wait_until(enough, PATIENCE_S)
+    wait_until(enough, TIMEOUT_S)
     return found
 
 
@@ -72,7 +72,7 @@ def test_each_consumer_gets_every_message_and_goes_on_after_a_restart(
         with new_consumer(client_id) as consumer:
             consumer.subscribe(topic)
             found = read(consumer, 300)
-            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
+            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, TIMEOUT_S)
         assert (len(found), set(found)) == (300, sent)
         assert saved(tmp_path / group / f"{client_id}.json") == 300
 
@@ -91,7 +91,7 @@ def test_where_a_new_consumer_begins_holds_once(
     send(cluster, topic, 0, 20)
     with new_consumer("late", start="latest") as consumer:
         consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), PATIENCE_S)
+        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), TIMEOUT_S)
     later = send(cluster, topic, 20, 20)
     with new_consumer("late", start="latest") as consumer:
         consumer.subscribe(topic)
@@ -104,9 +104,9 @@ def test_queues_that_are_added_are_read_from_their_first_message(
     told = QueueLog()
     with new_consumer("one", start="latest", **told.options) as consumer:
         consumer.subscribe(topic)
-        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8, TIMEOUT_S)
         admin.update_topic(topic, queues=5)
-        wait_until(lambda: len(admin.route(topic).write_queues()) == 10, PATIENCE_S)
+        wait_until(lambda: len(admin.route(topic).write_queues()) == 10, TIMEOUT_S)
         added = [queue for queue in admin.route(topic).write_queues() if queue.queue_id == 4]
         with Producer(cluster.nameserver) as producer:
             for queue in added:
@@ -129,7 +129,7 @@ def test_a_listener_gets_every_message_too(cluster: LocalCluster, topic: str, gr
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        wait_until(lambda: len(found) >= 200, PATIENCE_S)
+        wait_until(lambda: len(found) >= 200, TIMEOUT_S)
     assert (len(found), set(found)) == (200, sent)
     assert saved(tmp_path / group / "push.json") == 200
 
@@ -151,7 +151,7 @@ def test_a_topic_that_was_made_anew_meanwhile_begins_where_the_rule_says(
             assert set(read(consumer, 100)) == anew
         else:
             wait_until(
-                lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), PATIENCE_S
+                lambda: not consumer.poll(0.05) and len(consumer.assignment) == 8 and consumer.at_end(), TIMEOUT_S
             )
     later = send(cluster, topic, 400, 50)
     with new_consumer("one", start=start) as consumer:
@@ -190,7 +190,7 @@ def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
                 found.update(message.body for message in consumer.poll(0.1))
             return found == anew
 
-        wait_until(all_read, PATIENCE_S)
+        wait_until(all_read, TIMEOUT_S)
 
 
 READER = """
@@ -239,9 +239,9 @@ def test_a_consumer_that_is_killed_loses_nothing(
             break
         before.add(line.strip().encode())
         if len(before) == 1000:
-            wait_until(lambda: saved(tmp_path / group / "killed.json"), PATIENCE_S)
+            wait_until(lambda: saved(tmp_path / group / "killed.json"), TIMEOUT_S)
             process.send_signal(signal.SIGKILL)
-    process.wait(PATIENCE_S)
+    process.wait(TIMEOUT_S)
     process.stdout.close()
     assert 0 < saved(tmp_path / group / "killed.json") <= len(before)
     with new_consumer("killed") as consumer:
@@ -252,7 +252,7 @@ def test_a_consumer_that_is_killed_loses_nothing(
             after.update(message.body for message in consumer.poll(0.1))
             return before | after == sent
 
-        wait_until(all_read, PATIENCE_S)
+        wait_until(all_read, TIMEOUT_S)
 
 
 def test_wrong_usage_is_named(

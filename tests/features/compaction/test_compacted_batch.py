@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq_broker.features.compaction.compacted_batch import BatchPart, compacted
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch import header as batch
@@ -41,7 +41,7 @@ def encoded(sent: list[list[tuple[Message, int, bool]]], compression: Any = None
 
 
 def opened(data: bytes, base_offset: int = BASE, stored_ms: int = STORED_MS) -> ReceivedBatch:
-    return ReceivedBatch(QUEUE, EncodedBatch(base_offset, stored_ms, 0, batch.HEADER.unpack_from(data)[3], data))
+    return ReceivedBatch(QUEUE, EncodedRecords(base_offset, stored_ms, 0, batch.HEADER.unpack_from(data)[3], data))
 
 
 def all_of(message: ReceivedMessage) -> tuple[Any, ...]:

@@ -64,7 +64,9 @@ def test_tombstones_come_as_messages_without_a_body(
     assert found[1].properties == {"why": "sold"}
 
 
-def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+def test_what_could_not_be_compacted_is_rejected(
+    cluster: LocalCluster, topic: str, new_name: Callable[[], str]
+) -> None:
     plain = new_name()
     with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver) as producer:
         admin.create_topic(plain)
@@ -102,7 +104,7 @@ def test_what_could_not_be_compacted_is_refused(cluster: LocalCluster, topic: st
         sender.send(topic, None, records)
 
 
-def test_a_client_that_does_not_know_compacted_topics_is_refused(
+def test_a_client_that_does_not_know_compacted_topics_is_rejected(
     cluster: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from minimq.sending.append_stream import AppendStream  # what an older client sends
@@ -116,7 +118,7 @@ def test_a_client_that_does_not_know_compacted_topics_is_refused(
         producer.send(Message(topic, b"x", keys=("a",)))
 
 
-def test_a_compacted_batch_of_a_producer_is_refused(cluster: LocalCluster, topic: str) -> None:
+def test_a_compacted_batch_of_a_producer_is_rejected(cluster: LocalCluster, topic: str) -> None:
     builder = BatchBuilder(1 << 20)
     builder.add([Message("", b"%d" % number, keys=("a",)) for number in range(3)])
     batch = compacted_of([builder.build(1, 7, 0)], [False, False, True])

@@ -14,7 +14,7 @@ from minimq_common.names import dead_letter_topic
 from support.observers import nothing
 from support.reading import read_all
 from support.scraping import Scrape, metrics_address
-from support.small_segments import BODY, PATIENCE_S, QUEUE, SEGMENT, World, world_of
+from support.small_segments import BODY, QUEUE, SEGMENT, TIMEOUT_S, World, world_of
 from support.waiting import wait_until
 
 DEAD = dead_letter_topic("g")
@@ -31,8 +31,8 @@ def give_up(world: World, *bodies: bytes) -> None:
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
         for body in bodies:
             world.producer.send(Message("t", body, keys=["k"], properties={"p": "v"}), queue=QUEUE)
-        wait_until(lambda: dead_letters(world) == len(bodies), PATIENCE_S, what="dead letters")
-        wait_until(lambda: world.admin.describe_group("g").lag == 0, PATIENCE_S, what="the commit of the last one")
+        wait_until(lambda: dead_letters(world) == len(bodies), TIMEOUT_S, what="dead letters")
+        wait_until(lambda: world.admin.describe_group("g").lag == 0, TIMEOUT_S, what="the commit of the last one")
     world.admin.update_topic("t", retention_s=0)
 
 
@@ -73,7 +73,7 @@ def test_they_are_read_when_everything_else_has_gone(tmp_path: Path) -> None:
         [about] = [topic for topic in inspect_as_json(copied, entries=False)["topics"] if topic["topic"] == DEAD]
         assert sum(queue["max_offset"] - queue["min_offset"] for queue in about["queues"]) == 3
         world.restart()
-        wait_until(lambda: world.admin.broker_status()[0].report, PATIENCE_S)
+        wait_until(lambda: world.admin.broker_status()[0].report, TIMEOUT_S)
         assert read(world) == before
 
         world.admin.delete_group("g", dead_letters=True)
@@ -100,4 +100,4 @@ def test_the_log_and_a_metric_tell_of_those_that_were_too_many(tmp_path: Path) -
             left = found.value("minimq_broker_dead_letters", group="g")
             return world.admin.describe_topic(DEAD).messages == left == 30 - deleted and counted == deleted > 10
 
-        wait_until(agree, PATIENCE_S)  # a run of retention may come between two looks
+        wait_until(agree, TIMEOUT_S)  # a run of retention may come between two looks

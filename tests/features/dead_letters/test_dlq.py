@@ -434,14 +434,14 @@ def test_a_mistyped_group_is_no_group_without_dead_letters(
     assert shown.err.startswith("error: there is no group mailx: `minimq group list`")
 
 
-def test_a_mistyped_id_is_refused(cluster: LocalCluster) -> None:
+def test_a_mistyped_id_is_rejected(cluster: LocalCluster) -> None:
     wrong = ["-s", cluster.nameserver, "dlq", "delete", "mail", "--id", "broker-a:0@1", "--id", "foo"]
-    refused = CliRunner().invoke(main, wrong)
-    assert refused.exit_code == 2
-    assert refused.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")
+    rejected = CliRunner().invoke(main, wrong)
+    assert rejected.exit_code == 2
+    assert rejected.stderr.startswith("error: 'foo' is no id of a dead letter: give the message id")
 
 
-def test_wrong_choices_are_refused(admin: Admin) -> None:
+def test_wrong_choices_are_rejected(admin: Admin) -> None:
     turned = {"since": "-1h", "until": "-2h"}
     for wrong in ({"kay": "k"}, {"key": 1}, {"ids": [1]}, {"since": "soon"}, {"until": "2026-01-01"}, turned):
         with pytest.raises(InvalidArgument):

@@ -19,7 +19,7 @@ from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_common.batch.records import RecordBatch
 from support.chance import SEED, rounds
 from support.rewritings import rewrite
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 RUNS = rounds(5)
 STEPS = 120
@@ -127,7 +127,7 @@ class Run:
         due_ms = self.clock.now_ms + self.rng.choice((-5, 0, 1, 10, 100, 100, 1_000, 1_000, 50_000, 30 * DAY_MS))
         delay = Delay(due_ms=due_ms, recallable=self.rng.random() < 0.8)
         data = numbered_batch(7, self.sequence, body)
-        job = self.store.submit("t", 0, data, delay=delay).result(PATIENCE_S)
+        job = self.store.submit("t", 0, data, delay=delay).result(TIMEOUT_S)
         if due_ms <= self.clock.now_ms:
             assert (job.due, job.base_offset) == (None, len(self.model.queue))
             self.model.queue.append(body)
@@ -140,7 +140,7 @@ class Run:
     def send_again(self) -> None:
         if self.sent:
             data, delay, key = self.rng.choice(self.sent)
-            job = self.store.submit("t", 0, data, delay=delay).result(PATIENCE_S)
+            job = self.store.submit("t", 0, data, delay=delay).result(TIMEOUT_S)
             assert (job.status, job.due) == (AppendStatus.ALREADY_STORED, key)
 
     def recall(self) -> None:
@@ -154,7 +154,7 @@ class Run:
     def publish(self) -> None:
         self.clock.now_ms += self.rng.choice((0, 1, 5, 50, 500, 5_000, -30))
         due = self.model.due(self.clock.now_ms)
-        jobs = self.store.publish_due() if self.rng.random() < 0.7 else [self.store.submit_due().result(PATIENCE_S)]
+        jobs = self.store.publish_due() if self.rng.random() < 0.7 else [self.store.submit_due().result(TIMEOUT_S)]
         published = sum(job.published for job in jobs)
         assert jobs[-1].has_more or published == len(due)
         assert all(late >= 0 for job in jobs for late in job.late_ms)

@@ -13,7 +13,7 @@ from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
 from support.rewritings import rewrite
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 DAY_MS = 86_400_000
 RECALLED, AGAIN, TOO_LATE, NOT_RECALLABLE = RecallOutcome
@@ -166,8 +166,8 @@ def test_batches_are_listed_page_by_page(store: OpenStore) -> None:
     assert (some[0].data, some[0].count, some[0].is_recallable) == (make_batch([b"2"]), 1, True)
 
 
-def test_a_disk_that_fills_with_delays_refuses_more_and_loses_none(stores: Stores) -> None:
-    full = Watermarks(warn=1e-9, delete_early=1e-9, refuse=1)
+def test_a_disk_that_fills_with_delays_rejects_more_and_loses_none(stores: Stores) -> None:
+    full = Watermarks(warn=1e-9, delete_early=1e-9, reject=1)
     store = stores.open(segment_bytes=1 << 17, watermarks=full)
     store.create_topic("orders")
     data = numbered_batch(7, 1, b"first")
@@ -177,7 +177,7 @@ def test_a_disk_that_fills_with_delays_refuses_more_and_loses_none(stores: Store
     end = store.state.end(store.key("orders", 0)).offset
     with pytest.raises(StoreFull, match="delayed messages keep its oldest data: no more are accepted"):
         store.delay("orders", 0, after(store, 200), b"second")
-    again = store.submit("orders", 0, data, delay=Delay(delay_ms=100)).result(PATIENCE_S)
+    again = store.submit("orders", 0, data, delay=Delay(delay_ms=100)).result(TIMEOUT_S)
     assert again.due == key  # that one is stored
     store.append("orders", 0, b"not delayed")
     store.clock.now_ms += 100

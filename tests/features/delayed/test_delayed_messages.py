@@ -212,7 +212,7 @@ def test_nonsense_is_no_recall_handle(producer: Producer, admin: Admin, handle: 
             recall(handle)  # type: ignore[arg-type]
 
 
-def test_foreign_handles_are_refused_or_too_late(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+def test_foreign_handles_are_rejected_or_too_late(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     queue = producer.send(Message(topic, b"x", deliver_after_s=LATER_S, recallable=True)).queue
     with pytest.raises(InvalidArgument, match="of broker 'elsewhere', which does not carry topic"):
         producer.recall(str(RecallHandle(topic, "elsewhere", 1, 1)))
@@ -276,7 +276,7 @@ def test_what_is_not_recallable_says_so(cluster: LocalCluster, producer: Produce
         ({"deliver_after_s": 1, "message_group": "g"}, "FIFO topic"),
     ],
 )
-def test_a_wrong_due_time_is_refused_before_anything_is_sent(
+def test_a_wrong_due_time_is_rejected_before_anything_is_sent(
     cluster: LocalCluster, producer: Producer, topic: str, fields: dict[str, object], text: str
 ) -> None:
     wrong = Message(topic, b"x", **fields)  # type: ignore[arg-type]
@@ -291,7 +291,7 @@ def test_a_wrong_due_time_is_refused_before_anything_is_sent(
     assert read_all(cluster.nameserver, topic) == []
 
 
-def test_a_fifo_topic_refuses_delayed_messages(
+def test_a_fifo_topic_rejects_delayed_messages(
     cluster: LocalCluster, producer: Producer, admin: Admin, new_name: Callable[[], str]
 ) -> None:
     name = new_name()
@@ -311,7 +311,7 @@ def test_a_fifo_topic_refuses_delayed_messages(
         (delay_pb2.Delay(due_ms=(1 << 63) - 1), "INVALID_ARGUMENT"),
     ],
 )
-def test_a_broker_refuses_wrong_due_times(cluster: LocalCluster, topic: str, delay: delay_pb2.Delay, code: str) -> None:
+def test_a_broker_rejects_wrong_due_times(cluster: LocalCluster, topic: str, delay: delay_pb2.Delay, code: str) -> None:
     with RawSender(cluster.brokers[0].address) as sender:
         request = broker_pb2.AppendRequest(topic=topic, batch=numbered_batch(7, 1, b"x"), delay=delay)
         response = next(sender.stub.Append(iter([request]), timeout=30))
@@ -319,7 +319,7 @@ def test_a_broker_refuses_wrong_due_times(cluster: LocalCluster, topic: str, del
     assert result.failure.code.upper().replace("-", "_") in {code, "INVALIDARGUMENT"}, result
 
 
-def test_a_broker_refuses_a_delay_in_a_transaction(cluster: LocalCluster, topic: str) -> None:
+def test_a_broker_rejects_a_delay_in_a_transaction(cluster: LocalCluster, topic: str) -> None:
     request = broker_pb2.AppendRequest(
         topic=topic,
         batch=numbered_batch(7, 2, b"x"),

@@ -67,7 +67,7 @@ def test_a_time_of_day_is_rounded_up(moment: object) -> None:
         ({"deliver_at": TIME, "message_group": "g"}, "leave out deliver_after_s"),
     ],
 )
-def test_a_wrong_due_time_is_refused(fields: dict[str, object], text: str) -> None:
+def test_a_wrong_due_time_is_rejected(fields: dict[str, object], text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         due_of(**fields)
 

@@ -14,7 +14,7 @@ from minimq.errors import Closed
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def stored(cluster: LocalCluster, topic: str) -> list[bytes]:
@@ -75,8 +75,8 @@ def test_a_check_may_be_a_coroutine(tmp_path: Path, is_coroutine: bool) -> None:
         with pytest.raises(Closed):
             await blocks[0].send(Message("t", b"late"))
         async with TransactionalProducer(cluster.nameserver, group="g", check=chosen):
-            await asyncio.to_thread(wait_until, lambda: set(asked) == {b"yes", b"no", b"maybe"}, PATIENCE_S)
-            await asyncio.to_thread(wait_until, lambda: open_count(cluster) == 1, PATIENCE_S)
+            await asyncio.to_thread(wait_until, lambda: set(asked) == {b"yes", b"no", b"maybe"}, TIMEOUT_S)
+            await asyncio.to_thread(wait_until, lambda: open_count(cluster) == 1, TIMEOUT_S)
 
     def open_count(cluster: LocalCluster) -> int:
         with Admin(cluster.nameserver) as admin:

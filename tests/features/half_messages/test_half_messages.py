@@ -12,7 +12,7 @@ from minimq_broker.features.staged import transactions, uncommitted_half_message
 from minimq_broker.features.staged.staging import HalfOutcome, Staged, StagingLimits, TransactionId
 from minimq_common.errors import InvalidArgument, StoreFull, SystemBusy, TransactionEnded
 from support.states import rows, rows_from_scratch
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 COMMITTED, ROLLED_BACK, EXPIRED = HalfOutcome
 SEGMENT_BYTES = 1 << 16
@@ -40,20 +40,20 @@ def test_a_number_belongs_to_one_producer(store: OpenStore) -> None:
     with pytest.raises(InvalidArgument, match="begun by another producer"):
         store.stage("@g", 1, "t", 0, numbered_batch(8, 0))
     together = [store.submit("t", 0, numbered_batch(pid, 5), TransactionId("@g", 2)) for pid in (7, 8)]
-    errors = [type(future.exception(PATIENCE_S)) for future in together]
+    errors = [type(future.exception(TIMEOUT_S)) for future in together]
     assert errors == [type(None), InvalidArgument]
 
 
 def test_what_is_staged_and_ended_in_one_commit(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number that ends while its batch is written: what comes after the end is refused, what came before counts."""
+    """A number that ends while its batch is written: what comes after the end is rejected, what came before counts."""
     held = store.submit_fact(lambda _: None)
     sent = store.submit("t", 0, numbered_batch(7, 0), TransactionId("@g", 1))
     end = store.submit_end("@g", 1, COMMITTED, 1)
     late = store.submit("t", 0, numbered_batch(7, 1), TransactionId("@g", 1))
-    held.result(PATIENCE_S)
-    assert sent.exception(PATIENCE_S) is None
-    assert end.result(PATIENCE_S).stands is COMMITTED
-    assert isinstance(late.exception(PATIENCE_S), TransactionEnded)
+    held.result(TIMEOUT_S)
+    assert sent.exception(TIMEOUT_S) is None
+    assert end.result(TIMEOUT_S).stands is COMMITTED
+    assert isinstance(late.exception(TIMEOUT_S), TransactionEnded)
     store.publish("@g")
     assert store.bodies("t", 0) == [b"7/0"]
 
@@ -64,7 +64,7 @@ def test_what_is_too_much_for_one_commit_follows(store: OpenStore, monkeypatch: 
         store.stage("@g", 1, "t", 0, numbered_batch(7, sequence))
     store.stage("@g", 2, "t", 0, numbered_batch(7, 3))
     jobs = [store.submit_end("@g", number, COMMITTED) for number in (1, 2)]
-    assert all(job.result(PATIENCE_S).leaves_some for job in jobs)
+    assert all(job.result(TIMEOUT_S).leaves_some for job in jobs)
     store.stage("@g", 3, "t", 0, numbered_batch(7, 4))
     assert store.end_half("@g", 3, COMMITTED) is COMMITTED  # behind those that wait
     assert store.bodies("t", 0) == []
@@ -74,10 +74,10 @@ def test_what_is_too_much_for_one_commit_follows(store: OpenStore, monkeypatch: 
 
 def test_a_full_disk_delays_what_is_committed(store: OpenStore) -> None:
     store.stage("@g", 1, "t", 0, numbered_batch(7, 0))
-    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
     assert store.end_half("@g", 1, COMMITTED) is COMMITTED
     assert store.bodies("t", 0) == []
-    store.store._writer.refusal = lambda: None
+    store.store._writer.rejection = lambda: None
     assert store.publish("@g") == [1]
     assert store.bodies("t", 0) == [b"7/0"]
 
@@ -225,7 +225,7 @@ class Schedule:
         asked = [(self.rng.randrange(40), self.rng.choice((COMMITTED, ROLLED_BACK))) for _ in range(5)]
         expected = [self.model.end(number, wanted, 0) for number, wanted in asked]
         jobs = [self.master.submit_end("@g", number, wanted) for number, wanted in asked]
-        assert [job.result(PATIENCE_S).stands for job in jobs] == expected
+        assert [job.result(TIMEOUT_S).stands for job in jobs] == expected
 
     def start_anew(self) -> None:
         self.master.close()

@@ -27,7 +27,7 @@ from support.reading import check_brokers, read_all
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: Checks that tests need not wait for.
 QUICK = {"check_back_after_s": 0.1, "check_back_interval_s": 0.1, "max_check_backs": 3}
 
@@ -152,9 +152,9 @@ def test_another_member_is_asked_when_the_producer_is_gone(tmp_path: Path) -> No
                 admin.create_topic(topic, queues=2)
             left_open(cluster, group, [Message(topic, b"first", keys=("o-17",)), Message(topic, b"second")])
             with TransactionalProducer(cluster.nameserver, group=group, check=check):
-                wait_until(lambda: len(asked) >= 3, PATIENCE_S)  # noqa: B023
-                wait_until(lambda: not open_numbers(cluster, group), PATIENCE_S)  # noqa: B023
-                wait_until(lambda: stored(cluster, topic) == wanted, PATIENCE_S)  # noqa: B023
+                wait_until(lambda: len(asked) >= 3, TIMEOUT_S)  # noqa: B023
+                wait_until(lambda: not open_numbers(cluster, group), TIMEOUT_S)  # noqa: B023
+                wait_until(lambda: stored(cluster, topic) == wanted, TIMEOUT_S)  # noqa: B023
             assert {(message.body, message.keys, message.topic) for message in asked} == {(b"first", ("o-17",), topic)}
             assert stored(cluster, topic) == wanted
 
@@ -196,7 +196,7 @@ def test_nobody_is_asked_while_the_block_runs(quick: LocalCluster, orders: str, 
                 found = admin.list_transactions(group).transactions
                 return bool(found) and found[0].is_undecided
 
-            wait_until(is_undecided, PATIENCE_S)  # it was asked for as often as ever
+            wait_until(is_undecided, TIMEOUT_S)  # it was asked for as often as ever
             assert not asked.is_set()
         assert stored(quick, orders) == [b"slow"]
 
@@ -222,13 +222,13 @@ def test_others_are_asked_once_the_producer_has_been_offline_for_a_while(tmp_pat
             block = producer.transaction()
             block.__enter__()
             block.send(Message("t", b"x"))
-            wait_until(lambda: admin.list_transactions("g").transactions[0].checks > 1, PATIENCE_S)
+            wait_until(lambda: admin.list_transactions("g").transactions[0].checks > 1, TIMEOUT_S)
             assert not asked.is_set()
             began = time.monotonic()
             producer.close()
-            assert asked.wait(PATIENCE_S)
+            assert asked.wait(TIMEOUT_S)
             assert time.monotonic() - began > options["check_back_after_s"] - 0.5
-            wait_until(lambda: not admin.list_transactions("g").transactions, PATIENCE_S)
+            wait_until(lambda: not admin.list_transactions("g").transactions, TIMEOUT_S)
 
 
 def test_a_check_that_rolls_back_before_the_commit_wins(
@@ -272,7 +272,7 @@ def test_streams_to_several_brokers_end_with_the_producer_however_soon_each_has_
         end_stream(stream, reason)
         closed.append(stream.address)
         if not stream._connection.is_loop_thread:
-            wait_until(lambda: task is None or task.done(), PATIENCE_S)
+            wait_until(lambda: task is None or task.done(), TIMEOUT_S)
 
     monkeypatch.setattr(AppendStream, "fail", end)
     producer = TransactionalProducer(cluster.nameserver, group=new_name(), check=never)
@@ -295,7 +295,7 @@ def test_who_sends_after_the_end_of_the_producer_hears_of_that_alone(
             transaction.send(Message(topic, b"late"))
 
 
-def test_wrong_use_is_refused(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
+def test_wrong_use_is_rejected(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> None:
     async def check(_: Message) -> TransactionResolution:
         return TransactionResolution.UNKNOWN
 
@@ -394,7 +394,7 @@ def test_the_command_lists_and_ends_transactions(quick: LocalCluster, orders: st
     numbers = [left_open(quick, group, [message]) for _ in range(2)]
     assert {row["number"] for row in minimq.json("transaction", "list", "--group", group)} == {*numbers}
     with TransactionalProducer(quick.nameserver, group=group, check=unknown):
-        wait_until(lambda: minimq("transaction", "list", "--undecided").count(group) == 2, PATIENCE_S)
+        wait_until(lambda: minimq("transaction", "list", "--undecided").count(group) == 2, TIMEOUT_S)
     [first, _] = minimq.json("transaction", "list", "--group", group)
     assert {key: first[key] for key in ("group", "topics", "keys", "body", "batches", "checks", "state")} == {
         "group": group,
@@ -437,11 +437,11 @@ def test_metrics_tell_of_half_messages(tmp_path: Path) -> None:
         left_open(cluster, "g", [Message("t", b"3")])
         assert value("transactions") == 1
         with TransactionalProducer(cluster.nameserver, group="g", check=unknown):
-            wait_until(lambda: value("transactions_undecided") == 1, PATIENCE_S)
+            wait_until(lambda: value("transactions_undecided") == 1, TIMEOUT_S)
         # A block that a busy machine holds up is asked about too.
         assert Scrape(address).value("minimq_broker_check_backs_total") >= QUICK["max_check_backs"]
         assert value("oldest_seconds") > 0
-        wait_until(lambda: value("transactions_ended_total", outcome="expired") == 1, PATIENCE_S)
+        wait_until(lambda: value("transactions_ended_total", outcome="expired") == 1, TIMEOUT_S)
         assert value("transactions_ended_total", outcome="committed") == 1
         assert value("transactions_ended_total", outcome="rolled back") == 1
         assert (value("transactions"), value("oldest_seconds")) == (0, 0)

@@ -23,7 +23,7 @@ from support.raw_popper import RawPopper
 from support.server_copies import CommandCopy
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 MAX_DELIVERIES = 2
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 LEASED = {"max_deliveries": MAX_DELIVERIES, "retry_delays_s": [0.1], "orderly_retry_delay_s": 0.1}
@@ -67,7 +67,7 @@ class Workers:
     def close(self) -> None:
         """Have all end in good order."""
         for process in self.processes:
-            process.communicate(timeout=PATIENCE_S)
+            process.communicate(timeout=TIMEOUT_S)
             assert process.returncode == 0
 
     def kill(self) -> None:
@@ -133,7 +133,7 @@ def run(workers: Workers, nameserver: str, topic: str, bodies: Sequence[str]) ->
         return workers.seen().keys() >= good and dead_letters(nameserver, topic).total() >= bad.total()
 
     try:
-        wait_until(is_over, PATIENCE_S)
+        wait_until(is_over, TIMEOUT_S)
         workers.close()
     finally:
         workers.kill()
@@ -236,7 +236,7 @@ def test_tries_survive_the_broker(new_name: Callable[[], str], tmp_path: Path, o
         send(cluster.nameserver, topic, FIRST)
         workers = Workers(cluster.nameserver, topic, tmp_path / "log", options | {"invisible_s": 1})
         try:
-            wait_until(lambda: workers.processes[0].poll() is not None, PATIENCE_S)
+            wait_until(lambda: workers.processes[0].poll() is not None, TIMEOUT_S)
             cluster.brokers[0].restart()
             run(workers, cluster.nameserver, topic, FIRST)
         finally:
@@ -261,7 +261,7 @@ def test_a_consumer_gets_what_the_broker_believes_it_has(single: LocalCluster, t
         assert len(former.take(invisible_s=1)) == 1
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: seen == [b"a"], PATIENCE_S)
+        wait_until(lambda: seen == [b"a"], TIMEOUT_S)
 
 
 def test_a_commit_that_does_not_advance_forgets_no_death(single: LocalCluster, topic: str) -> None:
@@ -284,7 +284,7 @@ def test_calls_that_last_and_suspects_do_not_stop_other_queues(
         [body] = [message.body.decode() for message in messages]
         began.append(body)
         if body in may_end:
-            may_end[body].wait(PATIENCE_S)
+            may_end[body].wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     with (
@@ -301,17 +301,17 @@ def test_calls_that_last_and_suspects_do_not_stop_other_queues(
         consumer.subscribe(topic)
         consumer.start(listener)
         try:
-            wait_until(lambda: began == ["suspect-0"], PATIENCE_S)
+            wait_until(lambda: began == ["suspect-0"], TIMEOUT_S)
             put("long", 0)
-            wait_until(lambda: "long" in began, PATIENCE_S)
+            wait_until(lambda: "long" in began, TIMEOUT_S)
             may_end["suspect-0"].set()
             put("other", 0)
-            wait_until(lambda: "other" in began, PATIENCE_S)
+            wait_until(lambda: "other" in began, TIMEOUT_S)
             assert "suspect-1" not in began  # nothing else may be in flight
         finally:
             for event in may_end.values():
                 event.set()
-        wait_until(lambda: "suspect-1" in began, PATIENCE_S)
+        wait_until(lambda: "suspect-1" in began, TIMEOUT_S)
 
 
 def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_flight(single: LocalCluster, topic: str) -> None:
@@ -328,6 +328,6 @@ def test_a_death_is_no_try_of_messages_that_may_not_have_been_in_flight(single: 
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: len(came) == 4, PATIENCE_S)
+        wait_until(lambda: len(came) == 4, TIMEOUT_S)
     assert sorted(came) == [(b"a", 1), (b"a", 2), (b"b", 1), (b"b", 2)]
     assert not dead_letters(single.nameserver, topic)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import ConsumeResult, Message, MessageQueue, ReceivedMessage, RetryLater
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits, LeasedDelivery
 from minimq.features.listeners.listener import ListenerResult, verdict
 from minimq_common.batch.builder import BatchBuilder
@@ -22,7 +22,7 @@ QUEUE = MessageQueue("orders", "broker-a", 0)
 def messages(first: int, count: int, queue: MessageQueue = QUEUE) -> list[ReceivedMessage]:
     builder = BatchBuilder(1 << 20)
     builder.add([Message("orders", bytes(10))] * count)
-    stored = EncodedBatch(first, 0, 0, count, builder.build(1, 1, 0))
+    stored = EncodedRecords(first, 0, 0, count, builder.build(1, 1, 0))
     return ReceivedBatch(queue, stored).messages(first)
 
 
@@ -236,6 +236,6 @@ def test_an_answer_does_not_change_with_the_list_it_was_made_of() -> None:
         ({"indexes": [3], "first": 2}, "give either first or indexes"),
     ],
 )
-def test_an_answer_that_cannot_be_is_refused(arguments: dict[str, Any], said: str) -> None:
+def test_an_answer_that_cannot_be_is_rejected(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         RetryLater(**arguments)

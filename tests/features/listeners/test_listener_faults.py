@@ -38,7 +38,7 @@ from support.listening import Listener
 from support.relay import Relay
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 # ---- callbacks ----------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ def test_a_callback_that_ends_its_thread_does_not_end_the_consumer(
         consumer.subscribe(topic)
         consumer.start(listener)
         producer.send_many(Message(topic, b"%d" % number) for number in range(100))
-        wait_until(lambda: len(listener.calls) == 100, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 100, TIMEOUT_S)
     assert "SystemExit: 3" in caplog.text
     assert "SystemExit: 4" in caplog.text
 
@@ -68,7 +68,7 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
 
     def hang(_: object) -> None:
         hangs.set()
-        go_on.wait(2 * PATIENCE_S)
+        go_on.wait(2 * TIMEOUT_S)
 
     revoked: list[object] = []
     options: dict[str, Any] = {"on_revoked": revoked.append, callback: hang}
@@ -76,18 +76,18 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
     consumer.subscribe(topic)
     consumer.start(listener)
     if callback == "on_assigned":
-        assert hangs.wait(PATIENCE_S)
+        assert hangs.wait(TIMEOUT_S)
     else:
         producer.send(Message(topic, b"x"))
-        wait_until(lambda: listener.calls[b"x"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"x"] == 1, TIMEOUT_S)
     began = time.monotonic()
     consumer.close(0.2)
-    assert time.monotonic() - began < PATIENCE_S
+    assert time.monotonic() - began < TIMEOUT_S
     assert hangs.is_set()
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
     assert sum(admin.committed_offsets(group, topic).values()) == listener.calls.total()
     go_on.set()
-    wait_until(lambda: all(thread.name != f"minimq-push-{group}" for thread in threading.enumerate()), PATIENCE_S)
+    wait_until(lambda: all(thread.name != f"minimq-push-{group}" for thread in threading.enumerate()), TIMEOUT_S)
     assert not revoked, "a callback was called after the end"
 
 
@@ -97,13 +97,13 @@ def test_closing_does_not_wait_for_a_callback_that_hangs(
 def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: str, group: str) -> None:
     with Relay(cluster.nameserver) as relay, Cluster(relay.address) as shared, ThreadPoolExecutor(1) as pool:
         relay.cut(for_good=True)
-        consumer = PushConsumer(shared, group=group, start_timeout_s=2 * PATIENCE_S)
+        consumer = PushConsumer(shared, group=group, start_timeout_s=2 * TIMEOUT_S)
         consumer.subscribe(topic)
         start = pool.submit(consumer.start, Listener())
-        wait_until(lambda: consumer._runner._starting is not None, PATIENCE_S)
+        wait_until(lambda: consumer._runner._starting is not None, TIMEOUT_S)
         consumer.close()
         with pytest.raises(Closed):
-            start.result(PATIENCE_S)
+            start.result(TIMEOUT_S)
         with pytest.raises(Closed):
             consumer.start(Listener())
         assert not consumer._runner._tasks
@@ -116,7 +116,7 @@ def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again
     producer.send(Message(topic, b"body"))
     begin = threading.Thread.start
 
-    def refuse(thread: threading.Thread) -> None:
+    def reject(thread: threading.Thread) -> None:
         if thread.name == f"minimq-listener-{group}-2":
             raise RuntimeError("can't start new thread")
         begin(thread)
@@ -125,11 +125,11 @@ def test_a_thread_that_cannot_be_started_is_told_and_the_start_can_be_made_again
     with PushConsumer(cluster.nameserver, group=group, threads=4, mode=mode) as consumer:
         consumer.subscribe(topic)
         with monkeypatch.context() as patched:
-            patched.setattr(threading.Thread, "start", refuse)
+            patched.setattr(threading.Thread, "start", reject)
             with pytest.raises(RuntimeError, match="can't start new thread"):
                 consumer.start(listener)
         consumer.start(listener)
-        wait_until(lambda: listener.calls[b"body"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"body"] == 1, TIMEOUT_S)
 
 
 class _Ending(ReceiveInterceptor):
@@ -159,8 +159,8 @@ def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
         consumer.subscribe(topic)
         consumer.start(listener)
         producer.send(Message(topic, b"body"))
-        wait_until(lambda: listener.calls[b"body"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"body"] == 2, TIMEOUT_S)
+        wait_until(lambda: not consumer._runner.in_flight, TIMEOUT_S)
     assert interceptor.calls == 3
     assert "SystemExit: before" in caplog.text
     assert "KeyboardInterrupt: after" in caplog.text
@@ -178,7 +178,7 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
 
         async def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
             called.set()
-            await asyncio.sleep(PATIENCE_S)
+            await asyncio.sleep(TIMEOUT_S)
             return ConsumeResult.SUCCESS
 
         await consumer.start(listen)
@@ -187,7 +187,7 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
 
     asyncio.run(end_while_it_listens())
     producer.send_many(Message(topic, b"later") for _ in range(100))
-    wait_until(lambda: not members_of(cluster.nameserver, group), PATIENCE_S)
+    wait_until(lambda: not members_of(cluster.nameserver, group), TIMEOUT_S)
     assert caplog.text.count(f"reading has stopped, leaving the group={group}") == 1
     assert "the listener failed" not in caplog.text
     assert sum(admin.committed_offsets(group, topic).values()) == 0
@@ -199,7 +199,7 @@ def test_a_consumer_whose_event_loop_has_ended_fails_no_message_and_leaves_its_g
     with PushConsumer(cluster.nameserver, group=group) as successor:
         successor.subscribe(topic)
         successor.start(listener)
-        wait_until(lambda: listener.calls.total() == 101, PATIENCE_S)
+        wait_until(lambda: listener.calls.total() == 101, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("ends_by", ["the listener", "a future"])
@@ -225,7 +225,7 @@ def test_a_listener_that_is_cancelled_is_called_again(
         async with AsyncPushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.wait_for(again.wait(), PATIENCE_S)
+            await asyncio.wait_for(again.wait(), TIMEOUT_S)
         assert calls == [1, 2]
 
     asyncio.run(run())
@@ -243,7 +243,7 @@ def test_a_listener_that_ends_the_program_is_not_waited_for(
         async with AsyncPushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.sleep(PATIENCE_S)
+            await asyncio.sleep(TIMEOUT_S)
 
     with pytest.raises(SystemExit):
         asyncio.run(run())
@@ -254,7 +254,7 @@ def test_a_listener_that_ends_the_program_is_not_waited_for(
     with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,)) as successor:
         successor.subscribe(topic)
         successor.start(listener)
-        wait_until(lambda: listener.calls.total() == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls.total() == 1, TIMEOUT_S)
 
 
 # ---- listeners ----------------------------------------------------------------------------------
@@ -277,7 +277,7 @@ def test_a_wrong_answer_is_told_once_and_each_dead_letter(
         def told(text: str) -> list[str]:
             return [message for record in caplog.records if text in (message := record.getMessage())]
 
-        wait_until(lambda: len(told("a dead letter")) == 3, PATIENCE_S)
+        wait_until(lambda: len(told("a dead letter")) == 3, TIMEOUT_S)
     assert len(told("the listener has answered None")) == 1
     assert len(told("the listener has answered True")) == 1
     for receipt in sent:
@@ -310,7 +310,7 @@ def test_a_plain_function_is_no_listener_for_asyncio(cluster: LocalCluster, topi
 
 
 @for_each("name", ["on_assigned", "on_revoked", "on_lost", "on_offset_reset"])
-def test_a_callback_that_nobody_would_await_is_refused(name: str) -> None:
+def test_a_callback_that_nobody_would_await_is_rejected(name: str) -> None:
     with pytest.raises(InvalidArgument, match=f"{name} is a coroutine function"):
         ConsumerOptions(**{name: Awaited()})  # type: ignore[arg-type]
 
@@ -333,7 +333,7 @@ def test_a_listener_that_fails_is_logged_with_the_messages_it_was_given(
     with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
         consumer.subscribe(topic)
         consumer.start(fail_first)
-        assert answered.wait(PATIENCE_S)
+        assert answered.wait(TIMEOUT_S)
     [told] = [record for record in caplog.records if "the listener failed" in record.message][:1]
     # Not that it is called again: after the last try it is not.
     assert (
@@ -373,7 +373,7 @@ def test_whatever_an_awaited_listener_raises_it_is_called_again_and_others_go_on
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.to_thread(wait_until, lambda: calls.total() == 16, PATIENCE_S)
+            await asyncio.to_thread(wait_until, lambda: calls.total() == 16, TIMEOUT_S)
 
     asyncio.run(run())
     assert calls == {b"bad": 8, b"good": 8}

@@ -28,7 +28,7 @@ from minimq_common.errors import GroupConflict, InvalidArgument
 from support.listening import Listener, source_of
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 def send(producer: Producer, topic: str, count: int) -> None:
@@ -47,7 +47,7 @@ def test_a_listener_gets_every_message_once(
         consumer.subscribe(topic)
         consumer.start(listener)
         send(producer, topic, 5000)
-        wait_until(lambda: len(listener.calls) == 5000, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 5000, TIMEOUT_S)
     assert set(listener.calls.values()) == {1}
     assert sum(admin.committed_offsets(group, topic).values()) == 5000
 
@@ -58,7 +58,7 @@ def test_it_is_ready_from_its_start_to_its_end(cluster: LocalCluster, topic: str
     consumer.subscribe(topic)
     assert not consumer.is_ready
     consumer.start(Listener())
-    wait_until(lambda: consumer.is_ready, PATIENCE_S)
+    wait_until(lambda: consumer.is_ready, TIMEOUT_S)
     consumer.close()
     assert not consumer.is_ready
 
@@ -69,7 +69,7 @@ def test_it_is_not_ready_once_its_cluster_is_closed(cluster: LocalCluster, topic
     consumer = PushConsumer(shared, group=group, mode=mode)
     consumer.subscribe(topic)
     consumer.start(Listener())
-    wait_until(lambda: consumer.is_ready, PATIENCE_S)
+    wait_until(lambda: consumer.is_ready, TIMEOUT_S)
     shared.close()
     assert not consumer.is_ready
     consumer.close()
@@ -84,16 +84,16 @@ def test_while_its_group_rejects_it_it_is_not_ready_and_says_so_once(
         with first:
             first.subscribe(topic)
             first.start(Listener())
-            wait_until(lambda: first.is_ready, PATIENCE_S)
+            wait_until(lambda: first.is_ready, TIMEOUT_S)
             second.subscribe(topic, "another-tag")
             second.start(Listener())
-            wait_until(lambda: isinstance(second.error, GroupConflict), PATIENCE_S)
+            wait_until(lambda: isinstance(second.error, GroupConflict), TIMEOUT_S)
             error = second.error
-            wait_until(lambda: second.error is not error or mode == "queues", PATIENCE_S)
+            wait_until(lambda: second.error is not error or mode == "queues", TIMEOUT_S)
             assert not second.is_ready
             client_log.flush()
             assert len([each for each in caplog.records if "cannot take" in each.message]) == 1
-        wait_until(lambda: second.is_ready and second.error is None, PATIENCE_S)
+        wait_until(lambda: second.is_ready and second.error is None, TIMEOUT_S)
 
 
 @pytest.mark.parametrize(("source", "mode"), [(LeasedSource, "queues"), (WorkQueueSource, "work_queue")])
@@ -111,11 +111,11 @@ def test_it_is_not_ready_while_unexpected_errors_repeat(
     with PushConsumer(cluster.nameserver, group=group, mode=mode, long_poll_s=1.0) as consumer:
         consumer.subscribe(topic)
         consumer.start(Listener())
-        wait_until(lambda: consumer.is_ready, PATIENCE_S)
+        wait_until(lambda: consumer.is_ready, TIMEOUT_S)
         with monkeypatch.context() as patched:
             patched.setattr(source, "take", fail)
-            wait_until(lambda: not consumer.is_ready and "out of range" in str(consumer.error), PATIENCE_S)
-        wait_until(lambda: consumer.is_ready and consumer.error is None, PATIENCE_S)
+            wait_until(lambda: not consumer.is_ready and "out of range" in str(consumer.error), TIMEOUT_S)
+        wait_until(lambda: consumer.is_ready and consumer.error is None, TIMEOUT_S)
 
 
 def test_each_call_has_messages_of_one_queue_in_order(
@@ -131,7 +131,7 @@ def test_each_call_has_messages_of_one_queue_in_order(
         consumer.subscribe(topic)
         consumer.start(listen)
         send(producer, topic, 1000)
-        wait_until(lambda: sum(map(len, calls)) == 1000, PATIENCE_S)
+        wait_until(lambda: sum(map(len, calls)) == 1000, TIMEOUT_S)
     for messages in calls:
         offsets = [message.queue_offset for message in messages]
         assert len({message.queue for message in messages}) == 1
@@ -150,8 +150,8 @@ def test_messages_that_nobody_wants_count_as_finished(
         unwanted = [Message(topic, b"no", tag="open")] * 50
         producer.send_many([*unwanted, Message(topic, b"last", tag="paid"), *unwanted], queue=receipt.queue)
         producer.send_many(unwanted, queue=receipt.queue)
-        wait_until(lambda: len(listener.calls) == 2, PATIENCE_S)
-        wait_until(lambda: source_of(consumer)._fetcher.positions()[receipt.queue] == 152, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 2, TIMEOUT_S)
+        wait_until(lambda: source_of(consumer)._fetcher.positions()[receipt.queue] == 152, TIMEOUT_S)
     assert listener.calls == {b"yes": 1, b"last": 1}
     assert consumer.filtered_messages == 150
     assert admin.committed_offsets(group, topic)[receipt.queue] == 152
@@ -164,14 +164,14 @@ def test_closing_does_not_wait_longer_than_told_and_what_runs_stays_uncommitted(
 
     def listen(_: list[ReceivedMessage]) -> ConsumeResult:
         running.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     queue = producer.send(Message(topic, b"x")).queue
     consumer = PushConsumer(cluster.nameserver, group=group)
     consumer.subscribe(topic)
     consumer.start(listen)
-    assert running.wait(PATIENCE_S)
+    assert running.wait(TIMEOUT_S)
     began = time.monotonic()
     consumer.close(timeout=0.2)
     assert time.monotonic() - began < 25.0
@@ -188,7 +188,7 @@ def test_closing_does_not_wait_for_messages_that_wait_for_another_try_here(
     consumer = PushConsumer(cluster.nameserver, group=group, batch_size=1, orderly=True, orderly_retry_delay_s=30.0)
     consumer.subscribe(topic)
     consumer.start(listener)
-    wait_until(lambda: listener.calls[b"bad"] == 1, PATIENCE_S)
+    wait_until(lambda: listener.calls[b"bad"] == 1, TIMEOUT_S)
     began = time.monotonic()
     consumer.close()
     assert time.monotonic() - began < 25.0
@@ -215,10 +215,10 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_flight(
     def listen(messages: list[ReceivedMessage]) -> ConsumeResult:
         seen.extend(message.queue_offset for message in messages)
         if limit != "span":
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
         elif messages[0].queue_offset == 0:
             with first:
-                go_on.wait(PATIENCE_S)
+                go_on.wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     queue = producer.send(Message(topic, bytes(1000))).queue
@@ -227,15 +227,15 @@ def test_a_slow_listener_has_a_bounded_number_of_messages_in_flight(
         consumer.subscribe(topic)
         consumer.start(listen)
         in_flight = source_of(consumer)._in_flight
-        wait_until(lambda: queue in in_flight.blocked, PATIENCE_S, what="the queue is blocked")
-        wait_until(lambda: limit != "span" or in_flight.of_queue(queue) == (4, 4000), PATIENCE_S)
-        wait_until(lambda: seen, PATIENCE_S, what="a listener has begun")
+        wait_until(lambda: queue in in_flight.blocked, TIMEOUT_S, what="the queue is blocked")
+        wait_until(lambda: limit != "span" or in_flight.of_queue(queue) == (4, 4000), TIMEOUT_S)
+        wait_until(lambda: seen, TIMEOUT_S, what="a listener has begun")
         messages, size = in_flight.of_queue(queue)
         assert messages <= 20 + 3
         assert size <= 23 * 1000
         assert max(seen) < 20 + 4
         go_on.set()
-        wait_until(lambda: len(seen) == 501, PATIENCE_S, what="it goes on")
+        wait_until(lambda: len(seen) == 501, TIMEOUT_S, what="it goes on")
     assert sorted(seen) == list(range(501))
 
 

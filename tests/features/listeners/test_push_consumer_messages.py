@@ -37,7 +37,7 @@ from support.listening import Listener
 from support.waiting import wait_until
 
 SUCCESS = ConsumeResult.SUCCESS
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Longer than the invisible duration of a job that goes on.
 JOB_S, INVISIBLE_S = 11.0, 5.0
 
@@ -89,7 +89,7 @@ def test_a_hundred_workers_of_four_queues_do_each_message_once(pair: LocalCluste
 
     def wait_for_all(message: ReceivedMessage, times: int) -> ConsumeResult:
         busy.release()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return SUCCESS
 
     listener = Listener(wait_for_all)
@@ -98,9 +98,9 @@ def test_a_hundred_workers_of_four_queues_do_each_message_once(pair: LocalCluste
         for consumer in consumers:
             consumer.start(listener)
         for _ in range(100):  # so many are at work at once, whatever the queues
-            assert busy.acquire(timeout=PATIENCE_S)
+            assert busy.acquire(timeout=TIMEOUT_S)
         go_on.set()
-        wait_until(lambda: len(listener.calls) == 1_000 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 1_000 and lag(pair, topic) == 0, TIMEOUT_S)
         for consumer in consumers:
             consumer.close()
     assert listener.calls == Counter(numbers(1_000))
@@ -126,7 +126,7 @@ def test_a_job_longer_than_the_invisible_duration_is_done_once(pair: LocalCluste
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(work_here)
-            await asyncio.to_thread(wait_until, lambda: lag(pair, topic) == 0, PATIENCE_S)
+            await asyncio.to_thread(wait_until, lambda: lag(pair, topic) == 0, TIMEOUT_S)
 
     with pushing(pair, topic, invisible_s=INVISIBLE_S) as consumer:
         consumer.start(work)
@@ -149,12 +149,12 @@ def test_a_poison_message_among_ten_thousand_dies_alone(pair: LocalCluster, topi
 
     with pushing(pair, topic, batch_size=500, threads=4, max_deliveries=4, retry_delays_s=(0.05,)) as consumer:
         consumer.start(work)
-        wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(done) == 9_999 and lag(pair, topic) == 0, TIMEOUT_S)
     assert done == Counter(numbers(10_000) - {b"7777"})
     assert deliveries == [1, 2, 3, 4]
     with PullConsumer(pair.nameserver, group=f"{topic}-dead") as dead:
         dead.subscribe(f"%DLQ%{topic}")
-        [letter] = wait_until(lambda: dead.poll(1.0), PATIENCE_S)
+        [letter] = wait_until(lambda: dead.poll(1.0), TIMEOUT_S)
         assert letter.body == b"7777"
 
 
@@ -171,7 +171,7 @@ def test_what_is_to_be_tried_again_waits_at_its_broker(pair: LocalCluster, topic
     listener = Listener(fail_thrice)
     with pushing(pair, topic, retry_delays_s=delays_s) as consumer:
         consumer.start(listener)
-        wait_until(lambda: len(listener.given) == 4 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(listener.given) == 4 and lag(pair, topic) == 0, TIMEOUT_S)
     moments = [given.at for given in listener.given]
     waits = [later - former for former, later in pairwise(moments)]
     assert all(wait >= least for wait, least in zip(waits, (0.3, 1.0, 1.0), strict=True)), waits
@@ -193,7 +193,7 @@ def test_only_what_a_listener_names_is_tried_again(pair: LocalCluster, topic: st
 
     with pushing(pair, topic, batch_size=8, threads=1, retry_delays_s=(0.05,)) as consumer:
         consumer.start(work)
-        wait_until(lambda: len(alone) == 10 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(alone) == 10 and lag(pair, topic) == 0, TIMEOUT_S)
     assert calls == Counter({body: 1 + (int(body) % 4 == 0) for body in numbers(40)})
     assert alone == [1] * 10
 
@@ -221,7 +221,7 @@ def test_what_a_dead_member_had_comes_to_others(pair: LocalCluster, topic: str) 
     listener = Listener()
     with pushing(pair, topic) as consumer:
         consumer.start(listener)
-        wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(listener.calls) == 20 and lag(pair, topic) == 0, TIMEOUT_S)
     assert listener.calls == Counter(numbers(20))
     assert Counter(given.message.delivery_count for given in listener.given) == {1: 15, 2: 5}
 
@@ -232,25 +232,25 @@ def test_closing_waits_for_the_listener_and_leaves_the_rest_to_others(pair: Loca
 
     def wait(message: ReceivedMessage, times: int) -> ConsumeResult:
         begun.release()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return SUCCESS
 
     first, second = Listener(wait), Listener()
     consumer = pushing(pair, topic, threads=3)
     consumer.start(first)
     for _ in range(3):
-        assert begun.acquire(timeout=PATIENCE_S)
+        assert begun.acquire(timeout=TIMEOUT_S)
     with ThreadPoolExecutor(1) as pool:
-        closing = pool.submit(consumer.close, PATIENCE_S)
+        closing = pool.submit(consumer.close, TIMEOUT_S)
         with pytest.raises(TimeoutError):
             closing.result(0.3)
         go_on.set()
-        closing.result(PATIENCE_S)
+        closing.result(TIMEOUT_S)
     consumer.close()
     assert lag(pair, topic) == 17
     with pushing(pair, topic) as other:
         other.start(second)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
     assert first.calls + second.calls == Counter(numbers(20))
 
 
@@ -260,16 +260,16 @@ def test_closing_waits_no_longer_than_it_may(pair: LocalCluster, topic: str) -> 
 
     def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
         begun.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return SUCCESS
 
     consumer = pushing(pair, topic, invisible_s=3600)
     consumer.start(hang)
-    assert begun.wait(PATIENCE_S)
+    assert begun.wait(TIMEOUT_S)
     consumer.close(0.1)
     with WorkQueueConsumer(pair.nameserver, group=topic) as other:
         other.subscribe(topic)
-        [message] = other.receive(timeout=PATIENCE_S)
+        [message] = other.receive(timeout=TIMEOUT_S)
         assert message.delivery_count == 2
         other.ack(message)
     go_on.set()
@@ -283,7 +283,7 @@ def test_a_result_whose_report_is_interrupted_goes_with_the_next(
     ready, interrupts = threading.Barrier(3), [KeyboardInterrupt()]
 
     def listen(_: list[ReceivedMessage]) -> ConsumeResult:
-        ready.wait(PATIENCE_S)
+        ready.wait(TIMEOUT_S)
         return SUCCESS
 
     with pushing(pair, topic, threads=2, invisible_s=3600) as consumer:
@@ -298,8 +298,8 @@ def test_a_result_whose_report_is_interrupted_goes_with_the_next(
             return wake(*call, **options)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", interrupted)
-        ready.wait(PATIENCE_S)
-        wait_until(lambda: not interrupts and not lag(pair, topic), PATIENCE_S)
+        ready.wait(TIMEOUT_S)
+        wait_until(lambda: not interrupts and not lag(pair, topic), TIMEOUT_S)
 
 
 def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: str) -> None:
@@ -308,12 +308,12 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
 
     def hang(messages: list[ReceivedMessage]) -> ConsumeResult:
         begun.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return SUCCESS
 
     with pushing(pair, topic, threads=1, invisible_s=3600) as consumer:
         consumer.start(hang)
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(TIMEOUT_S)
         assert isinstance(consumer._reader, WorkQueueSource)
         streams = consumer._reader._reader.settler._streams
         broken = dict(streams)
@@ -325,7 +325,7 @@ def test_a_connection_that_breaks_takes_nothing_away(pair: LocalCluster, topic: 
             other.subscribe(topic)
             assert other.receive(timeout=0) == []
         go_on.set()
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
 
 
 @pytest.mark.fault
@@ -338,19 +338,19 @@ def test_a_job_outlives_its_broker(tmp_path: Path) -> None:
 
         def wait(message: ReceivedMessage, times: int) -> ConsumeResult:
             begun.release()
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
             return SUCCESS
 
         listener = Listener(wait)
         with pushing(cluster, "t", threads=2) as consumer:
             consumer.start(listener)
             for _ in range(2):
-                assert begun.acquire(timeout=PATIENCE_S)
+                assert begun.acquire(timeout=TIMEOUT_S)
             [broker] = cluster.brokers
             broker.kill()
             go_on.set()
             broker.start()
-            wait_until(lambda: lag(cluster, "t") == 0, PATIENCE_S)
+            wait_until(lambda: lag(cluster, "t") == 0, TIMEOUT_S)
         assert listener.calls == Counter(numbers(3))
 
 
@@ -362,31 +362,31 @@ def test_a_group_changes_from_one_kind_to_the_other_and_back(
     with pushing(pair, topic) as one:
         popped = Listener()
         one.start(popped)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
         other = PushConsumer(pair.nameserver, group=topic)
         other.subscribe(topic)
         other.start(leased)
-        wait_until(lambda: "take messages one by one, such as" in caplog.text, PATIENCE_S)
+        wait_until(lambda: "take messages one by one, such as" in caplog.text, TIMEOUT_S)
         assert not other.assignment
     with other:
-        wait_until(lambda: len(other.assignment) == 4, PATIENCE_S)  # by itself, once the others are gone
+        wait_until(lambda: len(other.assignment) == 4, TIMEOUT_S)  # by itself, once the others are gone
         fill(pair.nameserver, topic, 10)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
         assert leased.calls == Counter(numbers(10))
         back = pushing(pair, topic)
         again = Listener()
         back.start(again)
-        wait_until(lambda: "divide its queues, such as" in caplog.text, PATIENCE_S)
+        wait_until(lambda: "divide its queues, such as" in caplog.text, TIMEOUT_S)
     with back:
         fill(pair.nameserver, topic, 10)
-        wait_until(lambda: len(again.calls) == 10 and lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: len(again.calls) == 10 and lag(pair, topic) == 0, TIMEOUT_S)
         with WorkQueueConsumer(pair.nameserver, group=topic) as simple:  # which is of the same kind
             simple.subscribe(topic)
             assert simple.receive(timeout=0) == []
         with PullConsumer(pair.nameserver, group=topic) as pull:
             pull.subscribe(topic)
             with pytest.raises(GroupConflict, match="take messages one by one"):
-                pull.poll(PATIENCE_S)
+                pull.poll(TIMEOUT_S)
     assert again.calls == Counter(numbers(10))
 
 
@@ -421,7 +421,7 @@ def test_a_listener_may_not_close_and_subscriptions_come_before(pair: LocalClust
 
     with pushing(pair, topic) as consumer:
         consumer.start(close)
-        wait_until(lambda: lag(pair, topic) == 0, PATIENCE_S)
+        wait_until(lambda: lag(pair, topic) == 0, TIMEOUT_S)
         with pytest.raises(InvalidArgument, match="before the first message"):
             consumer.subscribe("other")
         with pytest.raises(InvalidArgument, match="start it once"):

@@ -27,7 +27,7 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from support.listening import Listener
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 
 
 class Witness:
@@ -75,7 +75,7 @@ def test_order_is_kept_while_messages_fail(
         consumer.start(witness)
         for _ in range(10):
             producer.send_many([Message(topic, b"x")] * 80)
-        wait_until(lambda: witness.count == 800, PATIENCE_S)
+        wait_until(lambda: witness.count == 800, TIMEOUT_S)
     assert witness.overlaps == 0
     assert witness.failures > 10
     for offsets in witness.done.values():
@@ -99,9 +99,9 @@ def test_a_suspended_queue_stands_still_and_others_go_on(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: listener.calls[b"bad"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"bad"] == 1, TIMEOUT_S)
         producer.send_many((Message(topic, b"good") for _ in range(100)), queue=other)
-        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"behind"] == 1, TIMEOUT_S)
     bodies = [given.message.body for given in listener.given]
     assert bodies.index(b"behind") > max(at for at, body in enumerate(bodies) if body == b"bad")
     assert all(later - earlier >= 0.29 for earlier, later in pairwise(listener.times_of(b"bad")))
@@ -122,7 +122,7 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: listener.calls[b"bad"] > 25, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"bad"] > 25, TIMEOUT_S)
         assert listener.calls[b"behind"] == 0
     before = listener.calls[b"bad"]
     with PushConsumer(
@@ -130,11 +130,11 @@ def test_tries_have_no_end_unless_told_and_then_the_message_is_a_dead_letter(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"behind"] == 1, TIMEOUT_S)
     assert listener.calls[b"bad"] == before + 6
     with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer_of_dead:
         consumer_of_dead.subscribe(dead_letter_topic(group))
-        [dead] = wait_until(lambda: consumer_of_dead.poll(0.2), PATIENCE_S)
+        [dead] = wait_until(lambda: consumer_of_dead.poll(0.2), TIMEOUT_S)
     assert (dead.body, dead.properties["a"], dead.properties["DELIVERY_COUNT"]) == (b"bad", "1", "6")
     assert dead.properties["ORIGIN_QUEUE"] == str(queue)
 
@@ -153,7 +153,7 @@ def test_what_succeeded_before_a_failure_is_not_given_again(
     with PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.01) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        wait_until(lambda: len(calls) == 4, PATIENCE_S)
+        wait_until(lambda: len(calls) == 4, TIMEOUT_S)
     assert calls == [[b"0", b"1", b"2", b"3"], [b"1"], [b"2"], [b"3"]]
 
 
@@ -176,9 +176,9 @@ def test_a_suspended_queue_goes_to_another_member_which_begins_with_what_failed(
         return consumer
 
     with start(first):
-        wait_until(lambda: first.calls[b"bad"] == 8, PATIENCE_S)
+        wait_until(lambda: first.calls[b"bad"] == 8, TIMEOUT_S)
         with start(second) as other:
-            wait_until(lambda: second.calls[b"behind"] == 4, PATIENCE_S)
+            wait_until(lambda: second.calls[b"behind"] == 4, TIMEOUT_S)
             assert len(other.assignment) == 4
     assert second.calls == {b"bad": 4, b"behind": 4}
 
@@ -192,7 +192,7 @@ def test_closing_begins_no_call_that_waits_for_another(
         if times == 1:
             return ConsumeResult.RETRY_LATER
         again.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     listener = Listener(answer)
@@ -202,12 +202,12 @@ def test_closing_begins_no_call_that_waits_for_another(
     consumer = PushConsumer(cluster.nameserver, group=group, orderly=True, orderly_retry_delay_s=0.02)
     consumer.subscribe(topic)
     consumer.start(listener)
-    assert again.wait(PATIENCE_S)
+    assert again.wait(TIMEOUT_S)
     with ThreadPoolExecutor(1) as pool:
         closed = pool.submit(consumer.close)
-        wait_until(lambda: consumer._runner.is_stopping, PATIENCE_S)
+        wait_until(lambda: consumer._runner.is_stopping, TIMEOUT_S)
         go_on.set()
-        closed.result(PATIENCE_S)
+        closed.result(TIMEOUT_S)
     assert sum(times == 2 for times in listener.calls.values()) == 1
     assert sum(admin.committed_offsets(group, topic).values()) == 1
 
@@ -219,7 +219,7 @@ def test_a_hanging_call_is_told_but_nothing_overtakes_it(
 
     def answer(message: ReceivedMessage, _: int) -> ConsumeResult:
         if message.body == b"hangs":
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     listener = Listener(answer)
@@ -227,10 +227,10 @@ def test_a_hanging_call_is_told_but_nothing_overtakes_it(
     with PushConsumer(cluster.nameserver, group=group, orderly=True, batch_size=1, consume_timeout_s=0.1) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: "has not returned" in caplog.text, PATIENCE_S)
+        wait_until(lambda: "has not returned" in caplog.text, TIMEOUT_S)
         assert listener.calls == {b"hangs": 1}
         go_on.set()
-        wait_until(lambda: listener.calls[b"behind"] == 1, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"behind"] == 1, TIMEOUT_S)
     assert listener.calls[b"hangs"] == 1
 
 
@@ -262,7 +262,7 @@ def test_broadcasting_tries_here_and_then_passes_over(
         consumers.append(consumer)
     producer.send_many([Message(topic, b"bad"), *[Message(topic, b"good")] * 100])
     for listener in listeners:
-        wait_until(partial(all_came, listener), PATIENCE_S)
+        wait_until(partial(all_came, listener), TIMEOUT_S)
     for consumer in consumers:
         consumer.close()
     assert retry_topic(group) not in admin.list_topics()

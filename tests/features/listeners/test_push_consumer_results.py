@@ -26,7 +26,7 @@ from minimq import (
 from minimq_common.names import dead_letter_topic
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 COUNT = 40
 BAD = (0, 3, 4, 39)
 #: How often each message is given, when a bad one is tried again twice.
@@ -65,12 +65,12 @@ def test_only_what_failed_of_a_call_is_tried_again_and_becomes_a_dead_letter(
     with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.05,), max_deliveries=3) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
-        wait_until(judge.is_done, PATIENCE_S)
+        wait_until(judge.is_done, TIMEOUT_S)
         dead: list[ReceivedMessage] = []
         with PullConsumer(cluster.nameserver, group=f"{group}-dead") as undertaker:
-            wait_until(lambda: dead_letter_topic(group) in admin.list_topics(), PATIENCE_S)
+            wait_until(lambda: dead_letter_topic(group) in admin.list_topics(), TIMEOUT_S)
             undertaker.subscribe(dead_letter_topic(group))
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while len(dead) < len(BAD) and time.monotonic() < deadline:
                 dead += undertaker.poll(0.2)
     assert judge.given == GIVEN
@@ -90,7 +90,7 @@ def test_without_tries_only_what_failed_is_a_dead_letter(
     with PushConsumer(cluster.nameserver, group=group, max_deliveries=1) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
-        wait_until(lambda: dead_letters() >= len(BAD), PATIENCE_S)
+        wait_until(lambda: dead_letters() >= len(BAD), TIMEOUT_S)
     assert judge.given == dict.fromkeys(range(COUNT), 1)
     assert dead_letters() == len(BAD)
 
@@ -111,7 +111,7 @@ def test_a_consumer_for_broadcasting_tries_only_what_failed(
     ) as consumer:
         consumer.subscribe(topic)
         consumer.start(judge)
-        wait_until(judge.is_done, PATIENCE_S)
+        wait_until(judge.is_done, TIMEOUT_S)
     assert judge.given == GIVEN
 
 
@@ -128,7 +128,7 @@ def test_a_coroutine_function_answers_for_single_messages_too(cluster: LocalClus
         ) as consumer:
             consumer.subscribe(topic)
             await consumer.start(listen)
-            await asyncio.to_thread(wait_until, judge.is_done, PATIENCE_S)
+            await asyncio.to_thread(wait_until, judge.is_done, TIMEOUT_S)
 
     asyncio.run(run())
     assert judge.given == GIVEN
@@ -147,7 +147,7 @@ def test_an_index_of_no_message_is_told_and_all_are_tried_again(
     with PushConsumer(cluster.nameserver, group=group, batch_size=20, retry_delays_s=(0.05,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listen)
-        wait_until(lambda: given.total() >= 2 * COUNT, PATIENCE_S)
+        wait_until(lambda: given.total() >= 2 * COUNT, TIMEOUT_S)
     assert given == dict.fromkeys(range(COUNT), 2)
     told = [text for record in caplog.records if "which counts as RETRY_LATER" in (text := record.getMessage())]
     assert len(told) == 1

@@ -31,7 +31,7 @@ from minimq_common.names import dead_letter_topic, retry_topic
 from support.listening import Listener
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: So many waits as there are by default, but short ones.
 SHORT_S = tuple(0.02 * number for number in range(1, 17))
 
@@ -48,10 +48,10 @@ def fail_on(body: bytes, attempts: int = 1_000_000) -> Listener:
 def read_dead_letters(cluster: LocalCluster, group: str, count: int) -> list[ReceivedMessage]:
     topic = dead_letter_topic(group)
     with PullConsumer(cluster.nameserver, group=f"{group}-dead") as consumer:
-        wait_until(lambda: topic in _topics(cluster), PATIENCE_S, what="there are dead letters")
+        wait_until(lambda: topic in _topics(cluster), TIMEOUT_S, what="there are dead letters")
         consumer.subscribe(topic)
         found: list[ReceivedMessage] = []
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(found) < count and time.monotonic() < deadline:
             found += consumer.poll(0.2)
         return found
@@ -73,7 +73,7 @@ def test_a_message_comes_again_after_growing_waits(
         sent = producer.send(
             Message(topic, b"bad", tag="t", keys=["k1", "k2"], properties={"a": "1", "RETRY_TOPIC": "x"})
         )
-        wait_until(lambda: listener.calls[b"bad"] == 4, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"bad"] == 4, TIMEOUT_S)
     waits = [later - earlier for earlier, later in pairwise(listener.times_of(b"bad"))]
     for wait, delay in zip(waits, delays_s, strict=True):
         assert wait >= delay - 0.01
@@ -134,7 +134,7 @@ def test_good_messages_do_not_wait_for_a_bad_one_and_are_given_once(
         consumer.subscribe(topic)
         consumer.start(listener)
         producer.send_many((Message(topic, b"%d" % number) for number in range(200)), queue=queue)
-        wait_until(lambda: listener.calls[b"7"] == 2 and len(listener.calls) == 200, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"7"] == 2 and len(listener.calls) == 200, TIMEOUT_S)
     bodies = [given.message.body for given in listener.given]
     again = max(at for at, body in enumerate(bodies) if body == b"7")
     assert bodies[:again] + bodies[again + 1 :] == [b"%d" % number for number in range(200)]
@@ -150,14 +150,14 @@ def test_what_failed_before_a_restart_is_tried_by_the_next_member(
     with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(first)
-        wait_until(lambda: len(consumer.assignment) == 8, PATIENCE_S)
+        wait_until(lambda: len(consumer.assignment) == 8, TIMEOUT_S)
         producer.send(Message(topic, b"bad"))
-        wait_until(lambda: retry_topic(group) in _topics(cluster), PATIENCE_S)
+        wait_until(lambda: retry_topic(group) in _topics(cluster), TIMEOUT_S)
     assert first.calls[b"bad"] == 1
     with PushConsumer(cluster.nameserver, group=group, start="latest", retry_delays_s=(5.0,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(second)
-        wait_until(lambda: second.calls[b"bad"] == 1, PATIENCE_S)
+        wait_until(lambda: second.calls[b"bad"] == 1, TIMEOUT_S)
     assert second.delivery_counts_of(b"bad") == [2]
 
 
@@ -176,9 +176,9 @@ def test_messages_that_wait_do_not_hold_a_queue_that_others_shall_have(
             consumers.append(consumer)
             if number == 0:
                 producer.send_many([Message(topic, b"bad")] * 100)
-                wait_until(lambda: listener.calls[b"bad"] == 100, PATIENCE_S)
-                wait_until(lambda: len(consumers[0].assignment) == 8 + 4, PATIENCE_S, what="it has the retry queues")
-        wait_until(lambda: [len(item.assignment) for item in consumers] == [6, 6], PATIENCE_S, what="they share")
+                wait_until(lambda: listener.calls[b"bad"] == 100, TIMEOUT_S)
+                wait_until(lambda: len(consumers[0].assignment) == 8 + 4, TIMEOUT_S, what="it has the retry queues")
+        wait_until(lambda: [len(item.assignment) for item in consumers] == [6, 6], TIMEOUT_S, what="they share")
     assert listener.calls[b"bad"] == 100
 
 
@@ -195,7 +195,7 @@ def test_a_wait_does_not_delay_what_waits_in_other_queues(
         consumer.subscribe(topic)
         consumer.start(listener)
         producer.send_many([Message(topic, b"long"), Message(topic, b"short")])
-        wait_until(lambda: listener.calls[b"short"] == 2, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"short"] == 2, TIMEOUT_S)
     assert listener.calls == {b"long": 1, b"short": 2}
 
 
@@ -206,7 +206,7 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
 
     def answer(message: ReceivedMessage, times: int) -> ConsumeResult:
         if message.body == b"hangs" and times == 1:
-            go_on.wait(PATIENCE_S)
+            go_on.wait(TIMEOUT_S)
         return ConsumeResult.SUCCESS
 
     listener = Listener(answer)
@@ -216,8 +216,8 @@ def test_a_hanging_call_is_told_and_its_messages_are_tried_again(
         consumer.subscribe(topic)
         consumer.start(listener)
         sent = producer.send(Message(topic, b"hangs"))
-        wait_until(lambda: listener.calls[b"hangs"] == 2, PATIENCE_S)
-        wait_until(lambda: not consumer._runner.in_flight, PATIENCE_S)
+        wait_until(lambda: listener.calls[b"hangs"] == 2, TIMEOUT_S)
+        wait_until(lambda: not consumer._runner.in_flight, TIMEOUT_S)
         go_on.set()
     assert listener.delivery_counts_of(b"hangs") == [1, 2]
     told = [record.getMessage() for record in caplog.records if "has not returned" in record.getMessage()]
@@ -270,14 +270,14 @@ def test_a_consumer_that_is_killed_while_it_fails_loses_nothing(
         assert process.stdout.readline()
     finally:
         process.kill()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         if process.stdout is not None:
             process.stdout.close()
     listener = Listener()
     with PushConsumer(cluster.nameserver, group=group, retry_delays_s=(0.3,)) as consumer:
         consumer.subscribe(topic)
         consumer.start(listener)
-        wait_until(lambda: set(listener.calls) == sent, PATIENCE_S, what="all is consumed")
+        wait_until(lambda: set(listener.calls) == sent, TIMEOUT_S, what="all is consumed")
 
 
 EXITING = """
@@ -320,7 +320,7 @@ def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
                     process.stdin.write("go on\n")
                     process.stdin.flush()
                     assert process.stdout.readline() == "[]\n"
-                    assert process.wait(PATIENCE_S) == 0
+                    assert process.wait(TIMEOUT_S) == 0
                 finally:
                     os.kill(broker, signal.SIGCONT)
             finally:
@@ -342,11 +342,11 @@ def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(
                 admin.set_broker_permission(broker.name, Permission.READ)
             consumer.subscribe("t")
             consumer.start(listener)
-            wait_until(lambda: listener.calls[b"bad"] >= 3, PATIENCE_S)
+            wait_until(lambda: listener.calls[b"bad"] >= 3, TIMEOUT_S)
             assert not sum(admin.committed_offsets("g", "t").values())
             for broker in cluster.brokers:
                 admin.set_broker_permission(broker.name, Permission.READ_WRITE)
-            wait_until(lambda: listener.calls[b"bad"] == 5, PATIENCE_S)
+            wait_until(lambda: listener.calls[b"bad"] == 5, TIMEOUT_S)
         assert listener.delivery_counts_of(b"bad") == [1, 2, 3, 4, 5]
         assert admin.committed_offsets("g", "t")[sent.queue] == 1
 
@@ -360,7 +360,7 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
         held = threading.Event()
 
         def listen(messages: list[ReceivedMessage]) -> object:
-            held.wait(PATIENCE_S)
+            held.wait(TIMEOUT_S)
             return listener(messages)
 
         with PushConsumer(
@@ -370,8 +370,8 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")
             consumer.start(listen)  # type: ignore[arg-type]
-            wait_until(lambda: len(consumer._runner.in_flight) == 1, PATIENCE_S)
+            wait_until(lambda: len(consumer._runner.in_flight) == 1, TIMEOUT_S)
             next(broker for broker in cluster.brokers if broker.name == sent.queue.broker_name).kill()
             held.set()
-            wait_until(lambda: listener.calls[b"bad"] == 2, PATIENCE_S)
+            wait_until(lambda: listener.calls[b"bad"] == 2, TIMEOUT_S)
         assert listener.given[-1].message.queue.broker_name != sent.queue.broker_name

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minimq import ConsumerOptions, Message, MessageQueue, ReceivedMessage
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners.redelivery import copy_of, dead_letter_of, from_copy, redelivered
 from minimq.features.listeners.retries import RetryRule
@@ -22,7 +22,7 @@ def received(message: Message, queue_offset: int = 7, producer_id: int = 5) -> R
     builder = BatchBuilder(1 << 20, message_group=message.message_group)
     builder.add([message])
     data = builder.build(producer_id, 3, 0)
-    stored = EncodedBatch(queue_offset, 1_700_000_000_000, 0, 1, data)
+    stored = EncodedRecords(queue_offset, 1_700_000_000_000, 0, 1, data)
     [found] = ReceivedBatch(MessageQueue(message.topic, "broker-a", 2), stored).messages(queue_offset)
     return found
 

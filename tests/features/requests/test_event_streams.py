@@ -20,7 +20,7 @@ from minimq_proto.v1 import broker_pb2_grpc, events_pb2
 from support.replying import answer_to, service
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 FORWARDED, NOT_OPEN, UNREAD, TOO_LARGE = range(4)
 
 
@@ -35,7 +35,7 @@ def attending(stub: Any, key: bytes, client_id: str = "c") -> Iterator[Any]:
     """Attend; the stream is open, and its further events are not read."""
     requests: queue.SimpleQueue[events_pb2.EventsRequest | None] = queue.SimpleQueue()
     requests.put(events_pb2.EventsRequest(client_id=client_id, inbox_key=key))
-    events = stub.Events(iter(requests.get, None), timeout=PATIENCE_S)
+    events = stub.Events(iter(requests.get, None), timeout=TIMEOUT_S)
     try:
         assert next(events).HasField("opened")
         yield events
@@ -49,7 +49,7 @@ def reply(stub: Any, inbox: bytes, *bodies: bytes) -> list[int]:
     batches = [events_pb2.ReplyBatch(replies=[events_pb2.RequestReply(body=body)]) for body in bodies]
     parts = (events_pb2.InboxReplies(inbox=inbox, replies=each.SerializeToString(), count=1) for each in batches)
     requests = [events_pb2.ReplyRequest(request_id=number, inboxes=[part]) for number, part in enumerate(parts)]
-    answers = list(stub.Reply(iter(requests), timeout=PATIENCE_S))
+    answers = list(stub.Reply(iter(requests), timeout=TIMEOUT_S))
     assert [answer.request_id for answer in answers] == list(range(len(bodies)))
     return [outcome for answer in answers for outcome in answer.outcomes]
 
@@ -102,7 +102,7 @@ def test_replies_that_wait_for_a_client_come_to_its_later_stream(stub: Any, clus
         assert got == forwarded
 
 
-def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None:
+def test_a_key_that_is_guessed_and_a_second_hello_are_rejected(stub: Any) -> None:
     hello = events_pb2.EventsRequest(client_id="c", inbox_key=os.urandom(32))
     for requests in (
         [events_pb2.EventsRequest(client_id="c", inbox_key=b"short")],
@@ -111,7 +111,7 @@ def test_a_key_that_is_guessed_and_a_second_hello_are_refused(stub: Any) -> None
         [hello, hello],
     ):
         with pytest.raises(grpc.RpcError) as raised:
-            list(stub.Events(iter(requests), timeout=PATIENCE_S))
+            list(stub.Events(iter(requests), timeout=TIMEOUT_S))
         assert isinstance(from_rpc_error(raised.value, "broker"), InvalidArgument)
 
 
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_replies_do_not_disturb_a_requester(
         return [None] * len(messages)
 
     with service(cluster.nameserver, topic, listener, retry_delays_s=(60,)):
-        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
         wait_until(lambda: seen)
     to = reply_to(seen[0].properties["REPLY_TO"])
     assert to is not None
@@ -160,8 +160,8 @@ def test_bytes_that_are_no_replies_do_not_disturb_a_requester(
         wide = events_pb2.ReplyBatch(replies=[hostile_reply]).SerializeToString()
         parts = [hostile, events_pb2.InboxReplies(inbox=to.inbox, replies=wide, count=1)]
         good = broker_pb2_grpc.BrokerStub(channel)
-        [answer] = good.Reply(iter([events_pb2.ReplyRequest(inboxes=parts)]), timeout=PATIENCE_S)
+        [answer] = good.Reply(iter([events_pb2.ReplyRequest(inboxes=parts)]), timeout=TIMEOUT_S)
         assert list(answer.outcomes) == [FORWARDED, FORWARDED]
     assert not future.done()
     with service(cluster.nameserver, topic):
-        assert producer.request(Message(topic, b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
+        assert producer.request(Message(topic, b"y"), timeout=TIMEOUT_S).body == answer_to(b"y")

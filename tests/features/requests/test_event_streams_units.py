@@ -13,10 +13,10 @@ ATTENDING = events_pb2.ClientEvent(opened=events_pb2.EventsOpened())
 
 
 class Streams:
-    """The streams of a client to a broker whose master is set here; none ends by itself, but those that are refused."""
+    """The streams of a client to a broker whose master is set here; only rejected streams end by themselves."""
 
-    def __init__(self, *refusals: MinimqError) -> None:
-        self.refusals = [*refusals]
+    def __init__(self, *rejections: MinimqError) -> None:
+        self.rejections = [*rejections]
         self.broker_name = "broker-a"
         self.master = "first"
         self.opened: list[str] = []
@@ -28,8 +28,8 @@ class Streams:
 
     def open(self, address: str, on_event: Any, ended: asyncio.Future[None]) -> Streams:
         self.opened.append(address)
-        if self.refusals:
-            ended.set_exception(self.refusals.pop())
+        if self.rejections:
+            ended.set_exception(self.rejections.pop())
             return self
         on_event(ATTENDING)
         self.was_opened.set()
@@ -66,7 +66,7 @@ def test_a_master_that_hangs_is_left_for_the_next_one() -> None:
     asyncio.run(run())
 
 
-def test_who_is_refused_is_attended_as_soon_as_that_changes() -> None:
+def test_who_is_rejected_is_attended_as_soon_as_that_changes() -> None:
     async def run() -> None:
         streams = Streams(AccessDenied("not you"), AccessDenied("not yet"))
         attendance = EventStream(cast("EventStreams", streams), streams)

@@ -38,7 +38,7 @@ from support.reading import read_all
 from support.replying import answer_to, echo, service
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: Of requests that nobody answers.
 SHORT_S = 2.5
 
@@ -56,7 +56,7 @@ def test_a_listener_that_returns_a_reply_answers_the_request(
     with service(cluster.nameserver, topic, listener, mode=mode):
         for number in range(5):
             request = Message(topic, b"%d" % number, tag="t", keys=["k"], properties={"a": "b"})
-            reply = producer.request(request, timeout=PATIENCE_S)
+            reply = producer.request(request, timeout=TIMEOUT_S)
             assert reply == Reply(answer_to(request.body), {"tag": "t", "a": "b"})
 
 
@@ -64,7 +64,7 @@ def test_a_listener_of_one_message_a_call_returns_the_reply_itself(
     cluster: LocalCluster, producer: Producer, topic: str
 ) -> None:
     with service(cluster.nameserver, topic, lambda messages: Reply(messages[0].body[::-1])):
-        assert producer.request(Message(topic, b"abc"), timeout=PATIENCE_S).body == b"cba"
+        assert producer.request(Message(topic, b"abc"), timeout=TIMEOUT_S).body == b"cba"
 
 
 def test_requests_that_are_sent_at_once_are_answered_each_by_its_own_reply(
@@ -72,7 +72,7 @@ def test_requests_that_are_sent_at_once_are_answered_each_by_its_own_reply(
 ) -> None:
     bodies = [b"%d" % number for number in range(1_000)]
     with service(cluster.nameserver, topic, batch_size=32):
-        futures = [producer.request_async(Message(topic, body), timeout=PATIENCE_S) for body in bodies]
+        futures = [producer.request_async(Message(topic, body), timeout=TIMEOUT_S) for body in bodies]
         assert [future.result().body for future in futures] == [*map(answer_to, bodies)]
 
 
@@ -82,7 +82,7 @@ def test_threads_that_ask_at_once_get_each_its_own_reply(cluster: LocalCluster, 
     def ask(first: int) -> None:
         for number in range(first, first + 10):
             body = b"%d" % number
-            found[body] = producer.request(Message(topic, body), timeout=PATIENCE_S).body
+            found[body] = producer.request(Message(topic, body), timeout=TIMEOUT_S).body
 
     with service(cluster.nameserver, topic):
         threads = [threading.Thread(target=ask, args=(10 * number,)) for number in range(8)]
@@ -98,11 +98,11 @@ def test_bodies_may_be_empty_or_as_large_as_those_of_messages(
 ) -> None:
     sizes = {b"empty": 0, b"large": 4 << 20, b"too large": (4 << 20) + (1 << 19)}
     with service(cluster.nameserver, topic, lambda messages: Reply(bytes(sizes[messages[0].body]))):
-        assert producer.request(Message(topic, b"empty"), timeout=PATIENCE_S) == Reply(b"")
-        assert len(producer.request(Message(topic, b"large"), timeout=PATIENCE_S).body) == 4 << 20
+        assert producer.request(Message(topic, b"empty"), timeout=TIMEOUT_S) == Reply(b"")
+        assert len(producer.request(Message(topic, b"large"), timeout=TIMEOUT_S).body) == 4 << 20
         with pytest.raises(DeadlineExceeded):
             producer.request(Message(topic, b"too large"), timeout=SHORT_S)
-        assert producer.request(Message(topic, b"empty"), timeout=PATIENCE_S) == Reply(b"")
+        assert producer.request(Message(topic, b"empty"), timeout=TIMEOUT_S) == Reply(b"")
 
 
 # ---- no reply, and several ----------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_a_request_that_nobody_answers_ends_at_its_deadline_and_says_where_it_is
         producer.request(Message(topic, b"x"), timeout=SHORT_S)
     future = producer.request_async(Message(topic, b"x"), timeout=SHORT_S)
     with pytest.raises(DeadlineExceeded, match="nobody has answered it"):
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
     with pytest.raises(TopicNotFound):
         producer.request(Message(f"{topic}-none", b"x"), timeout=SHORT_S)
 
@@ -140,7 +140,7 @@ def test_deadlines_are_kept_in_any_order(producer: Producer, topic: str) -> None
     soon = [producer.request_async(Message(topic, b"x"), timeout=seconds) for seconds in (0.4, 0.1, 0.3, 0.2)]
     for future in soon:
         with pytest.raises(DeadlineExceeded):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
     assert not late.done()
 
 
@@ -153,7 +153,7 @@ def test_a_reply_after_the_deadline_is_dropped(
     def listener(messages: list[ReceivedMessage]) -> Reply:
         if messages[0].body == b"slow":
             asked.set()
-            may_answer.wait(PATIENCE_S)
+            may_answer.wait(TIMEOUT_S)
         return Reply(answer_to(messages[0].body))
 
     with service(cluster.nameserver, topic, listener):
@@ -161,7 +161,7 @@ def test_a_reply_after_the_deadline_is_dropped(
             with pytest.raises(DeadlineExceeded):
                 producer.request(Message(topic, b"slow"), timeout=SHORT_S)
         may_answer.set()
-        assert producer.request(Message(topic, b"next"), timeout=PATIENCE_S).body == answer_to(b"next")
+        assert producer.request(Message(topic, b"next"), timeout=TIMEOUT_S).body == answer_to(b"next")
         wait_until(lambda: producer._core.requester.late_replies >= 1, what="the late reply has come")
 
 
@@ -171,17 +171,17 @@ def test_of_the_replies_of_two_groups_the_first_one_counts(
     slow, name = threading.Event(), new_name()
 
     def listener(_: list[ReceivedMessage]) -> Reply:
-        slow.wait(PATIENCE_S)
+        slow.wait(TIMEOUT_S)
         return Reply(b"second")
 
     with (
         service(cluster.nameserver, topic, lambda _: Reply(b"first"), group=name),
         service(cluster.nameserver, topic, listener, group=f"{name}-2"),
     ):
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"first"
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == b"first"
         slow.set()
         wait_until(lambda: producer._core.requester.late_replies == 1, what="the other reply has come")
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body in {b"first", b"second"}
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body in {b"first", b"second"}
 
 
 def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, producer: Producer, topic: str) -> None:
@@ -192,7 +192,7 @@ def test_a_service_that_reports_an_error_is_heard(cluster: LocalCluster, produce
         service(cluster.nameserver, topic, listener),
         pytest.raises(RequestFailed, match=r"^no such flight$") as raised,
     ):
-        producer.request(Message(topic, b"x"), timeout=PATIENCE_S)
+        producer.request(Message(topic, b"x"), timeout=TIMEOUT_S)
     assert (raised.value.body, raised.value.properties) == (b"details", {"status": "404"})
 
 
@@ -210,7 +210,7 @@ def test_a_listener_that_fails_is_silent_until_its_next_try(
 
     options: dict[str, Any] = {"retry_delays_s": (0.05,), "batch_size": 1}
     with service(cluster.nameserver, topic, listener, mode=mode, **options):
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == b"at last"
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == b"at last"
     assert deliveries == [1, 2, 3]
 
 
@@ -229,7 +229,7 @@ def test_a_list_of_results_answers_some_messages_and_retries_others(
         return results
 
     with service(cluster.nameserver, topic, listener, batch_size=32, retry_delays_s=(0.05,)):
-        futures = [producer.request_async(Message(topic, b"%d" % number), timeout=PATIENCE_S) for number in range(30)]
+        futures = [producer.request_async(Message(topic, b"%d" % number), timeout=TIMEOUT_S) for number in range(30)]
         assert [future.result().body for future in futures] == [answer_to(b"%d" % number) for number in range(30)]
     assert len(seen) == 40
 
@@ -259,7 +259,7 @@ def test_a_result_that_is_none_is_logged_and_the_message_is_tried_again(
         return wrong(messages) if len(deliveries) == 1 else echo(messages)
 
     with service(cluster.nameserver, topic, listener, retry_delays_s=(0.05,)):
-        assert producer.request(Message(topic, b"x"), timeout=PATIENCE_S).body == answer_to(b"x")
+        assert producer.request(Message(topic, b"x"), timeout=TIMEOUT_S).body == answer_to(b"x")
     assert hint in caplog.text
 
 
@@ -290,8 +290,8 @@ def test_a_reply_to_a_message_that_is_no_request_goes_nowhere(
         for value in hostile:
             producer.send(Message(topic, b"x", properties={"REPLY_TO": value}))
         for _ in range(len(hostile) + 1):
-            assert done.acquire(timeout=PATIENCE_S)
-        assert producer.request(Message(topic, b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
+            assert done.acquire(timeout=TIMEOUT_S)
+        assert producer.request(Message(topic, b"y"), timeout=TIMEOUT_S).body == answer_to(b"y")
 
 
 # ---- who replies by itself ----------------------------------------------------------------------
@@ -302,12 +302,12 @@ def test_a_pull_consumer_replies_by_a_producer_and_of_two_replies_the_first_coun
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as replier:
         consumer.subscribe(topic)
-        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
-        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
         replier.reply(request, Reply(b"one"))
         replier.reply(request, Reply(b"two"))
-        assert future.result(PATIENCE_S).body == b"one"
-        replier.flush(PATIENCE_S)
+        assert future.result(TIMEOUT_S).body == b"one"
+        replier.flush(TIMEOUT_S)
         wait_until(lambda: producer._core.requester.late_replies == 1, what="the second reply has come")
 
 
@@ -316,21 +316,21 @@ def test_a_work_queue_consumer_replies_by_a_producer_that_closes_at_once(
 ) -> None:
     with WorkQueueConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
-        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
-        [request] = consumer.receive(1, timeout=PATIENCE_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
+        [request] = consumer.receive(1, timeout=TIMEOUT_S)
         with Producer(cluster.nameserver) as replier:
             replier.reply(request, Reply(b"done"))
         consumer.ack([request])
-        assert future.result(PATIENCE_S).body == b"done"
+        assert future.result(TIMEOUT_S).body == b"done"
 
 
-def test_what_is_no_reply_and_what_is_no_request_is_refused(
+def test_what_is_no_reply_and_what_is_no_request_is_rejected(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         producer.send(Message(topic, b"x"))
-        [message] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        [message] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
         with pytest.raises(InvalidArgument, match="it is no request"):
             producer.reply(message, Reply(b""))
         with pytest.raises(InvalidArgument, match="the reply is a bytes"):
@@ -355,10 +355,10 @@ def test_replies_that_nobody_takes_are_tried_for_a_while_within_bounds(
         consumer.subscribe(topic)
         with Producer(cluster.nameserver) as gone:
             gone.request_async(Message(topic, b"x"), timeout=6)
-        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
         for _ in range(8):
             replier.reply(request, Reply(bytes(4 << 20)))  # four of them are more than 16 MiB
-        replier.flush(PATIENCE_S)
+        replier.flush(TIMEOUT_S)
         assert replier._core.replier.outcomes == {"late": 3, "dropped": 5}
         replier.reply(request, Reply(b""))
         replier.close()
@@ -369,17 +369,17 @@ def test_a_closed_producer_does_not_retry_replies(cluster: LocalCluster, topic: 
         consumer.subscribe(topic)
         with Producer(cluster.nameserver) as gone:
             gone.request_async(Message(topic, b"x"), timeout=60)
-        [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+        [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
         with Producer(shared) as closing:
             closing.reply(request, Reply(b""))
             queues = closing._core.replier._lines
-            wait_until(lambda: any(queue._stream and not queue._sending for queue in queues.values()), PATIENCE_S)
+            wait_until(lambda: any(queue._stream and not queue._sending for queue in queues.values()), TIMEOUT_S)
             [queue] = queues.values()
             closing.close(0.0)
         loop, retried = shared.connection._loop, threading.Event()
         assert loop is not None
         loop.call_soon_threadsafe(loop.call_later, PAUSE_S, retried.set)
-        assert retried.wait(PATIENCE_S)
+        assert retried.wait(TIMEOUT_S)
         assert (closing._core.replier._bytes, len(queue.waiting), queue._sending) == (0, 0, None)
 
 
@@ -395,7 +395,7 @@ def test_the_inbox_is_opened_again_for_another_topic_when_its_first_one_is_delet
             with pytest.raises(TopicNotFound):
                 producer.send(Message("first", b"x"))
             single.brokers[0].restart()
-            assert producer.request(Message("second", b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
+            assert producer.request(Message("second", b"y"), timeout=TIMEOUT_S).body == answer_to(b"y")
 
 
 # ---- the end ------------------------------------------------------------------------------------
@@ -410,8 +410,8 @@ def test_replies_to_a_topic_that_was_deleted_keep_no_others_back(
         for each in (gone, topic):
             consumer.subscribe(each)
         for _ in range(3):  # all but the first of these replies go with the other one
-            producer.request_async(Message(gone, b"x"), timeout=PATIENCE_S)
-        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+            producer.request_async(Message(gone, b"x"), timeout=TIMEOUT_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
         requests: list[ReceivedMessage] = []
         while len(requests) < 4:
             requests += consumer.poll(1.0)
@@ -419,8 +419,8 @@ def test_replies_to_a_topic_that_was_deleted_keep_no_others_back(
         with Producer(cluster.nameserver) as replier:
             for request in sorted(requests, key=lambda request: request.topic != gone):
                 replier.reply(request, Reply(b"done"))
-            assert future.result(PATIENCE_S) == Reply(b"done")
-            assert replier._core.replier.wait(PATIENCE_S)
+            assert future.result(TIMEOUT_S) == Reply(b"done")
+            assert replier._core.replier.wait(TIMEOUT_S)
             assert dict(replier._core.replier.outcomes) == {"dropped": 3, "forwarded": 1}
 
 
@@ -430,7 +430,7 @@ def test_requests_that_are_open_when_their_producer_closes_end_with_closed(clust
     producer.close()
     for future in futures:
         with pytest.raises(Closed, match="before the reply came"):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
     with pytest.raises(Closed):
         producer.request(Message(topic, b"x"))
 
@@ -446,15 +446,15 @@ def test_no_inbox_is_opened_after_the_producer_has_closed(
         async def find_and_wait(*given: Any, **options: Any) -> TopicRoute:
             route = await find(*given, **options)
             found.set()
-            await asyncio.to_thread(closed.wait, PATIENCE_S)
+            await asyncio.to_thread(closed.wait, TIMEOUT_S)
             return route
 
         monkeypatch.setattr(requester, "_find", find_and_wait)
         asked = pool.submit(producer.request, Message(topic, b"x"), timeout=SHORT_S)
-        assert found.wait(PATIENCE_S)
+        assert found.wait(TIMEOUT_S)
         requester.close()
         closed.set()
-        assert isinstance(asked.exception(PATIENCE_S), Closed)
+        assert isinstance(asked.exception(TIMEOUT_S), Closed)
 
 
 def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed(
@@ -466,7 +466,7 @@ def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed
         requests = producer._core.requester._open
 
         def close() -> None:
-            wait_until(lambda: len(requests) == 2, PATIENCE_S)
+            wait_until(lambda: len(requests) == 2, TIMEOUT_S)
             shared.close()
 
         closing = threading.Thread(target=close)
@@ -474,7 +474,7 @@ def test_requests_that_are_open_when_their_shared_cluster_closes_end_with_closed
         with pytest.raises(Closed):
             producer.request(Message(topic, b"y"), timeout=60)
         with pytest.raises(Closed, match="before the reply came"):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         closing.join()
 
 
@@ -485,36 +485,36 @@ def test_a_flush_that_waits_for_replies_ends_with_its_shared_cluster(tmp_path: P
         future = asking.request_async(Message("t", b"x"), timeout=60)
         with PullConsumer(single.nameserver, group=group) as consumer:
             consumer.subscribe("t")
-            [request] = wait_until(lambda: consumer.poll(timeout=1.0), PATIENCE_S)
+            [request] = wait_until(lambda: consumer.poll(timeout=1.0), TIMEOUT_S)
         shared = Cluster(single.nameserver)
         with Producer(shared) as replier:
             single.brokers[0].pause()
             replier.reply(request, Reply(b"y"))
             flushing = threading.Thread(target=replier.flush, args=(None,), daemon=True)
             flushing.start()
-            wait_until(lambda: replier._core.replier._waiters, PATIENCE_S)
+            wait_until(lambda: replier._core.replier._waiters, TIMEOUT_S)
             shared.close()
-            flushing.join(PATIENCE_S)
+            flushing.join(TIMEOUT_S)
             assert not flushing.is_alive()
         single.brokers[0].resume()
         asking.close()
         with pytest.raises(Closed):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
 
 def test_producers_that_share_a_connection_have_inboxes_of_their_own(cluster: LocalCluster, topic: str) -> None:
     with Cluster(cluster.nameserver) as shared, service(shared, topic), Producer(shared) as lasting:
         for _ in range(3):
             with Producer(shared) as short:
-                assert short.request(Message(topic, b"a"), timeout=PATIENCE_S).body == answer_to(b"a")
-        assert lasting.request(Message(topic, b"b"), timeout=PATIENCE_S).body == answer_to(b"b")
+                assert short.request(Message(topic, b"a"), timeout=TIMEOUT_S).body == answer_to(b"a")
+        assert lasting.request(Message(topic, b"b"), timeout=TIMEOUT_S).body == answer_to(b"b")
 
 
 def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, producer: Producer, topic: str) -> None:
     requests = producer._core.requester._open
 
     def interrupt() -> None:
-        wait_until(lambda: len(requests) == 1, PATIENCE_S)
+        wait_until(lambda: len(requests) == 1, TIMEOUT_S)
         os.kill(os.getpid(), signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
@@ -524,4 +524,4 @@ def test_ctrl_c_ends_a_request_and_leaves_nothing_behind(cluster: LocalCluster, 
     thread.join()
     assert not len(requests)
     with service(cluster.nameserver, topic):
-        assert producer.request(Message(topic, b"y"), timeout=PATIENCE_S).body == answer_to(b"y")
+        assert producer.request(Message(topic, b"y"), timeout=TIMEOUT_S).body == answer_to(b"y")

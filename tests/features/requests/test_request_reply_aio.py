@@ -14,7 +14,7 @@ from support.reading import read_all
 from support.replying import answer_to, service
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.mark.parametrize("mode", ["work_queue", "queues"])
@@ -31,11 +31,11 @@ def test_a_thousand_requests_at_once_of_a_listener_that_is_a_coroutine(
             consumer.subscribe(topic)
             await consumer.start(listener)
             async with aio.Producer(cluster.nameserver) as producer:
-                requests = [producer.request(Message(topic, body), timeout=PATIENCE_S) for body in bodies]
+                requests = [producer.request(Message(topic, body), timeout=TIMEOUT_S) for body in bodies]
                 assert [reply.body for reply in await asyncio.gather(*requests)] == [*map(answer_to, bodies)]
-                future = await producer.request_async(Message(topic, b"one more"), timeout=PATIENCE_S)
+                future = await producer.request_async(Message(topic, b"one more"), timeout=TIMEOUT_S)
                 assert (await future).body == answer_to(b"one more")
-                large = await producer.request(Message(topic, bytes(1 << 20)), timeout=PATIENCE_S)
+                large = await producer.request(Message(topic, bytes(1 << 20)), timeout=TIMEOUT_S)
                 assert len(large.body) == len(answer_to(bytes(1 << 20)))
 
     asyncio.run(run())
@@ -49,10 +49,10 @@ def test_a_request_that_is_open_when_its_shared_cluster_closes_ends_with_closed(
             async with aio.Producer(shared) as producer:
                 task = asyncio.create_task(producer.request(Message(topic, b"x"), timeout=60))
                 requests = producer._core.requester._open
-                await asyncio.to_thread(wait_until, lambda: len(requests) == 1, PATIENCE_S)
+                await asyncio.to_thread(wait_until, lambda: len(requests) == 1, TIMEOUT_S)
                 await asyncio.to_thread(shared.close)
                 with pytest.raises(Closed):
-                    await asyncio.wait_for(task, PATIENCE_S)
+                    await asyncio.wait_for(task, TIMEOUT_S)
 
     asyncio.run(run())
 
@@ -70,7 +70,7 @@ def test_a_request_that_is_cancelled_leaves_nothing_behind(cluster: LocalCluster
                     await task
                 assert not len(requests)
             with service(cluster.nameserver, topic):
-                reply = await producer.request(Message(topic, b"y"), timeout=PATIENCE_S)
+                reply = await producer.request(Message(topic, b"y"), timeout=TIMEOUT_S)
                 assert reply.body == answer_to(b"y")
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0):

@@ -22,7 +22,7 @@ from minimq_common.errors import StoreFull
 from support.chance import SEED
 from support.compactions import Workload, compact, make_compacted
 from support.one_store import OneStore
-from support.stores import PATIENCE_S, Stores, numbered_batch
+from support.stores import TIMEOUT_S, Stores, numbered_batch
 from support.topic_rules import set_rules
 from support.waiting import wait_until
 
@@ -77,7 +77,7 @@ class World:
                 await retention._look()
 
         for _ in range(2):  # what is needed is known once the state is saved
-            wait_until(self._is_saved, PATIENCE_S, what="the state is saved")
+            wait_until(self._is_saved, TIMEOUT_S, what="the state is saved")
             asyncio.run(looks())
 
     def settle(self) -> None:

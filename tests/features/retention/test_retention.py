@@ -20,7 +20,7 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.raw_popper import RawPopper
 from support.scraping import Scrape, metrics_address
-from support.small_segments import BODY, OTHER, PATIENCE_S, QUEUE, SEGMENT, World, world_of
+from support.small_segments import BODY, OTHER, QUEUE, SEGMENT, TIMEOUT_S, World, world_of
 from support.waiting import wait_until
 
 
@@ -61,7 +61,7 @@ def test_the_disk_comes_back_and_offsets_go_on(by_size: World) -> None:
 def test_an_idle_broker_forgets_everything_but_where_its_queues_end(by_age: World) -> None:
     by_age.send(20)
     by_age.wait_until_empty(20)
-    assert wait_until(lambda: by_age.report().segments == 1, PATIENCE_S)
+    assert wait_until(lambda: by_age.report().segments == 1, TIMEOUT_S)
     assert by_age.bounds(OTHER) == (0, 0)
     for _ in range(2):
         by_age.restart()
@@ -133,7 +133,7 @@ def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size
         by_size.nameserver, group="g", offset_reset=rule, on_offset_reset=resets.append, prefetch_messages=1
     ) as consumer:
         consumer.assign([QUEUE])
-        read = consumer.poll(PATIENCE_S, max_messages=1)
+        read = consumer.poll(TIMEOUT_S, max_messages=1)
         assert [message.queue_offset for message in read] == [0]
         by_size.send(90)
         by_size.wait_until_trimmed()
@@ -143,7 +143,7 @@ def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size
         if rule == "latest":
             by_size.send(1)
         while read[-1].queue_offset < resets[0].offset:
-            read += consumer.poll(PATIENCE_S)
+            read += consumer.poll(TIMEOUT_S)
         [reset] = resets
         assert (reset.queue, reset.min_offset, reset.max_offset) == (QUEUE, first, end)
         assert reset.offset == (first if rule == "earliest" else end)
@@ -162,21 +162,21 @@ def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size
 
 def test_a_reader_that_wants_an_error_gets_one(by_size: World) -> None:
     by_size.send(100)
-    wait_until(lambda: by_size.bounds()[0] > 0, PATIENCE_S)
+    wait_until(lambda: by_size.bounds()[0] > 0, TIMEOUT_S)
     with PullConsumer(by_size.nameserver, group="g", offset_reset="error") as consumer:
         consumer.assign([QUEUE])
         consumer.seek(QUEUE, 0)
         with pytest.raises(OffsetOutOfRange, match=r"offset 0 of queue .* is not stored: valid are \d+ to 100"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         consumer.seek(QUEUE, 99)
-        assert consumer.poll(PATIENCE_S)[0].queue_offset == 99
+        assert consumer.poll(TIMEOUT_S)[0].queue_offset == 99
 
 
 def test_a_group_that_comes_back_too_late_goes_on_at_what_is_stored(by_size: World) -> None:
     by_size.send(2)
     with PullConsumer(by_size.nameserver, group="g") as consumer:
         consumer.subscribe("t")
-        wait_until(lambda: consumer.poll(0.1), PATIENCE_S)
+        wait_until(lambda: consumer.poll(0.1), TIMEOUT_S)
     [before] = [item for item in by_size.admin.describe_group("g").queues if item.queue == QUEUE]
     by_size.send(98)
     by_size.wait_until_trimmed()
@@ -195,7 +195,7 @@ def test_a_group_that_comes_back_too_late_goes_on_at_what_is_stored(by_size: Wor
     with PushConsumer(by_size.nameserver, group="g", on_offset_reset=resets.append, threads=1) as pushed:
         pushed.subscribe("t")
         pushed.start(listen)
-        assert [seen.get(timeout=PATIENCE_S) for _ in range(end - first)] == list(range(first, end))
+        assert [seen.get(timeout=TIMEOUT_S) for _ in range(end - first)] == list(range(first, end))
         [reset] = resets
         assert (reset.wanted, reset.offset) == (before.committed_offset, first)
         assert pushed.missed_messages == first - reset.wanted
@@ -219,13 +219,13 @@ def test_who_broadcasts_is_told_as_well(by_size: World, tmp_path: Path) -> None:
     by_size.send(1)
     with consumer() as first:
         first.subscribe("t")
-        wait_until(lambda: first.poll(0.1), PATIENCE_S)
+        wait_until(lambda: first.poll(0.1), TIMEOUT_S)
     by_size.send(99)
     by_size.wait_until_trimmed()
     stored, _ = by_size.bounds()
     with consumer() as again:
         again.subscribe("t")
-        message = wait_until(lambda: again.poll(0.1), PATIENCE_S)[0]
+        message = wait_until(lambda: again.poll(0.1), TIMEOUT_S)[0]
         assert (message.queue, message.queue_offset) == (QUEUE, stored)
         assert [(reset.wanted, reset.offset) for reset in resets] == [(1, stored)]
         assert again.missed_messages == stored - 1
@@ -280,7 +280,7 @@ def test_a_pull_that_waits_is_answered_at_once_when_its_offset_was_deleted(by_ag
             return limits
 
         open_pulls(connection, by_age.cluster.brokers[0].address).request(request, receive)
-        frame = frames.get(timeout=PATIENCE_S)
+        frame = frames.get(timeout=TIMEOUT_S)
         assert isinstance(from_failure(frame.failure), OffsetOutOfRange)
         assert (frame.min_offset, frame.max_offset, frame.end) == (3, 3, True)
     finally:
@@ -294,12 +294,12 @@ def test_a_reader_at_the_end_notices_nothing(by_age: World) -> None:
         consumer.assign([QUEUE])
         offsets: list[int] = []
         while len(offsets) < 3:
-            offsets += [message.queue_offset for message in consumer.poll(PATIENCE_S)]
+            offsets += [message.queue_offset for message in consumer.poll(TIMEOUT_S)]
         by_age.admin.update_topic("t", retention_s=0.1)
         by_age.wait_until_empty(3)
         by_age.admin.update_topic("t", retention_s=3_600)
         by_age.send(1)
-        assert [message.queue_offset for message in consumer.poll(PATIENCE_S)] == [3]
+        assert [message.queue_offset for message in consumer.poll(TIMEOUT_S)] == [3]
         assert consumer.missed_messages == 0
 
 

@@ -36,7 +36,7 @@ from minimq_common.errors import CorruptEntry, OffsetOutOfRange
 from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
-from support.stores import PATIENCE_S, Clock, make_batch
+from support.stores import TIMEOUT_S, Clock, make_batch
 from support.waiting import wait_until
 
 SEGMENT = 1 << 16
@@ -111,7 +111,7 @@ def with_retention(
         kept = Kept(engine, lowest_needed)
         try:
             await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await test(kept)
         finally:
             await kept.retention.stop()
@@ -323,12 +323,12 @@ def test_the_end_of_the_store_waits_for_what_a_thread_does(tmp_path: Path, monke
 
         def slowly(old: OldSegments, needed_from: int) -> bool:
             begun.set()
-            assert may_end.wait(PATIENCE_S)
+            assert may_end.wait(TIMEOUT_S)
             return delete(old, needed_from)
 
         monkeypatch.setattr(OldSegments, "remove_first", slowly)
         kept.retention.start()
-        assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+        assert await asyncio.to_thread(begun.wait, TIMEOUT_S)
         starts = kept.starts
         await kept.retention.stop()
         closing = asyncio.create_task(asyncio.to_thread(kept.engine.close))

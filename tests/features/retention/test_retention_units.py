@@ -140,8 +140,8 @@ def disk(percent: float) -> DiskUse:
         (75.0, DiskLevel.WARN),
         (84.9, DiskLevel.WARN),
         (85.0, DiskLevel.DELETE_EARLY),
-        (90.0, DiskLevel.REFUSE),
-        (100.0, DiskLevel.REFUSE),
+        (90.0, DiskLevel.REJECT),
+        (100.0, DiskLevel.REJECT),
     ],
 )
 def test_levels(percent: float, level: DiskLevel) -> None:
@@ -156,14 +156,14 @@ def test_a_level_that_was_reached_is_left_a_little_later() -> None:
         level = marks.level(disk(percent), level)
         seen.append(level.name)
     assert seen == [
-        *("DELETE_EARLY", "REFUSE", "REFUSE", "REFUSE", "DELETE_EARLY", "DELETE_EARLY"),
+        *("DELETE_EARLY", "REJECT", "REJECT", "REJECT", "DELETE_EARLY", "DELETE_EARLY"),
         *("DELETE_EARLY", "WARN", "WARN", "NORMAL"),
     ]
 
 
 def test_a_mark_of_one_is_never_reached() -> None:
     assert Watermarks(1.0, 1.0, 1.0).level(DiskUse(10, 0)) is DiskLevel.NORMAL
-    assert Watermarks(1.0, 1.0, 1.0).excess_bytes(DiskUse(10, 0), DiskLevel.REFUSE) == 0
+    assert Watermarks(1.0, 1.0, 1.0).excess_bytes(DiskUse(10, 0), DiskLevel.REJECT) == 0
 
 
 @given(st.integers(0, 1_000_000), st.floats(0.05, 0.999), st.sampled_from(list(DiskLevel)))

@@ -12,7 +12,7 @@ from minimq.admin.operation import operations_of
 from minimq_common.errors import InvalidArgument, TopicExists
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
             [queue] = admin.describe_topic(topic).queues
             return queue.min_offset, queue.max_offset
 
-        wait_until(lambda: bounds("short") == (30, 30), PATIENCE_S, what="all of the short topic is gone")
-        wait_until(lambda: 0 < bounds("few")[0] < 30, PATIENCE_S, what="some of the small topic is gone")
+        wait_until(lambda: bounds("short") == (30, 30), TIMEOUT_S, what="all of the short topic is gone")
+        wait_until(lambda: 0 < bounds("few")[0] < 30, TIMEOUT_S, what="some of the small topic is gone")
         assert bounds("others") == (0, 30)
         [settings] = admin.describe_topic("short").settings
         assert (settings.retention_s, settings.retention_bytes) == (0.2, 0)
@@ -50,7 +50,7 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
             consumer.assign([queue])
             offsets: list[int] = []
             while not offsets or offsets[-1] < 29:
-                offsets += [message.queue_offset for message in consumer.poll(PATIENCE_S)]
+                offsets += [message.queue_offset for message in consumer.poll(TIMEOUT_S)]
         assert offsets == list(range(bounds("few")[0], 30))
         admin.update_topic("short", retention_s=0)
         [settings] = admin.describe_topic("short").settings
@@ -76,7 +76,7 @@ def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Pa
             [queue] = admin.describe_topic("t").queues
             return 0 < queue.min_offset < queue.max_offset
 
-        wait_until(has_gone, PATIENCE_S)
+        wait_until(has_gone, TIMEOUT_S)
         [status] = admin.broker_status()
         assert status.report is not None
         assert (status.report.segments, status.report.segments_deleted) == (1, 0)

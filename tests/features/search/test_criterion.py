@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.search.message_search import by_id, by_key, by_property, is_id
 from minimq.features.search.search_bounds import MessageAddress, parse_address
 from minimq_common.batch import builder as batch_builder
@@ -27,7 +27,7 @@ def test_exactly_the_messages_that_match_are_picked(parts: list[list[Message]], 
     count = sum(map(len, parts))
     remains = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
     for stored in (made[0], compacted_of(made, remains)):
-        opened = ReceivedBatch(QUEUE, EncodedBatch(BASE, STORED_MS, 0, batch.HEADER.unpack_from(stored)[3], stored))
+        opened = ReceivedBatch(QUEUE, EncodedRecords(BASE, STORED_MS, 0, batch.HEADER.unpack_from(stored)[3], stored))
         found = opened.messages(BASE)
         for message in found:
             assert list(by_id(message.message_id.upper()).numbers_in(opened)) == [message.index]
@@ -41,13 +41,13 @@ def test_exactly_the_messages_that_match_are_picked(parts: list[list[Message]], 
 
 
 @for_each("wrong", ["", "a\0b", "x" * 40_000, "\ud800", None, b"k"])
-def test_what_no_message_has_as_a_key_is_refused(wrong: object) -> None:
+def test_what_no_message_has_as_a_key_is_rejected(wrong: object) -> None:
     with pytest.raises(InvalidArgument):
         by_key(wrong)
 
 
 @for_each("wrong", ["", "f" * 39, "f" * 41, "g" * 40, "٣" * 40, None, "f" * 40 + "\n"])
-def test_what_is_no_id_is_refused(wrong: object) -> None:
+def test_what_is_no_id_is_rejected(wrong: object) -> None:
     assert not is_id(wrong)
     with pytest.raises(InvalidArgument):
         by_id(wrong)
@@ -78,6 +78,6 @@ def test_an_address_is_read_as_it_is_written(topic: str) -> None:
         f"o/b/3@{1 << 63}",
     ],
 )
-def test_what_is_no_address_is_refused(wrong: object) -> None:
+def test_what_is_no_address_is_rejected(wrong: object) -> None:
     with pytest.raises(InvalidArgument, match="is not the address of a message"):
         parse_address(wrong)

@@ -95,7 +95,7 @@ def test_a_search_keeps_to_its_time_range(admin: Admin, producer: Producer, topi
     assert (len(few.messages), few.is_cut, few.is_complete) == (3, True, False)
 
 
-def test_what_cannot_be_looked_for_is_refused(admin: Admin, topic: str) -> None:
+def test_what_cannot_be_looked_for_is_rejected(admin: Admin, topic: str) -> None:
     for wrong in ({}, {"key": ""}, {"key": "a\0b"}, {"key": "k", "message_id": "0" * 40}, {"message_id": "4711"}):
         with pytest.raises(InvalidArgument):
             admin.find_messages(topic, **wrong)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_the_deepest_expression_needs_little_of_the_stack() -> None:
 
 
 @pytest.mark.parametrize("levels", [33, 4000])
-def test_what_is_nested_deeper_is_refused(levels: int) -> None:
+def test_what_is_nested_deeper_is_rejected(levels: int) -> None:
     with stack_of(250), pytest.raises(InvalidArgument) as raised:
         PropertyFilter("(" * levels + "a = 1")
 

@@ -1,4 +1,4 @@
-"""Where-expressions: what passes, what is refused and where the caret stands."""
+"""Where-expressions: what passes, what is rejected and where the caret stands."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ WORDS += ["STARTSWITH", "ENDSWITH", "a", "TAGS", "'x'", "'10'", "5", "-1.5e3", "
 @example('a = "' + '"' * 4000)
 @example("5" * 4096)
 @example("\ud800")
-def test_whatever_is_written_is_an_expression_or_refused(text: str) -> None:
+def test_whatever_is_written_is_an_expression_or_rejected(text: str) -> None:
     try:
         wanted = PropertyFilter(text)
     except InvalidArgument:
@@ -227,7 +227,7 @@ def test_whatever_is_written_is_an_expression_or_refused(text: str) -> None:
     assert wanted.matches({"a": "9" * 30_000 + "x"}, "x") in {True, False}
 
 
-# ---- What is refused ----------------------------------------------------------------------------
+# ---- What is rejected ----------------------------------------------------------------------------
 
 
 @for_each(

@@ -35,7 +35,7 @@ from support.reading import read_all
 from support.replicas import replicas, wait_for_master
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def row_of(message: ReceivedMessage) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def test_what_is_read_is_what_messages_give(
         with producer.transaction() as tx:
             tx.send(Message(topic, b"in a transaction"))
         producer.send(Message(topic, b"later", deliver_after_s=0.01))
-    wait_until(lambda: b"later" in {message.body for message in read_all(cluster.nameserver, topic)}, PATIENCE_S)
+    wait_until(lambda: b"later" in {message.body for message in read_all(cluster.nameserver, topic)}, TIMEOUT_S)
     expected = in_order([row_of(message) for message in read_all(cluster.nameserver, topic)])
     assert len(expected) >= 3_042  # a busy broker has some twice, which were sent to another one as well
     table = minimq.arrow.read_table(topic, cluster.nameserver)
@@ -143,7 +143,7 @@ def test_a_topic_that_is_created_again_is_not_read_as_the_one_before(
 
 @pytest.mark.fault
 def test_a_broker_that_hangs_stops_only_reads_of_its_queues() -> None:
-    options = RangeOptions(patience_s=3.0, answer_timeout_s=1.0)
+    options = RangeOptions(max_wait_s=3.0, answer_timeout_s=1.0)
     with LocalCluster(brokers=2) as own, Admin(own.nameserver) as admin, Producer(own.nameserver) as producer:
         admin.create_topic("t", queues=1)
         here = MessageQueue("t", "broker-a", 0)
@@ -162,7 +162,7 @@ def test_polls_commit_as_polls_of_messages_do(cluster: LocalCluster, topic: str,
     with PullConsumer(cluster.nameserver, group=group, auto_commit=False) as consumer:
         consumer.subscribe(topic)
         while len(polled) < 1_000:
-            table = consumer.poll_arrow(PATIENCE_S, max_messages=300)
+            table = consumer.poll_arrow(TIMEOUT_S, max_messages=300)
             assert 0 < table.num_rows <= 300
             table.validate(full=True)
             polled += table.to_pylist()
@@ -170,7 +170,7 @@ def test_polls_commit_as_polls_of_messages_do(cluster: LocalCluster, topic: str,
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic)
         while len(polled) < len(sent):
-            polled += consumer.poll_arrow(PATIENCE_S).to_pylist()
+            polled += consumer.poll_arrow(TIMEOUT_S).to_pylist()
         assert consumer.poll_arrow(0.1, columns=["body"]).schema.names == ["body"]
     assert in_order(polled) == in_order([row_of(message) for message in read_all(cluster.nameserver, topic)])
 
@@ -185,7 +185,7 @@ def test_polls_leave_out_what_a_filter_leaves_out(cluster: LocalCluster, topic: 
     with PullConsumer(cluster.nameserver, group=group) as consumer:
         consumer.subscribe(topic, "a", where="n >= 500")
         while len(found) < 250:
-            found += consumer.poll_arrow(PATIENCE_S, columns=["body"])["body"].to_pylist()
+            found += consumer.poll_arrow(TIMEOUT_S, columns=["body"])["body"].to_pylist()
     assert sorted(map(int, found)) == list(range(500, 1_000, 2))
 
 
@@ -199,7 +199,7 @@ def test_arrow_with_asyncio(cluster: LocalCluster, topic: str, group: str) -> No
         async with aio.PullConsumer(cluster.nameserver, group=group) as consumer:
             consumer.subscribe(topic)
             while count < 2:
-                count += (await consumer.poll_arrow(PATIENCE_S)).num_rows
+                count += (await consumer.poll_arrow(TIMEOUT_S)).num_rows
         return count
 
     assert asyncio.run(copied()) == 2
@@ -294,7 +294,7 @@ def test_the_table_of_a_compacted_topic(tmp_path: Path) -> None:
             return stored, {row["keys"][0]: row["body"] for row in rows.to_pylist()}
 
         assert found()[1] == wanted
-        wait_until(lambda: found()[0] < 3_000, PATIENCE_S, what="it is compacted")
+        wait_until(lambda: found()[0] < 3_000, TIMEOUT_S, what="it is compacted")
         assert found()[1] == wanted
         offsets = minimq.arrow.read_table("state", own.nameserver, newest=True, columns=["offset"])
         assert offsets.schema.names == ["offset"]
@@ -307,7 +307,7 @@ def test_a_read_goes_on_at_the_next_master(tmp_path: Path) -> None:
         with Producer(own.nameserver, compression="none", batch_bytes=1 << 16) as producer:
             producer.send_many(Message("t", b"%d" % number + bytes(1_000)) for number in range(30_000))
         batches = minimq.arrow.read(
-            "t", own.nameserver, columns=["body"], options=RangeOptions(buffer_bytes=1 << 16, patience_s=PATIENCE_S)
+            "t", own.nameserver, columns=["body"], options=RangeOptions(buffer_bytes=1 << 16, max_wait_s=TIMEOUT_S)
         )
         found = [bytes(body).rstrip(b"\0") for body in next(batches)["body"].to_pylist()]
         master = wait_for_master(own)

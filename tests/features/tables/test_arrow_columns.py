@@ -15,8 +15,8 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from minimq import Message, MessageQueue
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
-from minimq.features.tables.columns import MESSAGE_SCHEMA, MOST_ROWS, SMALL_BATCH, ArrowColumns, chosen_columns
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
+from minimq.features.tables.columns import MAX_ROWS, MESSAGE_SCHEMA, SMALL_BATCH, ArrowColumns, chosen_columns
 from minimq.features.tables.plan import newest_of_each_key
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
@@ -55,7 +55,7 @@ def encoded(
 
 
 def received(data: bytes, count: int, base_offset: int = 1000) -> ReceivedBatch:
-    return ReceivedBatch(QUEUE, EncodedBatch(base_offset, STORED_MS, 0, count, data))
+    return ReceivedBatch(QUEUE, EncodedRecords(base_offset, STORED_MS, 0, count, data))
 
 
 def stored(
@@ -118,7 +118,7 @@ def test_columns_and_rows_equal_plain_decoding(
 @pytest.mark.parametrize("kind", ["of one byte", "of one key", "of all"])
 def test_a_batch_of_very_many_records_is_converted_in_parts(kind: str) -> None:
     """Records that are all alike take no room in a compressed batch, and far more in columns."""
-    count, start, end = 2 * MOST_ROWS + 900, 500, 2 * MOST_ROWS + 700
+    count, start, end = 2 * MAX_ROWS + 900, 500, 2 * MAX_ROWS + 700
     every: dict[str, dict[str, Any]] = {
         "of one byte": {},
         "of one key": {"keys": ["k"]},
@@ -131,10 +131,10 @@ def test_a_batch_of_very_many_records_is_converted_in_parts(kind: str) -> None:
     batch = stored(sent, [BORN_MS + n % 300 for n in range(count)], compression=ALWAYS)
     first, near = (
         batch.base_offset,
-        {0, MOST_ROWS - start - 1, MOST_ROWS - start, 2 * MOST_ROWS - start, end - start - 1},
+        {0, MAX_ROWS - start - 1, MAX_ROWS - start, 2 * MAX_ROWS - start, end - start - 1},
     )
     parts = list(ArrowColumns(MESSAGE_SCHEMA).convert([batch], first + start, first + end))
-    assert [part.num_rows for part in parts] == [MOST_ROWS - start, MOST_ROWS, 700]
+    assert [part.num_rows for part in parts] == [MAX_ROWS - start, MAX_ROWS, 700]
     rows = pa.Table.from_batches(parts)
     rows.validate(full=True)
     by_row = ArrowColumns(MESSAGE_SCHEMA).from_messages([batch.messages(0)[start + index] for index in sorted(near)])
@@ -278,7 +278,7 @@ def test_whatever_the_columns_of_a_batch_are_spark_gets_all_rows_or_a_named_erro
         assert len(rows.to_pylist()) == count
 
 
-def test_keys_that_would_take_far_more_than_their_text_are_refused() -> None:
+def test_keys_that_would_take_far_more_than_their_text_are_rejected() -> None:
     count = 2 * SMALL_BATCH
     keys = 1 << 20
     found = {

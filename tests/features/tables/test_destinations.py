@@ -37,7 +37,7 @@ def split(option: str | None = "orders", **columns: Sequence[object] | pa.Array)
     return dict(found)
 
 
-def refusal(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> str:
+def rejection(option: str | None = "orders", **columns: Sequence[object] | pa.Array) -> str:
     with pytest.raises(InvalidArgument) as caught:
         split(option, **columns)
     assert "\n" not in str(caught.value)
@@ -59,7 +59,7 @@ def test_rows_that_may_go_anywhere_stay_together() -> None:
 
 def test_a_column_says_the_topic() -> None:
     assert split(None, topic=["a", "b", "a"]) == {anywhere("a"): ["0", "2"], anywhere("b"): ["1"]}
-    assert "column 'topic' is null in a row" in refusal(None, topic=["a", None])
+    assert "column 'topic' is null in a row" in rejection(None, topic=["a", None])
 
 
 def test_the_option_goes_before_the_column() -> None:
@@ -105,12 +105,12 @@ def test_queues_are_those_of_each_topic() -> None:
 
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 31, -(1 << 40)])
-def test_numbers_that_no_queue_has_are_refused(wrong: int) -> None:
-    assert f"column 'queue_id' is {wrong} in a row: it must be from 0 to" in refusal(queue_id=[0, wrong])
-    assert f"column 'queue_id' is {wrong} in a row" in refusal(queue_id=[0, wrong], broker_name=["broker-a"] * 2)
+def test_numbers_that_no_queue_has_are_rejected(wrong: int) -> None:
+    assert f"column 'queue_id' is {wrong} in a row: it must be from 0 to" in rejection(queue_id=[0, wrong])
+    assert f"column 'queue_id' is {wrong} in a row" in rejection(queue_id=[0, wrong], broker_name=["broker-a"] * 2)
 
 
-def test_a_topic_without_queues_is_refused() -> None:
+def test_a_topic_without_queues_is_rejected() -> None:
     batch = pa.RecordBatch.from_pydict({"body": ["x"], "sharding_key": ["k"]})
     with pytest.raises(InvalidArgument, match="topic orders has no queue that takes messages"):
         list(Destinations("orders", lambda _: []).split(batch))
@@ -143,13 +143,13 @@ def test_numbers_and_bytes_as_keys() -> None:
 
 @for_each("name", ["topic", "sharding_key", "broker_name"])
 @for_each("large", [False, True])
-def test_what_is_not_utf_8_is_refused(name: str, large: bool) -> None:
+def test_what_is_not_utf_8_is_rejected(name: str, large: bool) -> None:
     """Spark lets it pass."""
     wrong = pa.array([b"a", b"a\xff"]).view(pa.string())
     if large:
         wrong = wrong.cast(pa.large_binary()).view(pa.large_string())
     columns = {"queue_id": [0, 0], name: wrong} if name == "broker_name" else {name: wrong}
-    text = refusal(None if name == "topic" else "orders", **columns)
+    text = rejection(None if name == "topic" else "orders", **columns)
     assert text == f"column '{name}' is no text in UTF-8 in a row, but b'a\\xff': repair it (in Spark: make_valid_utf8)"
 
 

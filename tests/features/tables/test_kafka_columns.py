@@ -26,7 +26,7 @@ def headers(*rows: Sequence[tuple[str | None, bytes | None]] | None) -> pa.Array
     return pa.array([None if row is None else [{"key": k, "value": v} for k, v in row] for row in rows], HEADERS)
 
 
-def refusal(**columns: pa.Array) -> str:
+def rejection(**columns: pa.Array) -> str:
     with pytest.raises(InvalidArgument) as caught:
         renamed(columns)
     assert "\n" not in str(caught.value)
@@ -101,8 +101,8 @@ def test_headers_are_properties() -> None:
 
 
 @pytest.mark.parametrize(("row", "text"), [([(None, b"1")], "column 'headers' has an entry without a name in a row")])
-def test_headers_that_are_no_properties_are_refused(row: list[tuple[str | None, bytes | None]], text: str) -> None:
-    assert refusal(headers=headers([("a", b"0")], [("b", b"0")], row)).startswith(text)
+def test_headers_that_are_no_properties_are_rejected(row: list[tuple[str | None, bytes | None]], text: str) -> None:
+    assert rejection(headers=headers([("a", b"0")], [("b", b"0")], row)).startswith(text)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from minimq import Message
-from minimq.features.tables.row_batch import MOST_ROWS, cut, to_batch
+from minimq.features.tables.row_batch import MAX_ROWS, cut, to_batch
 from minimq_common.batch import builder as batch_builder
 from minimq_common.batch.compression import Compression
 from minimq_common.batch.header import MAX_METADATA, MAX_TAG
@@ -18,7 +18,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import InvalidArgument
 
 BORN_MS, PRODUCER, SEQUENCE, UNSETTLED = 1_700_000_000_123, 0xFEDCBA9876543210, 7, 3
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 STRINGS = pa.list_(pa.string())
 PROPERTIES = pa.map_(pa.string(), pa.string())
@@ -58,19 +58,19 @@ def rows_of(sent: Sequence[Message], *, nulls: bool = False, large: bool = False
 
 
 def encoded(rows: pa.RecordBatch, compression: Compression | None = None) -> bytes:
-    return to_batch(rows, MOST_BYTES, compression).build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
+    return to_batch(rows, MAX_BYTES, compression).build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
 
 
 def expected(sent: Sequence[Message], compression: Compression | None = None) -> bytes:
-    builder = batch_builder.BatchBuilder(MOST_BYTES, compression)
+    builder = batch_builder.BatchBuilder(MAX_BYTES, compression)
     builder.add(sent)
     return builder.build(BORN_MS, PRODUCER, SEQUENCE, UNSETTLED)
 
 
-def refusal(column: pa.Array, name: str = "body") -> str:
+def rejection(column: pa.Array, name: str = "body") -> str:
     columns = {"body": pa.array([b"x"] * len(column)), name: column}
     with pytest.raises(InvalidArgument) as caught:
-        to_batch(pa.RecordBatch.from_pydict(columns), MOST_BYTES)
+        to_batch(pa.RecordBatch.from_pydict(columns), MAX_BYTES)
     assert "\n" not in str(caught.value)
     assert str(caught.value).startswith(f"column '{name}' ")
     return str(caught.value)
@@ -144,23 +144,23 @@ def test_a_null_may_hide_entries() -> None:
     assert [opened.properties(index) for index in range(3)] == [{"a": "1"}, {}, {"c": "3"}]
 
 
-# ---- What is refused -----------------------------------------------------------------------------
+# ---- What is rejected -----------------------------------------------------------------------------
 
 
-def test_bodies_that_are_refused() -> None:
-    assert "is null in a row" in refusal(pa.array([b"x", None]))
-    assert f"has {MOST_BYTES + 1} bytes in a row, the limit is {MOST_BYTES}" in refusal(
-        pa.array([b"x", bytes(MOST_BYTES + 1)])
+def test_bodies_that_are_rejected() -> None:
+    assert "is null in a row" in rejection(pa.array([b"x", None]))
+    assert f"has {MAX_BYTES + 1} bytes in a row, the limit is {MAX_BYTES}" in rejection(
+        pa.array([b"x", bytes(MAX_BYTES + 1)])
     )
-    assert to_batch(pa.RecordBatch.from_pydict({"body": pa.array([bytes(MOST_BYTES)])}), MOST_BYTES)
+    assert to_batch(pa.RecordBatch.from_pydict({"body": pa.array([bytes(MAX_BYTES)])}), MAX_BYTES)
 
 
 @pytest.mark.parametrize(
     ("name", "column"),
     [("tag", pa.array(["a\0b"])), ("keys", pa.array(["a\0b"])), ("keys", pa.array([["x"], ["a\0b", "c"]], STRINGS))],
 )
-def test_nul_characters_are_refused(name: str, column: pa.Array) -> None:
-    assert "NUL character" in refusal(column, name)
+def test_nul_characters_are_rejected(name: str, column: pa.Array) -> None:
+    assert "NUL character" in rejection(column, name)
 
 
 @pytest.mark.parametrize(
@@ -176,15 +176,15 @@ def test_what_a_message_may_have_a_row_may_have(message: Message) -> None:
 
 
 @pytest.mark.parametrize("name", ["tag", "keys", "properties"])
-def test_what_is_not_utf_8_is_refused(name: str) -> None:
+def test_what_is_not_utf_8_is_rejected(name: str) -> None:
     wrong = pa.array([b"a\xff"]).view(pa.string())
     column = wrong if name != "properties" else pa.MapArray.from_arrays([0, 1], pa.array(["a"]), wrong)
-    assert "is no text in UTF-8 in a row" in refusal(column, name)
+    assert "is no text in UTF-8 in a row" in rejection(column, name)
 
 
-def test_nulls_in_lists_and_maps_are_refused() -> None:
-    assert "has a key that is null" in refusal(pa.array([["a"], [None, "b"]], STRINGS), "keys")
-    assert "has a value that is null" in refusal(pa.array([[("a", None)]], PROPERTIES), "properties")
+def test_nulls_in_lists_and_maps_are_rejected() -> None:
+    assert "has a key that is null" in rejection(pa.array([["a"], [None, "b"]], STRINGS), "keys")
+    assert "has a value that is null" in rejection(pa.array([[("a", None)]], PROPERTIES), "properties")
 
 
 @pytest.mark.parametrize("letter", ["x", "ü"])
@@ -193,9 +193,9 @@ def test_keys_and_properties_have_a_limit_in_characters(letter: str) -> None:
     for good in ([half, half], [letter * MAX_METADATA]):
         assert encoded(rows_of([Message("orders", b"x", keys=good)]))
     assert encoded(rows_of([PLAIN, Message("orders", b"x", properties={half: half + letter})]))
-    assert f"have {MAX_METADATA + 1} characters" in refusal(pa.array([[], [half, half + letter]], STRINGS), "keys")
+    assert f"have {MAX_METADATA + 1} characters" in rejection(pa.array([[], [half, half + letter]], STRINGS), "keys")
     too_large = pa.array([[], [(half, half), (letter, letter)]], PROPERTIES)
-    assert f"have {MAX_METADATA + 1} characters" in refusal(too_large, "properties")
+    assert f"have {MAX_METADATA + 1} characters" in rejection(too_large, "properties")
 
 
 # ---- How rows are cut ----------------------------------------------------------------------------
@@ -213,7 +213,7 @@ def test_rows_are_cut_by_size() -> None:
 def test_a_row_is_never_cut_and_batches_have_a_limit_of_rows() -> None:
     large = rows_of([Message("orders", bytes(10_000)), PLAIN, Message("orders", bytes(10_000))])
     assert [part.num_rows for part in cut(large, 5000)] == [1, 1, 1]
-    many = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * (2 * MOST_ROWS + 1))})
-    assert max(part.num_rows for part in cut(many, 1 << 30)) <= MOST_ROWS
-    [whole] = cut(many.slice(0, MOST_ROWS), 1 << 30)
-    assert whole.num_rows == MOST_ROWS
+    many = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * (2 * MAX_ROWS + 1))})
+    assert max(part.num_rows for part in cut(many, 1 << 30)) <= MAX_ROWS
+    [whole] = cut(many.slice(0, MAX_ROWS), 1 << 30)
+    assert whole.num_rows == MAX_ROWS

@@ -87,7 +87,7 @@ def test_structures_of_polars_are_properties() -> None:
     assert [row["properties"] for row in sent(frame)] == [[("n", "1")], []]
 
 
-def test_a_map_that_has_a_name_twice_is_refused() -> None:
+def test_a_map_that_has_a_name_twice_is_rejected() -> None:
     maps = pa.array([[("a", "1")], None, [("a", "1"), ("b", "2"), ("a", "3")]], pa.map_(pa.string(), pa.string()))
     with pytest.raises(InvalidArgument, match="column 'properties' has 'a' twice in a row"):
         sent(table(properties=maps))
@@ -118,6 +118,6 @@ def test_what_a_filter_of_pandas_leaves_can_be_sent() -> None:
         (pl.DataFrame({"body": ["a"]}).lazy(), "rows are LazyFrame: give "),
     ],
 )
-def test_what_is_no_table_of_rows_is_refused(rows: object, text: str) -> None:
+def test_what_is_no_table_of_rows_is_rejected(rows: object, text: str) -> None:
     with pytest.raises(InvalidArgument, match=text):
         sent(rows)

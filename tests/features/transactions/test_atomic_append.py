@@ -1,4 +1,4 @@
-"""An atomic append is stored as a whole or not at all, whatever is cut, repeated or refused."""
+"""An atomic append is stored as a whole or not at all, whatever is cut, repeated or rejected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from minimq_common.errors import (
     TopicNotFound,
 )
 from support.states import rows, rows_from_scratch
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 GROUP = "g"
 
@@ -41,7 +41,7 @@ def atomic(
 ) -> list[AppendStatus]:
     """Append one batch to queue 0 of each topic, with numbers from `number` on; return how each was stored."""
     batches = [(topic, 0, numbered_batch(7, number + index)) for index, topic in enumerate(topics)]
-    job = store.submit_atomic(batches, offsets, begins, settles).result(PATIENCE_S)
+    job = store.submit_atomic(batches, offsets, begins, settles).result(TIMEOUT_S)
     return [each.status for each in job.batches]
 
 
@@ -80,7 +80,7 @@ def test_all_is_visible_with_the_offsets(stores: Stores) -> None:
     assert store.state.offset(GROUP, store.key("in", 0)) == 2
 
 
-def test_one_batch_that_cannot_be_stored_refuses_all(stores: Stores) -> None:
+def test_one_batch_that_cannot_be_stored_rejects_all(stores: Stores) -> None:
     store = opened(stores)
     before = store.store.end
     with pytest.raises(TopicNotFound):
@@ -103,25 +103,25 @@ def test_what_is_sent_again_is_stored_once_also_after_a_restart(stores: Stores) 
 
 def test_of_what_is_known_in_part_nothing_is_stored(stores: Stores) -> None:
     store = opened(stores)
-    store.submit("a", 0, numbered_batch(7, 0)).result(PATIENCE_S)
+    store.submit("a", 0, numbered_batch(7, 0)).result(TIMEOUT_S)
     with pytest.raises(StaleSequence):
         atomic(store, 0)
     assert store.bodies("b", 0) == []
 
 
-def test_messages_that_the_group_has_consumed_already_refuse_all(stores: Stores) -> None:
+def test_messages_that_the_group_has_consumed_already_reject_all(stores: Stores) -> None:
     store = opened(stores)
     store.append("in", 0, b"1", b"2", b"3")
     first = store.submit_atomic([("a", 0, numbered_batch(1, 0))], up_to(store, 2), [0])
     second = store.submit_atomic([("a", 0, numbered_batch(2, 0))], up_to(store, 3), [0])  # in the same commit, or not
-    assert first.result(PATIENCE_S).error is None
+    assert first.result(TIMEOUT_S).error is None
     with pytest.raises(Fenced, match="up to offset 2"):
-        second.result(PATIENCE_S)
+        second.result(TIMEOUT_S)
     assert store.bodies("a", 0) == [b"1/0"]
     assert store.state.offset(GROUP, store.key("in", 0)) == 2
 
 
-def test_messages_that_others_have_got_refuse_all(stores: Stores) -> None:
+def test_messages_that_others_have_got_reject_all(stores: Stores) -> None:
     store = opened(stores)
     store.append("in", 0, b"1", b"2", b"3")
     first = take(store, 2, until_ms=store.clock() + 1_000)
@@ -138,17 +138,17 @@ def test_messages_that_others_have_got_refuse_all(stores: Stores) -> None:
     assert store.bodies("a", 0) == [b"7/2"]
 
 
-def test_a_refused_settle_leaves_no_trace_for_others_of_the_same_commit(stores: Stores) -> None:
+def test_a_rejected_settle_leaves_no_trace_for_others_of_the_same_commit(stores: Stores) -> None:
     store = opened(stores)
     store.append("in", 0, *[b"%d" % number for number in range(8)])
     taken = take(store, 4, until_ms=store.clock() + 60_000)
     good = store.submit_atomic([("a", 0, numbered_batch(1, 0))], settles=settle_job(store, taken.epoch, (0, 1)))
     bad = store.submit_atomic([("a", 0, numbered_batch(2, 0))], settles=settle_job(store, taken.epoch, (1, 2), (3, 5)))
     last = store.submit_atomic([("a", 0, numbered_batch(3, 0))], settles=settle_job(store, taken.epoch, (1, 4)))
-    assert good.result(PATIENCE_S).error is None
+    assert good.result(TIMEOUT_S).error is None
     with pytest.raises(MinimqError):
-        bad.result(PATIENCE_S)
-    assert last.result(PATIENCE_S).error is None
+        bad.result(TIMEOUT_S)
+    assert last.result(TIMEOUT_S).error is None
     assert store.bodies("a", 0) == [b"1/0", b"3/0"]
 
 
@@ -195,7 +195,7 @@ def test_a_dead_letter_is_settled_with_what_is_sent_for_it_and_once(stores: Stor
     assert not again.state.popped
 
 
-def test_a_claim_is_refused_with_a_queue_that_its_group_takes_from_no_more(stores: Stores) -> None:
+def test_a_claim_is_rejected_with_a_queue_that_its_group_takes_from_no_more(stores: Stores) -> None:
     store = opened(stores)
     store.create_topic(DEAD)
     store.append(DEAD, 0, b"1")
@@ -294,8 +294,8 @@ def test_a_slave_takes_no_part_of_an_append(stores: Stores) -> None:
     assert len(entries) == 4
     for count in (1, 2, 3):
         with pytest.raises(CorruptEntry, match="cut an atomic append"):
-            slave.submit_entries(begin, entries[:count]).result(PATIENCE_S)
-    slave.submit_entries(begin, entries).result(PATIENCE_S)
+            slave.submit_entries(begin, entries[:count]).result(TIMEOUT_S)
+    slave.submit_entries(begin, entries).result(TIMEOUT_S)
     assert slave.bodies("a", 0) == []  # not confirmed
     slave.store.confirm(slave.store.end)
     assert slave.bodies("in", 0) == [b"7/2"]
@@ -342,7 +342,7 @@ def test_the_group_has_consumed_what_was_produced_of_it(stores: Stores, seed: in
             for index, topic in enumerate("ab")
         ]
         with suppress(Fenced, StaleSequence):
-            store.submit_atomic(batches, up_to(store, end), [begin]).result(PATIENCE_S)
+            store.submit_atomic(batches, up_to(store, end), [begin]).result(TIMEOUT_S)
         if chance.random() < 0.03:
             store.close()
             store = stores.open()

@@ -167,7 +167,7 @@ def test_topics_without_a_common_broker_are_named(
 def test_a_selector_puts_each_key_into_the_queue_that_it_has_without_a_transaction(
     pair: LocalCluster, producer: Producer, topics: tuple[str, str]
 ) -> None:
-    """Among the queues of both brokers, and what belongs to the other broker is refused with all the rest."""
+    """Among the queues of both brokers, and what belongs to the other broker is rejected with all the rest."""
     topic = topics[0]
     keyed = [Message(topic, b"%d" % number, keys=[f"k{number}"]) for number in range(20)]
     places = [producer.send(message, selector=by_hash()).queue for message in keyed]
@@ -181,14 +181,14 @@ def test_a_selector_puts_each_key_into_the_queue_that_it_has_without_a_transacti
         assert chosen == [place, place]
         assert free.broker_name == place.broker_name
     before = len(stored(pair, topic))
-    refused = pytest.raises(InvalidArgument, match=r"at different brokers: .* send to each broker in a transaction of")
-    with refused, producer.transaction() as tx:
+    rejected = pytest.raises(InvalidArgument, match=r"at different brokers: .* send to each broker in a transaction of")
+    with rejected, producer.transaction() as tx:
         for message in keyed:
             tx.send(message, selector=by_hash())
     assert len(stored(pair, topic)) == before
 
 
-def test_a_key_that_belongs_to_another_broker_than_what_was_consumed_is_refused(
+def test_a_key_that_belongs_to_another_broker_than_what_was_consumed_is_rejected(
     pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
 ) -> None:
     source, target = topics
@@ -217,7 +217,7 @@ def test_a_key_that_belongs_to_another_broker_than_what_was_consumed_is_refused(
         assert len(wait_until(lambda: consume(here), 40.0)) == 1  # nothing was lost by that
 
 
-def test_what_cannot_be_part_of_a_transaction_is_refused(producer: Producer, topics: tuple[str, str]) -> None:
+def test_what_cannot_be_part_of_a_transaction_is_rejected(producer: Producer, topics: tuple[str, str]) -> None:
     topic = topics[0]
     with producer.transaction() as tx:
         with pytest.raises(InvalidArgument, match="delayed"):
@@ -265,7 +265,7 @@ def test_transactions_are_counted_by_how_they_end(producer: Producer, topics: tu
     assert producer.statistics().transactions == (1, 2, 1, 2)
 
 
-def test_one_refused_message_keeps_all_from_being_stored(
+def test_one_rejected_message_keeps_all_from_being_stored(
     pair: LocalCluster, producer: Producer, admin: Admin, topics: tuple[str, str], new_name: Callable[[], str]
 ) -> None:
     fifo = new_name()
@@ -382,7 +382,7 @@ def test_a_second_process_of_the_group_beside_the_first_repeats_and_loses_nothin
     assert stored(pair, target) == sorted(expected)
 
 
-def test_a_consumer_that_commits_by_itself_is_refused(
+def test_a_consumer_that_commits_by_itself_is_rejected(
     pair: LocalCluster, producer: Producer, topics: tuple[str, str], group: str
 ) -> None:
     with PullConsumer(pair.nameserver, group=group) as consumer:
@@ -652,8 +652,8 @@ def test_each_append_of_a_request_stands_by_itself(
         9: "either commits offsets or settles",
     }.items():
         assert text in said[number]
-    [refused] = append(too_large)
-    assert "over the limit of 8,388,608" in refused.failure.message
+    [rejected] = append(too_large)
+    assert "over the limit of 8,388,608" in rejected.failure.message
     with pytest.raises(grpc.RpcError, match="at least one"):
         append()
 
@@ -674,7 +674,7 @@ def test_what_is_stored_is_found_although_the_lease_has_ended(
     [again] = append(fenced(1, 2))
     assert [each.base_offset for each in again.batches] == [each.base_offset for each in stored_first.batches]
     assert {each.status for each in again.batches} == {broker_pb2.SEND_STATUS_ALREADY_STORED}
-    [refused] = append(fenced(3, 4))
-    assert refused.failure.code == Fenced.code
+    [rejected] = append(fenced(3, 4))
+    assert rejected.failure.code == Fenced.code
     [partly] = append(numbered(topic, 2, 3))
     assert partly.failure.code == StaleSequence.code

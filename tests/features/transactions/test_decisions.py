@@ -121,7 +121,7 @@ def test_two_decisions_for_one_number_are_told() -> None:
 
 
 def test_nothing_new_is_decided_with_a_part_missing() -> None:
-    """A broker refused to stage, since the transaction is decided; it will say so again when it is reached."""
+    """A broker rejects a staged batch, since the transaction is decided; it will say so again when it is reached."""
     protocol = told(protocol_of(5, part("a", 3), decided=True), a=None, b=None)
     assert protocol.calls() == Calls(["a", "b"])
     assert protocol.staged_at("a") == ()

@@ -25,7 +25,7 @@ from minimq_common.errors import (
     TransactionEnded,
 )
 from support.states import rows, rows_from_scratch
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 from support.waiting import wait_until
 
 SEGMENT_BYTES = 1 << 16
@@ -73,13 +73,13 @@ def test_what_the_decision_does_not_name_is_let_go_of(store: OpenStore) -> None:
 def test_a_batch_is_staged_once(store: OpenStore) -> None:
     data = numbered_batch(7, 0, b"a")
     together = [store.submit("t", queue_id, data, TransactionId("x", 0)) for queue_id in (0, 1, 0)]
-    jobs = [future.result(PATIENCE_S) for future in together] + [store.stage("x", 0, "t", 1, data)]
+    jobs = [future.result(TIMEOUT_S) for future in together] + [store.stage("x", 0, "t", 1, data)]
     assert [job.status for job in jobs] == [AppendStatus.OK] + [AppendStatus.ALREADY_STORED] * 3
     assert {(job.stored_queue_id, job.stored_ms, job.base_offset) for job in jobs} == {(0, jobs[0].stored_ms, -1)}
     assert store.state.transactions.count == 1
     # Another transaction is another matter, and so is a batch that is not staged.
     assert store.stage("x", 1, "t", 1, data).status is AppendStatus.OK
-    assert store.submit("t", 1, data).result(PATIENCE_S).status is AppendStatus.OK
+    assert store.submit("t", 1, data).result(TIMEOUT_S).status is AppendStatus.OK
     store.create_topic("u")
     with pytest.raises(InvalidArgument, match="stored in another topic already, not in 'u'"):
         store.stage("x", 0, "u", 0, data)
@@ -97,7 +97,7 @@ def test_what_cannot_be_staged(store: OpenStore) -> None:
     with pytest.raises(NoPermission):
         store.stage("x", 0, "t", 0, data)
     store.record(PermissionSet(6))
-    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
     with pytest.raises(StoreFull):
         store.stage("x", 0, "t", 0, data)
     assert store.state.transactions.count == 0
@@ -124,8 +124,8 @@ def test_a_large_transaction_is_published_in_parts_between_others(
     commits = store.store.figures.commits
     parts = [store.submit_publication("x") for _ in range(4)]
     other = store.submit("t", 1, make_batch([b"other"]))
-    assert [part.result(PATIENCE_S) for part in parts] == [2, 2, 1, 0]
-    assert other.result(PATIENCE_S).base_offset == 0
+    assert [part.result(TIMEOUT_S) for part in parts] == [2, 2, 1, 0]
+    assert other.result(TIMEOUT_S).base_offset == 0
     assert store.store.figures.commits == commits + 4
     assert store.bodies("t", 0) == [LARGE] * 5
 
@@ -159,10 +159,10 @@ def test_queues_that_are_gone_and_permissions_do_not_hinder_a_publication(store:
 def test_nothing_is_published_on_a_full_disk(store: OpenStore) -> None:
     store.stage("x", 0, "t", 0, numbered_batch(7, 0))
     store.decide("x", 0, {7: [0]})
-    store.store._writer.refusal = lambda: StoreFull("the disk is nearly full")
+    store.store._writer.rejection = lambda: StoreFull("the disk is nearly full")
     with pytest.raises(StoreFull):
         store.publish("x")
-    store.store._writer.refusal = lambda: None
+    store.store._writer.rejection = lambda: None
     assert store.publish("x") == [1]
 
 
@@ -244,15 +244,15 @@ def test_a_checkpoint_lets_go_of_what_was_published_before_it(stores: Stores) ->
     store.submit_fact(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
     store.store.confirm(end())
     first = publish(0)
-    wait_until(lambda: writer._to_save is not None and writer._to_save.position == first, PATIENCE_S)
+    wait_until(lambda: writer._to_save is not None and writer._to_save.position == first, TIMEOUT_S)
     second = publish(1)
     both = store.state.transactions.needed_from
     store.store.confirm(first)
-    wait_until(lambda: store.store.saved_position == first, PATIENCE_S)
+    wait_until(lambda: store.store.saved_position == first, TIMEOUT_S)
     assert end() == second
     assert both < store.state.transactions.needed_from < NOTHING_NEEDED
     store.store.confirm(second)
-    wait_until(lambda: store.state.transactions.needed_from == NOTHING_NEEDED, PATIENCE_S)
+    wait_until(lambda: store.state.transactions.needed_from == NOTHING_NEEDED, TIMEOUT_S)
 
 
 def test_a_staged_batch_that_is_damaged_is_skipped(

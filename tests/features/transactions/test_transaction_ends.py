@@ -35,7 +35,7 @@ from support.relay import Relay
 from support.replicas import replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 _names = itertools.count()
 
 
@@ -78,7 +78,7 @@ def records(*bodies: bytes) -> BatchBuilder:
 
 
 def parts_of(futures: Sequence[Future[BatchReceipt]]) -> tuple[StagedPart, ...]:
-    return staged_parts(future.result(PATIENCE_S) for future in futures)
+    return staged_parts(future.result(TIMEOUT_S) for future in futures)
 
 
 def stage(sender: RecordsSender, topic: str, transaction: Transaction, *bodies: bytes) -> tuple[StagedPart, ...]:
@@ -111,7 +111,7 @@ def decide(broker: ServerProcess, name: str, decision: Decision) -> None:
     try:
         wire = to_wire(broker_pb2.Decision, decision)
         request = broker_pb2.CommitTransactionRequest(name=name, decision=wire)
-        link.call(link.stub.CommitTransaction, request, PATIENCE_S)
+        link.call(link.stub.CommitTransaction, request, TIMEOUT_S)
     finally:
         link.close()
 
@@ -129,7 +129,7 @@ def test_readers_see_it_once_it_is_committed_everywhere_and_in_its_order(
             for body in (b"1", b"2", b"3")
             for queue in sender.queues(topic)
         ]
-        receipts = [future.result(PATIENCE_S) for future in futures]
+        receipts = [future.result(TIMEOUT_S) for future in futures]
         assert {(receipt.base_offset, receipt.status) for receipt in receipts} == {(-1, SendStatus.SEND_OK)}
         assert bodies_in(shared, topic) == []
         # Tasks are listed one after the other, in an order of their own.
@@ -147,9 +147,9 @@ def test_readers_see_it_once_it_is_committed_everywhere_and_in_its_order(
 def test_records_without_a_transaction_are_seen_at_once(shared: LocalCluster, topic: str) -> None:
     queue = MessageQueue(topic, "broker-b", 1)
     with RecordsSender(shared.nameserver) as sender:
-        receipt = sender.send(topic, queue, records(b"1", b"2")).result(PATIENCE_S)
+        receipt = sender.send(topic, queue, records(b"1", b"2")).result(TIMEOUT_S)
         assert (receipt.queue, receipt.base_offset, receipt.count) == (queue, 0, 2)
-        free = [sender.send(topic, None, records(b"x")).result(PATIENCE_S).queue for _ in range(4)]
+        free = [sender.send(topic, None, records(b"x")).result(TIMEOUT_S).queue for _ in range(4)]
         assert set(free) == set(sender.queues(topic))
     assert [message.body for message in read_queue(shared.nameserver, queue)] == [b"1", b"2", b"x"]
 
@@ -162,7 +162,7 @@ def test_what_an_attempt_without_a_commit_has_staged_is_let_go_of(shared: LocalC
     assert bodies_in(shared, topic) == in_each(b"second")
     for broker in shared.brokers:
         link = BrokerLink(broker.address)
-        answer = link.call(link.stub.DescribeTransaction, broker_pb2.DescribeTransactionRequest(name=name), PATIENCE_S)
+        answer = link.call(link.stub.DescribeTransaction, broker_pb2.DescribeTransactionRequest(name=name), TIMEOUT_S)
         link.close()
         assert (answer.decision.number, answer.staged_batches) == (3, 0)
 
@@ -176,7 +176,7 @@ def test_after_its_end_a_transaction_takes_nothing_more_and_says_how_it_ended(
         decision = ends.commit(transaction, [topic], parts)
         for number in (2, 3):
             late = sender.send(topic, None, records(b"late"), transaction=Transaction(name, number))
-            assert isinstance(late.exception(PATIENCE_S), TransactionEnded)
+            assert isinstance(late.exception(TIMEOUT_S), TransactionEnded)
         assert ends.commit(transaction, [topic], (), decided=True) == decision
         with pytest.raises(TransactionEnded, match=r"number 2 has ended: broker .* has decided number 3"):
             ends.commit(Transaction(name, 2), [topic], ())
@@ -192,8 +192,8 @@ def test_a_transaction_of_which_one_broker_has_nothing_is_decided_there_as_well(
         stage(sender, topic, transaction, b"left over")
         future = sender.send(topic, queue, records(b"1"), transaction=transaction)
         ends.commit(transaction, [topic], parts_of([future]))
-        refused = sender.send(topic, MessageQueue(topic, "broker-a", 0), records(b"2"), transaction=transaction)
-        assert isinstance(refused.exception(PATIENCE_S), TransactionEnded)
+        rejected = sender.send(topic, MessageQueue(topic, "broker-a", 0), records(b"2"), transaction=transaction)
+        assert isinstance(rejected.exception(TIMEOUT_S), TransactionEnded)
     assert bodies_in(shared, topic) == [("broker-b", 0, b"1")]
 
 
@@ -207,8 +207,8 @@ def test_mistakes_are_told_at_once(shared: LocalCluster, topic: str, name: str) 
         sender.send(topic, None, records(b"x"))
     with pytest.raises(Closed):
         ends.commit(Transaction(name, 0), [topic], ())
-    with pytest.raises(InvalidArgument, match="patience_s is 0"):
-        TransactionCommitter(shared.nameserver, patience_s=0)
+    with pytest.raises(InvalidArgument, match="max_wait_s is 0"):
+        TransactionCommitter(shared.nameserver, max_wait_s=0)
 
 
 # ---- when something does ------------------------------------------------------------------------
@@ -244,7 +244,7 @@ def test_a_second_attempt_ends_what_the_first_has_decided(pair: LocalCluster, na
 def test_a_broker_that_is_offline_is_named_and_nothing_is_decided_without_it(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
     offline = pair.brokers[1]
-    with RecordsSender(pair.nameserver) as sender, TransactionCommitter(pair.nameserver, patience_s=1.0) as ends:
+    with RecordsSender(pair.nameserver) as sender, TransactionCommitter(pair.nameserver, max_wait_s=1.0) as ends:
         parts = stage(sender, topic, transaction, b"1")
         offline.kill()
         with pytest.raises(Unavailable, match=r"not ended within 1 s .*broker broker-b: .*not known whether it is dec"):
@@ -274,7 +274,7 @@ def test_a_commit_waits_for_a_broker_that_hangs_after_the_decision(pair: LocalCl
         decide(pair.brokers[0], name, Decision(0, parts, ("broker-a", "broker-b")))
         hanging.pause()
         with (
-            TransactionCommitter(pair.nameserver, timeout_s=1.0, patience_s=3.0) as hasty,
+            TransactionCommitter(pair.nameserver, timeout_s=1.0, max_wait_s=3.0) as hasty,
             TransactionCommitter(pair.nameserver) as ends,
         ):
             with pytest.raises(Unavailable, match="it is decided, and not published there yet"):
@@ -292,7 +292,7 @@ def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: 
         admin.create_topic(topic, queues=1, brokers=[carrying.name])
     with (
         RecordsSender(pair.nameserver) as sender,
-        TransactionCommitter(pair.nameserver, timeout_s=3.0, patience_s=10.0) as ends,
+        TransactionCommitter(pair.nameserver, timeout_s=3.0, max_wait_s=10.0) as ends,
     ):
         parts = stage(sender, topic, transaction, b"1")
         hanging.pause()
@@ -303,7 +303,7 @@ def test_a_broker_that_hangs_and_has_nothing_to_do_with_it_is_passed_over(pair: 
     assert bodies_in(pair, topic) == [(carrying.name, 0, b"1")]
 
 
-def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster, tmp_path: Path, name: str) -> None:
+def test_max_wait_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster, tmp_path: Path, name: str) -> None:
     transaction, topic = Transaction(name, 0), f"t-{next(_names)}"
     broker = ServerProcess("broker", "broker-x", tmp_path, flags=lambda *_: flags, settled=lambda: None)
     with CommitFilter(broker.address) as between, Admin(pair.nameserver) as admin:
@@ -311,11 +311,11 @@ def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster,
         flags += [f"--data-dir={broker.data_dir}", f"--nameserver={pair.nameserver}"]
         try:
             broker.start()
-            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], PATIENCE_S)
+            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], TIMEOUT_S)
             admin.create_topic(topic, queues=1, brokers=[broker.name])
             with (
                 RecordsSender(pair.nameserver) as sender,
-                TransactionCommitter(pair.nameserver, patience_s=4.0) as ends,
+                TransactionCommitter(pair.nameserver, max_wait_s=4.0) as ends,
             ):
                 parts = stage(sender, topic, transaction, b"1")
                 between.left = [1000] * 1000
@@ -332,9 +332,9 @@ def test_patience_does_not_end_as_long_as_a_broker_publishes(pair: LocalCluster,
 def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forward(
     shared: LocalCluster, topic: str, name: str
 ) -> None:
-    with ThreadPoolExecutor(1) as pool, TransactionCommitter(shared.nameserver, patience_s=0.5) as ends:
+    with ThreadPoolExecutor(1) as pool, TransactionCommitter(shared.nameserver, max_wait_s=0.5) as ends:
         commit = pool.submit(ends.commit, Transaction(name, 0), [topic], (), decided=True)
-        error = commit.exception(PATIENCE_S)
+        error = commit.exception(TIMEOUT_S)
     assert isinstance(error, Unavailable)
     assert error.message.endswith("it is decided, as a broker reported, and no broker that answers knows the decision")
     assert "not known whether" not in error.message
@@ -343,7 +343,7 @@ def test_to_hear_again_and_again_that_nobody_knows_the_decision_is_no_way_forwar
 def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalCluster, name: str) -> None:
     """Also the one that has decided so far."""
     topic, leaving = make_topic(pair), pair.brokers[0]
-    with TransactionCommitter(pair.nameserver, patience_s=5.0) as ends, Admin(pair.nameserver) as admin:
+    with TransactionCommitter(pair.nameserver, max_wait_s=5.0) as ends, Admin(pair.nameserver) as admin:
         for number in (0, 1, 2):
             transaction = Transaction(name, number)
             with RecordsSender(pair.nameserver) as sender:
@@ -361,7 +361,7 @@ def test_a_broker_is_taken_out_of_service_by_one_more_transaction(pair: LocalClu
 @pytest.mark.fault
 def test_the_next_master_commits_what_the_last_one_has_staged(tmp_path: Path, name: str) -> None:
     with replicas(tmp_path, role="sync-master") as cluster:
-        options = ProducerOptions(send_timeout_s=PATIENCE_S)
+        options = ProducerOptions(send_timeout_s=TIMEOUT_S)
         with RecordsSender(cluster.nameserver, options) as sender, TransactionCommitter(cluster.nameserver) as ends:
             transaction = Transaction(name, 0)
             parts = stage(sender, "t", transaction, b"0")
@@ -386,7 +386,7 @@ def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, 
             link = BrokerLink(cluster.brokers[0].address)
             request = broker_pb2.DescribeTransactionRequest(name=name)
             wait_until(
-                lambda: not link.call(link.stub.DescribeTransaction, request, PATIENCE_S).staged_batches, PATIENCE_S
+                lambda: not link.call(link.stub.DescribeTransaction, request, TIMEOUT_S).staged_batches, TIMEOUT_S
             )
             link.close()
             with pytest.raises(TransactionExpired, match=r"number 0 is not decided: broker broker-a has dropped 2"):
@@ -409,23 +409,23 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
 
         def staged() -> int:
             request = broker_pb2.DescribeTransactionRequest(name=name)
-            return direct.call(direct.stub.DescribeTransaction, request, PATIENCE_S).staged_batches
+            return direct.call(direct.stub.DescribeTransaction, request, TIMEOUT_S).staged_batches
 
         try:
             broker.start()
-            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], PATIENCE_S)
+            wait_until(lambda: broker.name in [known.broker_name for known in admin.cluster()], TIMEOUT_S)
             admin.create_topic(topic, queues=2)
             queue = MessageQueue(topic, broker.name, 0) if bound else None
-            with RecordsSender(pair.nameserver, ProducerOptions(send_timeout_s=PATIENCE_S)) as sender:
-                wait_until(lambda: len(sender.queues(topic)) == 6, PATIENCE_S)
-                sender.send(topic, MessageQueue(topic, broker.name, 1), records(b"0")).result(PATIENCE_S)
+            with RecordsSender(pair.nameserver, ProducerOptions(send_timeout_s=TIMEOUT_S)) as sender:
+                wait_until(lambda: len(sender.queues(topic)) == 6, TIMEOUT_S)
+                sender.send(topic, MessageQueue(topic, broker.name, 1), records(b"0")).result(TIMEOUT_S)
                 relay.lose_answers()
                 # Free ones take turns over the six queues, so that some come by.
                 futures = [
                     sender.send(topic, queue, records(b"%d" % number), transaction=transaction)
                     for number in range(1, 7)
                 ]
-                wait_until(staged, PATIENCE_S)
+                wait_until(staged, TIMEOUT_S)
                 assert not all(future.done() for future in futures)
                 relay.cut()
                 parts = parts_of(futures)
@@ -445,7 +445,7 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
 @pytest.mark.fault
 def test_what_is_on_its_way_is_bounded(pair: LocalCluster, name: str) -> None:
     topic, transaction = make_topic(pair), Transaction(name, 0)
-    options = ProducerOptions(buffer_bytes=4 << 20, block_when_full=False, send_timeout_s=PATIENCE_S)
+    options = ProducerOptions(buffer_bytes=4 << 20, block_when_full=False, send_timeout_s=TIMEOUT_S)
     sender = RecordsSender(pair.nameserver, options)
     for broker in pair.brokers:
         broker.pause()
@@ -456,12 +456,12 @@ def test_what_is_on_its_way_is_bounded(pair: LocalCluster, name: str) -> None:
     for broker in pair.brokers:
         broker.resume()
     assert sum(len(part.sequences) for part in parts_of(taken)) == 4
-    sender.send(topic, None, records(b"x"), transaction=transaction).result(PATIENCE_S)
+    sender.send(topic, None, records(b"x"), transaction=transaction).result(TIMEOUT_S)
     for broker in pair.brokers:
         broker.kill()
     left = sender.send(topic, None, records(b"x"), transaction=transaction)
     with pytest.raises(SendFailed, match=r"^1 message was not acknowledged"):
         sender.close(0.1)
-    assert isinstance(left.exception(PATIENCE_S), Closed)
+    assert isinstance(left.exception(TIMEOUT_S), Closed)
     for broker in pair.brokers:
         broker.start()

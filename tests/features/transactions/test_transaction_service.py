@@ -22,7 +22,7 @@ from minimq_common.errors import NotEnoughReplicas
 from minimq_proto.v1 import broker_pb2
 from support.raw_transactions import decision
 from support.replica_engine import make_topic, with_engine
-from support.stores import PATIENCE_S, numbered_batch
+from support.stores import TIMEOUT_S, numbered_batch
 from support.waiting import wait_until
 
 
@@ -47,7 +47,7 @@ async def stage_and_decide(engine: Engine) -> QueueKey:
 
 async def until_published(engine: Engine, queue: QueueKey, messages: int = 2) -> None:
     while (end := engine.store.bounds(queue)[1]) < messages:
-        await engine.arrivals.wait(queue, end, PATIENCE_S)
+        await engine.arrivals.wait(queue, end, TIMEOUT_S)
     assert engine.state.transactions.unpublished == {}
     assert engine.store.bounds(queue) == (0, messages)
 
@@ -93,11 +93,11 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
         queue = await make_topic(engine)
         await stage(engine, 0, 0)
 
-        def refusal(*, to_sender: bool) -> NotEnoughReplicas | None:
+        def rejection(*, to_sender: bool) -> NotEnoughReplicas | None:
             is_decided = engine.state.transactions.ending("x") is not None
             return NotEnoughReplicas("too few for this test") if is_decided and to_sender else None
 
-        engine.writes.refusal = refusal
+        engine.writes.rejection = rejection
         service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         wanted = decision(0, {"broker-a": {7: [0]}})
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
@@ -105,7 +105,7 @@ def test_a_decision_is_answered_only_while_there_are_enough(tmp_path: Path) -> N
             await service.commit(request)
         assert engine.state.transactions.endings() == [("x", 0, 1)]
         assert engine.store.bounds(queue) == (0, 0)
-        engine.writes.refusal = lambda *, to_sender: None
+        engine.writes.rejection = lambda *, to_sender: None
         assert (await service.commit(request)).decision == wanted
         assert engine.store.bounds(queue) == (0, 1)
 
@@ -126,7 +126,7 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         commit = asyncio.create_task(service.commit(request))
         look = asyncio.create_task(service.describe(broker_pb2.DescribeTransactionRequest(name="x")))
-        await asyncio.to_thread(wait_until, lambda: engine.state.transactions.ending("x"), PATIENCE_S)
+        await asyncio.to_thread(wait_until, lambda: engine.state.transactions.ending("x"), TIMEOUT_S)
         end = engine.store.end
         await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         assert not look.done()
         engine.store.confirm(end)
         assert (await look).decision == wanted
-        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
+        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
         await asyncio.to_thread(engine.store.call, lambda: None)
         await asyncio.sleep(0)
         assert not commit.done()
@@ -154,7 +154,7 @@ def test_a_stop_does_not_wait_for_replicas(tmp_path: Path) -> None:
         await engine.lead(2, waits_for_replicas=True)
         service = TransactionService(engine.handle, engine.writes, engine.counters, "broker-a", 60.0)
         service.start()
-        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, PATIENCE_S)
+        await asyncio.to_thread(wait_until, lambda: engine.state.end(queue).offset, TIMEOUT_S)
         await service.stop()
 
     with_engine(tmp_path, test)

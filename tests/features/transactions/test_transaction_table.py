@@ -16,7 +16,7 @@ from minimq_broker.features.staged.staging import (
     BatchStaged,
     IdleExpiry,
     Staged,
-    StagedBatch,
+    StagedEntry,
     StagingLimits,
     TransactionId,
     check_room,
@@ -45,7 +45,7 @@ SIZE = 10
 
 def staged(position: int, name: str = "x", number: int = 0, producer_id: int = 7, topic_id: int = 1) -> BatchStaged:
     """A batch at a position, which is its sequence number as well."""
-    batch = StagedBatch(position, SIZE, topic_id, 0, 1_000 + position, producer_id, position)
+    batch = StagedEntry(position, SIZE, topic_id, 0, 1_000 + position, producer_id, position)
     return BatchStaged(TransactionId(name, number), producer_id, position, batch)
 
 
@@ -63,7 +63,7 @@ def room(of: TransactionTable, limits: StagingLimits, name: str, producer_id: in
 
 
 @pytest.mark.parametrize("limits", [StagingLimits(batches=3), StagingLimits(size=3 * SIZE), StagingLimits(parts=3)])
-def test_what_is_staged_is_kept_and_more_is_refused(limits: StagingLimits) -> None:
+def test_what_is_staged_is_kept_and_more_is_rejected(limits: StagingLimits) -> None:
     of = table()
     for position, name in enumerate("xyz"):
         room(of, limits, name, position)
@@ -151,7 +151,7 @@ def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
 
 def test_a_transaction_for_which_something_is_staged_is_not_idle() -> None:
     of = filled(10)
-    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedBatch(50, SIZE, 1, 0, 6_000, 99, 0)), 50)
+    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedEntry(50, SIZE, 1, 0, 6_000, 99, 0)), 50)
     assert TransactionId("x0", 0) not in of.idle(6_500, EXPIRY, TEN, 100)
 
 
@@ -360,7 +360,7 @@ class Brokers:
         match kind, *what:
             case "stage", name, number, producer_id, sequence, topic:
                 if number > self.ended.get(name, -1):
-                    batch = StagedBatch(self.position, SIZE, topic + 1, 0, self.position, producer_id, sequence)
+                    batch = StagedEntry(self.position, SIZE, topic + 1, 0, self.position, producer_id, sequence)
                     self.apply(BatchStaged(TransactionId(name, number), producer_id, sequence, batch))
             case "decide", name, number, parts:
                 if number > self.ended.get(name, -1):

@@ -105,8 +105,8 @@ def test_a_deleted_topic_cannot_be_committed_to(
 @pytest.mark.parametrize(("name", "number"), [("", 0), ("no spaces", 0), ("x" * 121, 0), ("x", -1)])
 def test_names_and_numbers(cluster: LocalCluster, topic: str, name: str, number: int) -> None:
     with RawTransactions(cluster.brokers[0].address, name, topic) as transactions:
-        [refused] = transactions.stage(number, [(0, numbered_batch(1, 1))])
-        assert refused.failure.code == InvalidArgument.code
+        [rejected] = transactions.stage(number, [(0, numbered_batch(1, 1))])
+        assert rejected.failure.code == InvalidArgument.code
         with pytest.raises(InvalidArgument):
             transactions.commit(decision(number, {}))
 
@@ -153,10 +153,10 @@ def test_one_that_stages_without_end_leaves_room_for_others_and_expires_early(tm
         assert decided.describe(0, of_1=[0, 1]).missing_batches == 1
         for producer_id, flood in enumerate(greedy, 3):
             answers = flood.stage(0, [(0, numbered_batch(producer_id, n, body)) for n in range(50)])
-            refused = [answer.failure for answer in answers if answer.HasField("failure")]
-            assert {failure.code for failure in refused} == {SystemBusy.code}
-            assert "not more than this is left for all others" in refused[0].message
-            assert len(refused) < 50  # each finds room, whatever those before it have taken
+            rejected = [answer.failure for answer in answers if answer.HasField("failure")]
+            assert {failure.code for failure in rejected} == {SystemBusy.code}
+            assert "not more than this is left for all others" in rejected[0].message
+            assert len(rejected) < 50  # each finds room, whatever those before it have taken
             live.stage(0, [(0, numbered_batch(2, producer_id))])
         seen = Scrape(metrics_address(cluster.brokers[0].log_path))
         assert seen.value("minimq_broker_staging_used_ratio") > 0.8

@@ -92,7 +92,7 @@ def in_order(found: list[WorkQueueMessage]) -> dict[str | None, list[int]]:
     return bodies
 
 
-def test_what_lacks_a_message_group_or_has_one_too_many_is_refused(
+def test_what_lacks_a_message_group_or_has_one_too_many_is_rejected(
     cluster: LocalCluster, topic: str, new_name: Callable[[], str]
 ) -> None:
     plain = new_name()

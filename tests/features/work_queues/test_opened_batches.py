@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minimq.consuming.received import EncodedBatch
-from minimq.features.work_queues.work_queue_message import OpenedBatches, gaps
+from minimq.consuming.received import EncodedRecords
+from minimq.features.work_queues.work_queue_message import OpenedMessageCache, gaps
 from minimq_common.batch.builder import encode
 from minimq_common.errors import Unavailable
 from minimq_common.model import MessageQueue
@@ -16,12 +16,12 @@ QUEUE = MessageQueue("t", "broker-a", 0)
 POSITION = 4711
 
 
-def stored(data: bytes, count: int, base_offset: int = 1000) -> EncodedBatch:
-    return EncodedBatch(base_offset, NOW_MS, POSITION, count, data)
+def stored(data: bytes, count: int, base_offset: int = 1000) -> EncodedRecords:
+    return EncodedRecords(base_offset, NOW_MS, POSITION, count, data)
 
 
 def test_a_batch_that_was_compacted_meanwhile_is_asked_for_again() -> None:
-    opened = OpenedBatches()
+    opened = OpenedMessageCache()
     made = encode([one(), one()], NOW_MS, 1, 1, 1 << 20)
     opened.get(QUEUE, stored(made, 2, 1002), {})
     kept = opened.kept()

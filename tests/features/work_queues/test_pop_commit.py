@@ -53,7 +53,7 @@ def test_a_take_gets_what_the_same_commit_writes_before_it(state: State) -> None
     assert [(run.first, run.end) for run in state.popped[KEY].runs] == [(0, 2), (2, 4)]
 
 
-def test_what_is_refused_is_not_handed_out(state: State) -> None:
+def test_what_is_rejected_is_not_handed_out(state: State) -> None:
     group = CommitGroup(state, state.position, 1_000)
     with pytest.raises(QueueNotFound):
         group.add_batch(append(1, 3))

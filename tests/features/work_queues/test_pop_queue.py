@@ -171,7 +171,7 @@ def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -
     assert queue.runs == expected
 
 
-def test_a_fact_out_of_its_bounds_is_refused() -> None:
+def test_a_fact_out_of_its_bounds_is_rejected() -> None:
     fact = PopMoved("workers", (QueueMoved(TOPIC, 0, (Run(0, 4, RunState.OUT, 1, 5, 6, "a"),)),))
     assert decode_fact(encode_fact(fact)) == fact
     for wrong in (
@@ -267,7 +267,7 @@ def test_settled_messages_are_delivered_again_with_all_tries() -> None:
 
 
 @for_each("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])
-def test_spans_that_do_not_ascend_are_refused(spans: list[tuple[int, int]]) -> None:
+def test_spans_that_do_not_ascend_are_rejected(spans: list[tuple[int, int]]) -> None:
     with pytest.raises(InvalidArgument, match="spans must ascend"):
         PopQueue(10).reopen(Reopen(spans), (0, 10))
     with pytest.raises(InvalidArgument, match="spans must ascend"):

@@ -39,7 +39,7 @@ from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
 from support.replica_engine import LIMITS, make_topic
-from support.stores import PATIENCE_S
+from support.stores import TIMEOUT_S
 
 DONE, FREE = broker_pb2.POP_OUTCOME_DONE, broker_pb2.POP_OUTCOME_FREE
 
@@ -83,7 +83,7 @@ class Consumer:
         self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", cancels=[take_id]))
 
     async def settle(self, *spans: tuple[int, int], outcome: broker_pb2.PopOutcome.ValueType = DONE) -> str:
-        """Settle spans of first offset and number of the latest hand-out; return the refusal, if it is one."""
+        """Settle spans of first offset and number of the latest hand-out; return the rejection, if it is one."""
         flat = [number for span in spans for number in span]
         settle = broker_pb2.PopSettle(id=1, topic="t", epoch=self.epoch, spans=flat, outcome=outcome)
         self._requests.put_nowait(broker_pb2.PopRequest(group="g", client_id="a", settles=[settle]))
@@ -100,7 +100,7 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, WorkQueueService]
         consumer = Consumer()
         try:
             service = WorkQueueService(engine, InitialOffsets(engine), 1.0, lambda *_: None)
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
                 await test(engine, consumer, service)
                 consumer.end()
@@ -191,7 +191,7 @@ def test_a_take_whose_group_is_about_to_begin_is_answered_when_the_stream_ends(t
 
     def hold(_: State) -> None:
         held.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
     async def test(engine: Engine, consumer: Consumer, _service: WorkQueueService) -> None:
         await make_topic(engine, 1)
@@ -210,7 +210,7 @@ def test_a_take_whose_group_is_about_to_begin_is_answered_when_the_stream_ends(t
     run_with(tmp_path, test)
 
 
-def test_of_a_consumer_that_does_not_read_its_refusals_no_more_requests_are_read(
+def test_of_a_consumer_that_does_not_read_its_rejections_no_more_requests_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(work_queue_service, "MAX_WAITING", 10)

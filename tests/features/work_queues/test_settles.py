@@ -20,11 +20,11 @@ from minimq_common.model import MessageQueue
 from minimq_proto.v1 import broker_pb2
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 class Brokers:
-    """Stand for the streams to brokers: they answer when they are told to, and refuse some offsets."""
+    """Stand for the streams to brokers: they answer when they are told to, and reject some offsets."""
 
     def __init__(self, connection: Connection) -> None:
         self.requests: list[tuple[str, list[int]]] = []
@@ -67,7 +67,7 @@ def brokers(connection: Connection) -> Brokers:
 def made_settler(connection: Connection, brokers: Brokers) -> Settler:
     routes = SimpleNamespace(refresh_soon=lambda _: None)
     client: Any = SimpleNamespace(connection=connection, routes=routes)
-    settler = Settler(client, "g", "c", PATIENCE_S, connection.check_open)
+    settler = Settler(client, "g", "c", TIMEOUT_S, connection.check_open)
     settler.stream_of = brokers.stream_of  # type: ignore[method-assign]
     return settler
 
@@ -87,7 +87,7 @@ def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, b
     settler = made_settler(connection, brokers)
     handles = [str(ReceiptHandle("g", MessageQueue("t", "a", 0), at, epoch)) for at, epoch in ((0, 1), (1, 2), (2, 3))]
     settler.ack_soon(handles[0])
-    wait_until(lambda: brokers.requests, PATIENCE_S)
+    wait_until(lambda: brokers.requests, TIMEOUT_S)
     for handle in handles[1:]:
         settler.ack_soon(handle)
 
@@ -97,14 +97,14 @@ def test_what_waits_for_others_is_sent_ahead_of_a_take(connection: Connection, b
 
     sent: Future[list[tuple[str, list[int]]]] = Future()
     connection.call_soon(lambda: asyncio.ensure_future(take()).add_done_callback(lambda t: sent.set_result(t.result())))
-    assert sent.result(PATIENCE_S) == [("a", [0]), ("a", [1]), ("a", [2])]
+    assert sent.result(TIMEOUT_S) == [("a", [0]), ("a", [1]), ("a", [2])]
 
 
 def test_each_hears_what_is_true_of_its_own(brokers: Brokers, acknowledge: Callable[..., Future[None]]) -> None:
     brokers.expired = {3}
     futures = [acknowledge(at) for at in range(6)]
     brokers.may_answer("a")
-    errors = [future.exception(PATIENCE_S) for future in futures]
+    errors = [future.exception(TIMEOUT_S) for future in futures]
     assert [type(error) for error in errors] == [type(None)] * 3 + [HandleExpired] + [type(None)] * 2
 
 
@@ -112,14 +112,14 @@ def test_nobody_waits_for_a_broker_that_has_none_of_his_messages(
     brokers: Brokers, acknowledge: Callable[..., Future[None]]
 ) -> None:
     futures = [acknowledge(0, "b")]
-    wait_until(lambda: brokers.requests, PATIENCE_S)
+    wait_until(lambda: brokers.requests, TIMEOUT_S)
     futures += [acknowledge(1, "b"), acknowledge(2, "b")]
     brokers.may_answer("a")
-    acknowledge(3, "a").result(PATIENCE_S)
+    acknowledge(3, "a").result(TIMEOUT_S)
     assert not any(future.done() for future in futures)
     brokers.may_answer("b")
     for future in futures:
-        future.result(PATIENCE_S)
+        future.result(TIMEOUT_S)
 
 
 @pytest.mark.parametrize(("how", "is_free"), [(DONE, True), (Settlement(broker_pb2.POP_OUTCOME_EXTEND, 1000), False)])
@@ -148,7 +148,7 @@ def test_a_suspect_does_not_wait_for_what_was_settled_by_who_was_cancelled(
     connection.call_soon(
         lambda: asyncio.ensure_future(cancel()).add_done_callback(lambda t: added.set_result(t.result()))
     )
-    assert added.result(PATIENCE_S) == is_free
+    assert added.result(TIMEOUT_S) == is_free
 
 
 def test_messages_are_extended_although_the_handles_of_others_have_expired(
@@ -173,18 +173,18 @@ def test_messages_are_extended_although_the_handles_of_others_have_expired(
     connection.call_soon(
         lambda: asyncio.ensure_future(extend()).add_done_callback(lambda t: extended.set_result(t.result()))
     )
-    assert extended.result(PATIENCE_S) == [True, False, True]
+    assert extended.result(TIMEOUT_S) == [True, False, True]
 
 
 def test_who_waits_hears_that_the_connection_was_closed(
     connection: Connection, brokers: Brokers, acknowledge: Callable[..., Future[None]]
 ) -> None:
     futures = [acknowledge(0)]
-    wait_until(lambda: brokers.requests, PATIENCE_S)
+    wait_until(lambda: brokers.requests, TIMEOUT_S)
     futures.append(acknowledge(1))  # it waits for others
     connection.close()
     for future in futures:
-        assert isinstance(future.exception(PATIENCE_S), Closed)
+        assert isinstance(future.exception(TIMEOUT_S), Closed)
     with pytest.raises(Closed):
         acknowledge(2)
 
@@ -200,7 +200,7 @@ def test_an_interrupted_acknowledgement_holds_up_no_later_one(
         with pytest.raises(KeyboardInterrupt):
             acknowledge(0)
     brokers.may_answer("a")
-    acknowledge(1).result(PATIENCE_S)
+    acknowledge(1).result(TIMEOUT_S)
 
 
 def test_callbacks_run_on_a_thread_of_their_own(
@@ -210,4 +210,4 @@ def test_callbacks_run_on_a_thread_of_their_own(
     brokers.may_answer("a")
     called: list[bool] = []
     acknowledge(0).add_done_callback(lambda _: called.append(connection.is_loop_thread))
-    wait_until(lambda: called == [False], PATIENCE_S)
+    wait_until(lambda: called == [False], TIMEOUT_S)

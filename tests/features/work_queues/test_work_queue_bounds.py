@@ -73,7 +73,7 @@ def test_as_many_messages_are_in_flight_as_may_be_and_no_more_until_some_are_set
     assert admin.describe_group(one_queue).in_flight == MAX_TAKEN
 
 
-def test_more_spans_than_may_be_on_their_way_to_the_disk_are_refused_whole(
+def test_more_spans_than_may_be_on_their_way_to_the_disk_are_rejected_whole(
     cluster: LocalCluster, one_queue: str, popper: RawPopper
 ) -> None:
     send(cluster, one_queue, MAX_TAKEN)
@@ -93,16 +93,16 @@ def test_more_spans_than_may_be_on_their_way_to_the_disk_are_refused_whole(
     assert not popper.answer().expired
 
 
-def test_takes_of_one_stream_that_are_too_many_are_refused_and_the_others_wait_on(
+def test_takes_of_one_stream_that_are_too_many_are_rejected_and_the_others_wait_on(
     cluster: LocalCluster, one_queue: str, popper: RawPopper
 ) -> None:
     waiting = popper.taking(1, 600, 60)
     requests = MAX_PENDING_STEPS // MAX_TAKES + 1  # of the last one nothing is taken in
     ids = [popper.begin(takes=[waiting] * MAX_TAKES) for _ in range(requests + 1)]
-    refused = [popper.result() for _ in range(MAX_TAKES)]
-    assert {answer.id for answer in refused} == {*ids[-1]}
-    assert {answer.failure.code for answer in refused} == {SystemBusy.code}
-    assert "more than 4096 takes and settles are under way on one stream" in refused[0].failure.message
+    rejected = [popper.result() for _ in range(MAX_TAKES)]
+    assert {answer.id for answer in rejected} == {*ids[-1]}
+    assert {answer.failure.code for answer in rejected} == {SystemBusy.code}
+    assert "more than 4096 takes and settles are under way on one stream" in rejected[0].failure.message
     send(cluster, one_queue, 1)
     [message] = popped(answer := popper.answer())
     assert answer.id == ids[0][0]  # the first one waits longest
@@ -136,17 +136,17 @@ def test_a_stream_takes_for_a_thousand_consumers_from_five_thousand_topics(
         half = MAX_CLIENTS // 2  # or more than may be under way would be
         for clients in (range(half), range(half, MAX_CLIENTS)):
             assert not any(answer.HasField("failure") for answer in take(clients, others))
-        [refused] = take([MAX_CLIENTS], others[:1])
-        assert refused.failure.code == SystemBusy.code
-        assert refused.failure.message == "one stream takes for 1,000 consumers at most"
-        [refused] = take([0], [one_queue])
-        assert refused.failure.code == SystemBusy.code
-        assert refused.failure.message.startswith("one stream takes from 5,000 topics at most")
+        [rejected] = take([MAX_CLIENTS], others[:1])
+        assert rejected.failure.code == SystemBusy.code
+        assert rejected.failure.message == "one stream takes for 1,000 consumers at most"
+        [rejected] = take([0], [one_queue])
+        assert rejected.failure.code == SystemBusy.code
+        assert rejected.failure.message.startswith("one stream takes from 5,000 topics at most")
         members = {member.client_id for member in admin.describe_group(one_queue).members}
         assert members == {f"c{client}" for client in range(MAX_CLIENTS)}
         assert not take([0], others[:1])[0].HasField("failure")  # those that are known go on
         with RawPopper(cluster.brokers[0].address, one_queue, "d", one_queue) as more:
-            [message] = more.take()  # another stream may: and nothing was handed out to whoever was refused
+            [message] = more.take()  # another stream may: and nothing was handed out to whoever was rejected
             assert message.delivery_count == 1
     for name in others:
         admin.delete_topic(name)

@@ -326,7 +326,7 @@ def test_tags_and_properties_are_filtered_and_all_want_the_same(
         assert admin.describe_group(topic).lag == 0
 
 
-def test_a_text_that_is_no_handle_is_refused(consumer: WorkQueueConsumer) -> None:
+def test_a_text_that_is_no_handle_is_rejected(consumer: WorkQueueConsumer) -> None:
     for handle in ("", "x", "ÄÖ", "AAAA" * 20, "A" * 5_000):
         with pytest.raises(InvalidArgument, match="is no receipt handle"):
             consumer.ack(handle)
@@ -405,7 +405,7 @@ def test_a_wrong_handle_among_good_ones_changes_nothing(
     consumer.ack(messages)
 
 
-def test_durations_out_of_their_bounds_are_refused_and_change_nothing(
+def test_durations_out_of_their_bounds_are_rejected_and_change_nothing(
     pair: LocalCluster, producer: Producer, consumer: WorkQueueConsumer, topic: str
 ) -> None:
     fill(producer, topic, 2)

@@ -38,7 +38,7 @@ from support.detour import lead
 from support.hand_out_hold import HandOutHold
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 #: Longer than the grace of consumers that are gone.
 GRACE_S, LONGER_S = 3.0, 5.0
 
@@ -81,7 +81,7 @@ def test_an_answer_that_is_late_takes_nothing_away(pair: LocalCluster, topic: st
     fill(pair, topic, 1)
     broker = pair.brokers[0]
     with simple(pair, topic, request_timeout_s=1) as consumer:
-        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        [message] = consumer.receive(1, timeout=TIMEOUT_S)
         broker.pause()
         try:
             with pytest.raises(DeadlineExceeded):
@@ -91,7 +91,7 @@ def test_an_answer_that_is_late_takes_nothing_away(pair: LocalCluster, topic: st
         finally:
             broker.resume()
         assert others_get_nothing(pair, topic)
-        wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
+        wait_until(lambda: acknowledged(consumer, message.handle), TIMEOUT_S)
 
 
 def acknowledged(consumer: WorkQueueConsumer, handle: str) -> bool:
@@ -103,14 +103,14 @@ def acknowledged(consumer: WorkQueueConsumer, handle: str) -> bool:
 
 
 @pytest.mark.fault
-def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
+def test_a_rejection_is_raised_though_the_last_try_has_no_answer(
     pair: LocalCluster, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(pair, topic, 1)
     broker = pair.brokers[0]
     real, busy, begun = PopStream.settle, SystemBusy("too much: wait", retry_after_s=0.3), []
 
-    def refuse_first(stream: PopStream, key: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
+    def reject_first(stream: PopStream, key: SettleKey, spans: Sequence[Span], answered: Answered) -> None:
         begun.append(time.monotonic())
         if len(begun) == 1:
             answered((), busy)
@@ -118,17 +118,17 @@ def test_a_refusal_is_raised_though_the_last_try_has_no_answer(
             real(stream, key, spans, answered)
 
     with simple(pair, topic, request_timeout_s=3) as consumer:
-        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        [message] = consumer.receive(1, timeout=TIMEOUT_S)
         broker.pause()
         try:
-            monkeypatch.setattr(PopStream, "settle", refuse_first)
+            monkeypatch.setattr(PopStream, "settle", reject_first)
             with pytest.raises(SystemBusy, match=r"too much: wait; .* may be settled"):
                 consumer.ack(message)
         finally:
             monkeypatch.undo()
             broker.resume()
         assert begun[1] - begun[0] >= busy.retry_after_s
-        wait_until(lambda: acknowledged(consumer, message.handle), PATIENCE_S)
+        wait_until(lambda: acknowledged(consumer, message.handle), TIMEOUT_S)
 
 
 def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, topic: str) -> None:
@@ -138,7 +138,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
     dead.subscribe(topic)
     received = 0
     while not len(dead._reader._prefetch._messages):
-        messages = dead.receive(1, timeout=PATIENCE_S)
+        messages = dead.receive(1, timeout=TIMEOUT_S)
         dead.ack(messages)
         received += len(messages)
     network.close()  # the brokers hear nothing of the consumer
@@ -146,7 +146,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
     with simple(pair, topic) as other:
         found: list[WorkQueueMessage] = []
         while len(found) < 2_000 - received:
-            found += (messages := other.receive(timeout=PATIENCE_S))
+            found += (messages := other.receive(timeout=TIMEOUT_S))
             other.ack(messages)  # what was lost with a consumer comes alone, so the next waits for it
     assert len({message.queue_offset for message in found}) == len(found)
     assert {message.delivery_count for message in found} == {1, 2}
@@ -156,7 +156,7 @@ def test_what_a_dead_consumer_had_taken_ahead_comes_back(pair: LocalCluster, top
 def test_a_consumer_comes_back_to_what_it_holds(pair: LocalCluster, topic: str, is_working: bool) -> None:
     fill(pair, topic, 1)
     with simple(pair, topic) as consumer:
-        [message] = consumer.receive(1, timeout=PATIENCE_S)
+        [message] = consumer.receive(1, timeout=TIMEOUT_S)
         for stream in consumer._reader.settler._streams.values():
             consumer._client.run(stream.cancel)
         if is_working:
@@ -170,15 +170,15 @@ def test_what_has_come_when_a_receive_is_cancelled_goes_to_others(pair: LocalClu
         async with aio.WorkQueueConsumer(pair.nameserver, group=topic, invisible_s=3600) as consumer:
             consumer.subscribe(topic)
             await consumer.receive(1, timeout=0)
-            task = asyncio.create_task(consumer.receive(1, timeout=PATIENCE_S))
+            task = asyncio.create_task(consumer.receive(1, timeout=TIMEOUT_S))
             await asyncio.sleep(0.1)
             fill(pair, topic, 1)
-            wait_until(lambda: in_flight(pair, topic) == 1, PATIENCE_S)  # blocks this loop, which does not hear of it
+            wait_until(lambda: in_flight(pair, topic) == 1, TIMEOUT_S)  # blocks this loop, which does not hear of it
             time.sleep(0.2)  # noqa: ASYNC251
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            return [message.delivery_count for message in await consumer.receive(timeout=PATIENCE_S)]
+            return [message.delivery_count for message in await consumer.receive(timeout=TIMEOUT_S)]
 
     assert asyncio.run(main()) == [1]
 
@@ -193,10 +193,10 @@ def test_who_waits_for_all_brokers_is_not_held_up_by_a_message_that_is_filtered_
         with WorkQueueConsumer(pair.nameserver, group=topic) as consumer:
             consumer.subscribe(topic, where="wanted = 'yes'")
             assert consumer.receive(1, timeout=0) == []
-            begun = pool.submit(consumer.receive, 1, timeout=PATIENCE_S)
+            begun = pool.submit(consumer.receive, 1, timeout=TIMEOUT_S)
             time.sleep(0.1)  # else it may find both before it waits
             producer.send_many([Message(topic, b"x", properties={"wanted": how}) for how in ("no", "yes")], queue=queue)
-            assert [message.properties["wanted"] for message in begun.result(PATIENCE_S)] == ["yes"]
+            assert [message.properties["wanted"] for message in begun.result(TIMEOUT_S)] == ["yes"]
 
 
 @pytest.mark.parametrize("kind", ["push", "simple"])
@@ -210,31 +210,31 @@ def test_messages_that_come_as_their_consumer_closes_go_to_others_untried(
             lead(consumer, {broker: relay.address})
             begun = pool.submit(begin, consumer)
             fill(pair, topic, 1)
-            wait_until(lambda: in_flight(pair, topic) == 1, PATIENCE_S)
+            wait_until(lambda: in_flight(pair, topic) == 1, TIMEOUT_S)
         if kind == "simple":
             with pytest.raises(Closed):
-                begun.result(PATIENCE_S)
+                begun.result(TIMEOUT_S)
     with simple(pair, topic) as other:
-        assert [message.delivery_count for message in other.receive(1, timeout=PATIENCE_S)] == [1]
+        assert [message.delivery_count for message in other.receive(1, timeout=TIMEOUT_S)] == [1]
 
 
 def test_a_stream_ends_although_the_wait_for_its_end_is_cancelled(pair: LocalCluster, topic: str) -> None:
     with simple(pair, topic) as consumer, ThreadPoolExecutor(1) as pool:
-        begun = pool.submit(consumer.receive, 1, timeout=PATIENCE_S)
+        begun = pool.submit(consumer.receive, 1, timeout=TIMEOUT_S)
         streams = consumer._reader.settler._streams
-        wait_until(lambda: any(stream._takes for stream in [*streams.values()]), PATIENCE_S)
+        wait_until(lambda: any(stream._takes for stream in [*streams.values()]), TIMEOUT_S)
         (stream,) = streams.values()
 
         async def interrupt() -> None:
-            closing = asyncio.ensure_future(stream.close(PATIENCE_S))
+            closing = asyncio.ensure_future(stream.close(TIMEOUT_S))
             await asyncio.sleep(0)  # until it waits for the take
             closing.cancel()
 
         consumer._client.wait(interrupt)
-        wait_until(lambda: stream.ended, PATIENCE_S)
+        wait_until(lambda: stream.ended, TIMEOUT_S)
         consumer.close()
         with pytest.raises(Closed):
-            begun.result(PATIENCE_S)
+            begun.result(TIMEOUT_S)
 
 
 def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | WorkQueueConsumer:
@@ -246,7 +246,7 @@ def consumer_of(kind: str, cluster: LocalCluster, group: str) -> PushConsumer | 
 def begin(consumer: PushConsumer | WorkQueueConsumer) -> None:
     """Begin to take messages, of which none comes here."""
     if isinstance(consumer, WorkQueueConsumer):
-        assert consumer.receive(1, timeout=PATIENCE_S) == []
+        assert consumer.receive(1, timeout=TIMEOUT_S) == []
     else:
         consumer.start(lambda _: ConsumeResult.RETRY_LATER)
 
@@ -262,7 +262,7 @@ def in_flight(cluster: LocalCluster, topic: str) -> int:
 def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluster, topic: str) -> None:
     fill(pair, topic, 3_000)
     with simple(pair, topic) as consumer:
-        messages = consumer.receive(3_000, timeout=PATIENCE_S)
+        messages = consumer.receive(3_000, timeout=TIMEOUT_S)
         assert len(messages) == 3_000
         wrong = str(messages[0].receipt._replace(offset=999_999))
         settle = consumer._reader.settler.settle
@@ -278,8 +278,8 @@ def test_one_wrong_acknowledgement_among_thousands_fails_alone(pair: LocalCluste
 def test_what_others_have_got_or_is_done_is_neither_rejected_nor_kept(pair: LocalCluster, topic: str) -> None:
     fill(pair, topic, 1)
     with simple(pair, topic) as consumer, simple(pair, topic) as other:
-        [message] = consumer.receive(1, invisible_s=1, timeout=PATIENCE_S)
-        [again] = other.receive(1, timeout=PATIENCE_S)
+        [message] = consumer.receive(1, invisible_s=1, timeout=TIMEOUT_S)
+        [again] = other.receive(1, timeout=TIMEOUT_S)
         with pytest.raises(HandleExpired):
             consumer.reject(message)
         other.ack(again)
@@ -298,9 +298,9 @@ def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster
         admin.create_topic(f"%DLQ%{topic}", queues=1, permission=Permission.READ)
     fill(pair, topic, 4)
     with simple(pair, topic, max_deliveries=2, request_timeout_s=4) as consumer:
-        messages = consumer.receive(4, timeout=PATIENCE_S)
+        messages = consumer.receive(4, timeout=TIMEOUT_S)
         consumer.release(messages[:2])
-        again = consumer.receive(16, timeout=PATIENCE_S)  # an eighth, since they have failed
+        again = consumer.receive(16, timeout=TIMEOUT_S)  # an eighth, since they have failed
         assert [message.delivery_count for message in again] == [2, 2]  # which have reached the limit
         consumer.release([*again, *messages[2:]])
         found: list[bytes] = []
@@ -313,7 +313,7 @@ def test_a_message_is_received_though_others_cannot_be_buried(pair: LocalCluster
                 errors.append(error)
             return len(found) == 2 and bool(errors)
 
-        wait_until(receive, PATIENCE_S)
+        wait_until(receive, TIMEOUT_S)
     assert sorted(found) == [b"2", b"3"]
     assert "were not sent to the dead letters" in errors[0].message
 
@@ -328,16 +328,16 @@ def test_a_broker_that_hangs_holds_up_no_other(pair: LocalCluster, new_name: Cal
         producer.send_many([Message(topic, b"x")] * 100, queue=queue)
     with simple(pair, topic, request_timeout_s=3600) as consumer, ThreadPoolExecutor(1) as pool:
         for _ in range(2):  # so that both are known
-            assert len(consumer.receive(10, timeout=PATIENCE_S)) == 10
+            assert len(consumer.receive(10, timeout=TIMEOUT_S)) == 10
         pair.brokers[0].pause()
         try:
             for _ in range(4):  # whoever comes first
-                assert len(pool.submit(consumer.receive, 10, timeout=1).result(PATIENCE_S)) == 10
+                assert len(pool.submit(consumer.receive, 10, timeout=1).result(TIMEOUT_S)) == 10
         finally:
             pair.brokers[0].resume()
 
 
 @pytest.mark.parametrize("wrong", [None, 5, b"handle", [5]])
-def test_what_is_no_message_is_refused(pair: LocalCluster, wrong: object) -> None:
+def test_what_is_no_message_is_rejected(pair: LocalCluster, wrong: object) -> None:
     with simple(pair, "t") as consumer, pytest.raises(InvalidArgument, match="cannot be settled"):
         consumer.ack(wrong)  # type: ignore[arg-type]

@@ -184,7 +184,7 @@ def test_a_reset_begins_anew_and_voids_handles(single: LocalCluster, filled: str
         assert {message.delivery_count for message in again} == {1}
 
 
-def test_a_reset_under_consumers_is_refused_unless_it_is_forced_and_they_begin_there(
+def test_a_reset_under_consumers_is_rejected_unless_it_is_forced_and_they_begin_there(
     single: LocalCluster, filled: str, popper: RawPopper
 ) -> None:
     mine = popper.take(100)

@@ -14,7 +14,7 @@ import zstandard
 
 from fuzz import mutation
 from fuzz.target import Target
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq.features.listeners import redelivery
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns, chosen_columns
 from minimq_common.batch import builder as batch_builder
@@ -342,16 +342,16 @@ def _look_at(records: RecordBatch) -> None:
 
 
 def take_in(data: bytes) -> None:
-    """Look at a batch as a broker does before it stores it: nothing that is stored is refused by its own index."""
+    """Look at a batch as a broker does before it stores it: nothing that is stored is rejected by its own index."""
     batch.verify(data)
     header = batch.read_header(data)
     batch.check_header(header, data)
     broker_pb2.StoredBatch(base_offset=0, batch=data, count=header.count)
 
 
-def _stored(data: bytes) -> EncodedBatch:
+def _stored(data: bytes) -> EncodedRecords:
     count = min(HEADER.unpack_from(data)[3], 1 << 40) if len(data) >= HEADER_BYTES else 1
-    return EncodedBatch(1000, NOW_MS, 0, count, data)
+    return EncodedRecords(1000, NOW_MS, 0, count, data)
 
 
 def receive(data: bytes) -> None:

@@ -20,7 +20,7 @@ from fuzz import mutation
 from fuzz.target import Target
 from fuzz.targets.batches import fifo_batches, make_batch, valid_batches
 from minimq_broker.features.delayed.delays import DueKey
-from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.log import entry as entries
 from minimq_broker.log.checkpoint import Checkpoint, position_of, take_changes
@@ -144,7 +144,7 @@ def _published(data: bytes, position: int) -> None:
     effect = entries.opened(data, position).effect
     if isinstance(effect, BatchStaged):
         entries.staged_batch(data, effect.transaction.name, effect.batch)
-    entries.staged_batch(data, "x", StagedBatch(position, len(data), 1, 0, 0, 7, 3))
+    entries.staged_batch(data, "x", StagedEntry(position, len(data), 1, 0, 0, 7, 3))
 
 
 def _apply(data: bytes) -> None:

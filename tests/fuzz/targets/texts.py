@@ -112,7 +112,7 @@ def _texts(*samples: str) -> Callable[[Random], str]:
 
 
 def _tried(*calls: Callable[[Any], object], errors: tuple[type[Exception], ...] = _INVALID) -> Callable[[Any], None]:
-    """Return a function that gives an input to all of some functions, each of which may refuse it."""
+    """Return a function that gives an input to all of some functions, each of which may reject it."""
 
     def call_all(given: Any) -> None:
         for call in calls:

@@ -65,7 +65,7 @@ def _reports(rng: Random) -> list[Message]:
 
 
 def _control(messages: list[Any]) -> None:
-    """Let a controller decide by reports, as its service does; each of them may be refused."""
+    """Let a controller decide by reports, as its service does; each of them may be rejected."""
     table = ControllerTable([], 3.0, 0.0)
     for now, message in enumerate(messages):
         try:

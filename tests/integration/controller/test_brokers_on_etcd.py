@@ -17,7 +17,7 @@ from support.loop_thread import LoopThread
 from support.reading import read_all
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def brokers(etcd: EtcdCluster, registry: NameServer, broker_name: str, tmp_path:
 
 
 def wait_for_role(broker: BrokerProcess, role: str) -> None:
-    wait_until(lambda: broker.current_role == role, PATIENCE_S, what=f"{broker.name} is {role}")
+    wait_until(lambda: broker.current_role == role, TIMEOUT_S, what=f"{broker.name} is {role}")
 
 
 def wait_for_both(master: BrokerProcess, slave: BrokerProcess) -> None:
@@ -61,7 +61,7 @@ def wait_for_both(master: BrokerProcess, slave: BrokerProcess) -> None:
         report = master.replication()
         return report is not None and report.role == "master" and set(report.in_sync) == {0, 1}
 
-    wait_until(is_so, PATIENCE_S, what=f"{master.name} leads, and {slave.name} is in sync")
+    wait_until(is_so, TIMEOUT_S, what=f"{master.name} leads, and {slave.name} is in sync")
 
 
 @pytest.mark.fault

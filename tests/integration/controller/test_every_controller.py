@@ -153,7 +153,7 @@ def test_a_master_that_was_started_anew_leads_a_new_term(controller: str, start:
     assert master.led[2] > until
 
 
-def test_a_second_process_with_the_id_of_a_replica_is_refused_while_the_first_one_reports(
+def test_a_second_process_with_the_id_of_a_replica_is_rejected_while_the_first_one_reports(
     controller: str, start: StartReporter
 ) -> None:
     master, slave = pair(controller, start)

@@ -17,7 +17,7 @@ from support.etcd_cluster import etcd_cluster
 from support.reporter import LEASE_S, Reporter, StartReporter
 from support.waiting import wait_until
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @dataclass
@@ -66,14 +66,14 @@ def authority(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Author
 def saved_alone(authority: Authority, start: StartReporter, **other: Any) -> tuple[Reporter, Reporter]:
     """Start two replicas, save what is recorded while the master is alone in its set, and let the slave join then."""
     master = start(authority.option(), 0, **other)
-    wait_until(lambda: master.is_master, PATIENCE_S)
+    wait_until(lambda: master.is_master, TIMEOUT_S)
     slave = start(authority.option(), 1, **other)
-    wait_until(lambda: master.record and master.record.addresses.keys() == {0, 1}, PATIENCE_S)
+    wait_until(lambda: master.record and master.record.addresses.keys() == {0, 1}, TIMEOUT_S)
     authority.save()
     since = time.monotonic()
     for each in (master, slave):
-        wait_until(lambda each=each: each.answered_at > since, PATIENCE_S)  # type: ignore[misc]
-    wait_until(lambda: master.is_master, PATIENCE_S)
+        wait_until(lambda each=each: each.answered_at > since, TIMEOUT_S)  # type: ignore[misc]
+    wait_until(lambda: master.is_master, TIMEOUT_S)
     joined = master.join(0, 1)
     wait_until(lambda: slave.record == joined and slave.answered and slave.answered.last_term == joined.term)
     return master, slave
@@ -88,12 +88,12 @@ def test_an_old_copy_that_knows_the_master_is_mended_and_the_master_goes_on(
     known = master.record
     authority.put_back(copy=True)
     since = time.monotonic()
-    wait_until(lambda: slave.record and slave.record.number > known.number, PATIENCE_S)
-    wait_until(lambda: master.is_master and master.answered_at > since, PATIENCE_S)  # not by the lease of before
+    wait_until(lambda: slave.record and slave.record.number > known.number, TIMEOUT_S)
+    wait_until(lambda: master.is_master and master.answered_at > since, TIMEOUT_S)  # not by the lease of before
     assert master.led.keys() == {1}
     assert set(master.join(0, 1).in_sync) == {0, 1}
     master.fall_silent()
-    wait_until(lambda: slave.is_master, PATIENCE_S)  # it is in sync again
+    wait_until(lambda: slave.is_master, TIMEOUT_S)  # it is in sync again
     assert not slave.led.keys() & master.led.keys()
     assert max(slave.led.values()) > master.lease_until
 
@@ -107,14 +107,14 @@ def test_a_former_master_and_who_was_not_in_sync_are_not_elected(
 ) -> None:
     former, master = saved_alone(authority, start)
     former.fall_silent()
-    wait_until(lambda: master.is_master, PATIENCE_S)
+    wait_until(lambda: master.is_master, TIMEOUT_S)
     stranger = start(authority.option(), 2, last_term=2, log_end=1 << 40)
     wait_until(lambda: stranger.record)
     authority.put_back(copy=copy)
     # A new process knows nothing but what it finds, and has a log of the former term.
     again = start(authority.option(), 0, run=50, last_term=1)
     until = master.lease_until
-    wait_until(lambda: max(master.led) > 2, PATIENCE_S, what="the master leads a new term")
+    wait_until(lambda: max(master.led) > 2, TIMEOUT_S, what="the master leads a new term")
     assert master.led[max(master.led)] > until
     assert not again.led.keys() | stranger.led.keys()
     assert master.record is not None

@@ -123,7 +123,7 @@ def test_a_controller_that_is_not_there_is_unavailable(loop: LoopThread) -> None
 
 
 @pytest.mark.parametrize("text", ["nowhere", "a:1,b:2", "zookeeper://a:1", "etcd://", "etcd://a:1,nowhere"])
-def test_what_names_no_controller_is_refused(text: str) -> None:
+def test_what_names_no_controller_is_rejected(text: str) -> None:
     with pytest.raises(InvalidArgument):
         parse(text)
 

@@ -44,7 +44,7 @@ def test_two_brokers_of_one_name_do_not_take_turns(
     assert first.connected_to(nameserver.address)
 
 
-def test_name_servers_tell_who_was_refused_until_it_has_a_place(
+def test_name_servers_tell_who_was_rejected_until_it_has_a_place(
     start_nameserver: StartNameServer,
     start_broker: StartBroker,
     cleanup: contextlib.ExitStack,
@@ -69,8 +69,8 @@ def test_name_servers_tell_who_was_refused_until_it_has_a_place(
         assert "give one of them another --name or --id" in report.reason
         assert began - margin < report.first_at < report.last_at < datetime.now(UTC) + margin
     assert second.registration.connected == ()
-    refusals = [record for record in caplog.records if "broker refused" in record.getMessage()]
-    assert [record.levelname for record in refusals].count("WARNING") == 2, "once for each name server"
+    rejections = [record for record in caplog.records if "broker rejected" in record.getMessage()]
+    assert [record.levelname for record in rejections].count("WARNING") == 2, "once for each name server"
 
     holder.stop()
     wait_until(lambda: second.connected_to(one.address, two.address))
@@ -130,7 +130,7 @@ def test_of_two_that_start_at_once_one_ends(
         assert [broker.master for broker in registered(nameserver.address)] == ["broker-a-0:10911"]
 
 
-def test_a_broker_that_moved_is_refused_until_its_former_connection_has_ended(
+def test_a_broker_that_moved_is_rejected_until_its_former_connection_has_ended(
     loop: LoopThread, start_nameserver: StartNameServer, cleanup: contextlib.ExitStack, tmp_path: Path
 ) -> None:
     nameserver = start_nameserver()
@@ -146,17 +146,17 @@ def test_a_broker_that_moved_is_refused_until_its_former_connection_has_ended(
         wait_until(lambda: master() == [former.address])
         loop.call(line.cut)
     assert master() == [former.address]
-    refused = broker(nameserver.address)
+    rejected = broker(nameserver.address)
     with pytest.raises(BrokerConflict, match=f"{former.address} is connected .* If its machine is gone"):
-        loop.run(refused.start())
-    loop.run(refused.stop())
+        loop.run(rejected.start())
+    loop.run(rejected.stop())
     loop.run(line.close())
     wait_until(lambda: master() == [])
     with loop.serving(broker(nameserver.address)) as present:
         wait_until(lambda: master() == [present.address])
 
 
-def test_a_copy_with_the_same_address_is_refused(
+def test_a_copy_with_the_same_address_is_rejected(
     start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
 ) -> None:
     nameserver = start_nameserver()
@@ -165,7 +165,7 @@ def test_a_copy_with_the_same_address_is_refused(
     holder = start_broker(nameserver.address)
     copy = start_broker()
     copy.join(nameserver.address)
-    wait_until(copy.registration.refused.done)
+    wait_until(copy.registration.rejected.done)
     holder.carry("orders", "more")
     assert holder.connected_to(nameserver.address)
     assert copy.registration.connected == ()
@@ -201,9 +201,9 @@ def test_brokers_that_return_to_a_restarted_name_server_come_before_new_ones(
     wait_until(lambda: asked.is_set() or copy.registration.connected, what="the copy has reached the name server")
     is_held = False
     wait_until(lambda: holder.connected_to(first.address))
-    assert not copy.registration.refused.done()
+    assert not copy.registration.rejected.done()
     loop.call(nameserver._service.settle)
-    wait_until(copy.registration.refused.done)
+    wait_until(copy.registration.rejected.done)
     assert copy.registration.connected == ()
 
 

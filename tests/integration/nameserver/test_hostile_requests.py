@@ -53,7 +53,7 @@ def serves(nameserver: NameServer) -> bool:
 
 
 @pytest.mark.parametrize("size", [(64 << 10) + 1, MAX_TABLE_BYTES + 1])
-def test_a_call_with_a_large_request_is_refused(nameserver: NameServer, channel: grpc.Channel, size: int) -> None:
+def test_a_call_with_a_large_request_is_rejected(nameserver: NameServer, channel: grpc.Channel, size: int) -> None:
     for name in CALLS:
         call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
         error = failure_of(lambda call=call: call(b"\x00" * size, timeout=60))
@@ -61,7 +61,7 @@ def test_a_call_with_a_large_request_is_refused(nameserver: NameServer, channel:
     assert serves(nameserver)
 
 
-def test_a_call_with_what_is_no_request_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:
+def test_a_call_with_what_is_no_request_is_rejected(nameserver: NameServer, channel: grpc.Channel) -> None:
     for name in CALLS:
         call: Any = channel.unary_unary(f"/minimq.v1.NameServer/{name}")
         assert isinstance(failure_of(lambda call=call: call(b"\xff", timeout=60)), InvalidArgument), name
@@ -137,10 +137,10 @@ def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Chann
     over.set()
 
 
-def test_a_watch_that_goes_on_with_what_is_no_request_is_refused_behind_the_event_on_its_way(
+def test_a_watch_that_goes_on_with_what_is_no_request_is_rejected_behind_the_event_on_its_way(
     nameserver: NameServer, channel: grpc.Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a refusal while a write is under way gRPC makes an error of its own, and a traceback."""
+    """Of a rejection while a write is under way gRPC makes an error of its own, and a traceback."""
     writing, slow, write = threading.Event(), threading.Event(), rpc.write
 
     async def write_slowly(context: Any, message: object) -> None:
@@ -158,7 +158,7 @@ def test_a_watch_that_goes_on_with_what_is_no_request_is_refused_behind_the_even
     watch = begin(requests(), timeout=20)
     try:
         assert writing.wait(20)
-        time.sleep(0.3)  # which a mere refusal does not take
+        time.sleep(0.3)  # which a mere rejection does not take
         assert watch.is_active()
     finally:
         slow.set()
@@ -180,7 +180,7 @@ def test_large_lists_wait_until_those_before_them_are_taken(
         assert [len(call.result().names) for call in calls] == [len(topics)] * 16
 
 
-def test_whoever_watches_too_much_is_refused(nameserver: NameServer, channel: grpc.Channel) -> None:
+def test_whoever_watches_too_much_is_rejected(nameserver: NameServer, channel: grpc.Channel) -> None:
     stub = nameserver_pb2_grpc.NameServerStub(channel)
     topics = [f"t{number}" for number in range(MAX_WATCHED + 1)]
     request = nameserver_pb2.WatchRoutesRequest(topics=topics)

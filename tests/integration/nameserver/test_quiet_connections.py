@@ -23,7 +23,7 @@ from support.loop_thread import LoopThread
 from support.starting import StartNameServer
 
 #: Shorter than gRPC's own times for what these options are about.
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 #: Times that are shown are so much shorter than the real ones.
 SHORTER = 2_000
 IDLE = ["grpc.max_connection_idle_ms"]
@@ -62,20 +62,20 @@ def test_an_idle_connection_is_closed_and_its_client_connects_again(start: Start
     address = start(IDLE)
     with rpc.open_channel(address) as channel, crowd(address, SILENT, 1) as [connection]:
         health: Any = health_pb2_grpc.HealthStub(channel)
-        health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
-        wait_until_closed(connection, PATIENCE_S)
-        health.Check(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True)
+        health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
+        wait_until_closed(connection, TIMEOUT_S)
+        health.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S, wait_for_ready=True)
 
 
 def test_a_connection_whose_other_end_answers_no_ping_is_closed(start: Start) -> None:
     address = start(UNANSWERED)
     with crowd(address, SILENT, 1) as [connection]:
-        wait_until_closed(connection, PATIENCE_S)
+        wait_until_closed(connection, TIMEOUT_S)
 
 
 @pytest.mark.parametrize("start", ["broker"], indirect=True)
 def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert FIRST_REQUEST_S < PATIENCE_S
+    assert FIRST_REQUEST_S < TIMEOUT_S
     monkeypatch.setattr("minimq_broker.broker.FIRST_REQUEST_S", 0.1)
     address = start([])
     over = threading.Event()
@@ -84,6 +84,6 @@ def test_a_stream_to_a_broker_on_which_nothing_is_said_is_ended(start: Start, mo
         try:
             for method in (stub.Append, stub.Pull, stub.Pop, stub.Session):
                 with pytest.raises(grpc.RpcError, match=r"no request arrived within 0\.1 s"):
-                    next(method(iter(over.wait, True), timeout=PATIENCE_S))
+                    next(method(iter(over.wait, True), timeout=TIMEOUT_S))
         finally:
             over.set()

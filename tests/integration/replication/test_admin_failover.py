@@ -20,7 +20,7 @@ from minimq import (
 )
 from minimq.admin.operation import Operation, operations_of
 from minimq.errors import GroupNotFound
-from support.replicas import PATIENCE_S, replicas, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 QUEUES = [MessageQueue("t", "broker-a", queue_id) for queue_id in range(2)]
@@ -39,7 +39,7 @@ def test_all_calls_go_on_at_the_next_master(tmp_path: Path) -> None:
             ]
             try:
                 for each in begun:
-                    assert each.wait(PATIENCE_S)
+                    assert each.wait(TIMEOUT_S)
                 master = wait_for_master(cluster)
                 master.kill()
                 deletion = pool.submit(delete_group, cluster)  # cannot be repeated: it begins without a master
@@ -53,7 +53,7 @@ def test_all_calls_go_on_at_the_next_master(tmp_path: Path) -> None:
                 wait_for_more(running, begun)
             finally:
                 stop.set()
-            deletion.result(PATIENCE_S)
+            deletion.result(TIMEOUT_S)
             failed = {name: error for name, each in zip(calls, running, strict=True) if (error := each.exception())}
         assert failed == {}
         wait_in_sync(cluster, *cluster.brokers)
@@ -69,7 +69,7 @@ def test_a_plan_waits_for_the_next_master_as_its_call_does(tmp_path: Path) -> No
     operations = [each for each in operations_of(Admin) if each.name in values]
 
     def perform(operation: Operation) -> None:
-        with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+        with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
             given = operation.given(**values[operation.name])
             operation.planned(admin, given)
             operation.run(admin, given)
@@ -139,7 +139,7 @@ def repeatable_calls(number: int, handle: str) -> dict[str, Callable[[Admin], ob
 def call_again_and_again(
     cluster: LocalCluster, call: Callable[[Admin], object], stop: threading.Event, made: threading.Event
 ) -> None:
-    with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+    with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
         while not stop.is_set():
             call(admin)
             made.set()
@@ -150,11 +150,11 @@ def wait_for_more(running: list[Future[Any]], made: list[threading.Event]) -> No
     for each in made:
         each.clear()
     for future, each in zip(running, made, strict=True):
-        wait_until(lambda each=each, future=future: each.is_set() or future.done(), PATIENCE_S)  # type: ignore[misc]
+        wait_until(lambda each=each, future=future: each.is_set() or future.done(), TIMEOUT_S)  # type: ignore[misc]
 
 
 def delete_group(cluster: LocalCluster) -> None:
-    with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+    with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
         try:
             admin.delete_group("ends")
         except GroupNotFound:  # the answer was lost

@@ -13,7 +13,7 @@ from minimq import LocalCluster, MessageQueue, MinimqError, PullConsumer, PushCo
 from support.client_replicas import bring_back, ends, leave_slaves_alone, members_at, send
 from support.listening import Answer, Listener
 from support.members import Log
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -34,7 +34,7 @@ class Members:
         """Return when so many messages have been read in all; only little more is read by itself."""
         self._allowed = count
         wait_until(
-            lambda: len(self.log) >= count or self.errors, PATIENCE_S, what=f"{count} messages; read: {len(self.log)}"
+            lambda: len(self.log) >= count or self.errors, TIMEOUT_S, what=f"{count} messages; read: {len(self.log)}"
         )
         assert self.errors == []
 
@@ -68,7 +68,7 @@ class Members:
 
 
 @contextmanager
-def members(cluster: LocalCluster, request_timeout_s: float = PATIENCE_S) -> Iterator[Members]:
+def members(cluster: LocalCluster, request_timeout_s: float = TIMEOUT_S) -> Iterator[Members]:
     """Two members of the group "g" beside the block."""
     group = Members(cluster.nameserver, request_timeout_s)
     try:
@@ -95,7 +95,7 @@ def test_a_group_goes_on_at_the_new_master(tmp_path: Path) -> None:
             successor = wait_for_master(cluster, master)
             send(cluster, 50)
             group.read(350)
-            wait_until(lambda: members_at(successor, "g") == 2, PATIENCE_S, what="both members are at the new master")
+            wait_until(lambda: members_at(successor, "g") == 2, TIMEOUT_S, what="both members are at the new master")
             check_all_read_once(group, ends(cluster))
         master.start()
         wait_in_sync(cluster, *cluster.brokers)
@@ -113,7 +113,7 @@ def test_a_group_leaves_a_master_that_hangs_as_soon_as_there_is_another(tmp_path
             master.pause()
             successor = wait_for_master(cluster, master)
             send(cluster, 50)
-            wait_until(lambda: members_at(successor, "g") == 2, PATIENCE_S / 2, what="both are at the new master")
+            wait_until(lambda: members_at(successor, "g") == 2, TIMEOUT_S / 2, what="both are at the new master")
             group.read(350)
             check_all_read_once(group, ends(cluster))
         master.resume()
@@ -133,18 +133,18 @@ def test_a_listener_gets_everything_once_although_there_is_no_master_for_a_while
         def hold_after_half(messages: list[ReceivedMessage]) -> Answer:
             answer = listener(messages)
             if len(listener.calls) >= 100:
-                half.wait(PATIENCE_S)
+                half.wait(TIMEOUT_S)
             return answer
 
         with PushConsumer(cluster.nameserver, group="g", start="earliest", prefetch_messages=20, threads=2) as consumer:
             consumer.subscribe("t")
             consumer.start(hold_after_half)
-            wait_until(lambda: len(listener.calls) >= 100, PATIENCE_S)
+            wait_until(lambda: len(listener.calls) >= 100, TIMEOUT_S)
             leave_slaves_alone(cluster)
             half.set()
             bring_back(cluster)
-            wait_until(lambda: len(listener.calls) == 200, PATIENCE_S, what=f"all of them; {len(listener.calls)}")
+            wait_until(lambda: len(listener.calls) == 200, TIMEOUT_S, what=f"all of them; {len(listener.calls)}")
             send(cluster, 10)
-            wait_until(lambda: sum(listener.calls.values()) >= 210, PATIENCE_S, what="those that came later")
+            wait_until(lambda: sum(listener.calls.values()) >= 210, TIMEOUT_S, what="those that came later")
         assert sum(listener.calls.values()) == 210
         wait_caught_up(cluster)

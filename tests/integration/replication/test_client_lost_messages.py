@@ -21,7 +21,7 @@ from pyspark_minimq.options import parse_read_options
 from pyspark_minimq.planning import OffsetRange, QueueName
 from pyspark_minimq.reading import RangePartition, read
 from support.client_replicas import committed, ends
-from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 NEW = {b"new %d" % number for number in range(200)}
@@ -29,7 +29,7 @@ NEW = {b"new %d" % number for number in range(200)}
 
 def read_until(consumer: PullConsumer, wanted: set[bytes]) -> None:
     """Return when all these have been read."""
-    missing, deadline = set(wanted), time.monotonic() + PATIENCE_S
+    missing, deadline = set(wanted), time.monotonic() + TIMEOUT_S
     while missing and time.monotonic() < deadline:
         missing.difference_update(message.body for message in consumer.poll(0.1))
     assert not missing, (len(missing), sorted(missing)[:3])
@@ -44,7 +44,7 @@ def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tm
     resets: list[OffsetReset] = []
     with (
         replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
-        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=TIMEOUT_S) as producer,
         PullConsumer(
             cluster.nameserver, group="g", start="earliest", auto_commit=False, on_offset_reset=resets.append
         ) as consumer,
@@ -57,7 +57,7 @@ def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tm
             consumer.assign(queues(cluster))
         wait_in_sync(cluster, master, slave)
         for future in [producer.send_async(Message("t", b"old %d" % number)) for number in range(100)]:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         read_until(consumer, {b"old %d" % number for number in range(100)})
         wait_caught_up(cluster)
 
@@ -73,7 +73,7 @@ def test_what_the_new_master_has_stored_is_read_though_the_reader_was_further(tm
         slave.resume()
         wait_for_master(cluster, master)
         for future in sending:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         read_until(consumer, NEW)
         assert resets, "nothing was lost"
         assert all(reset.is_back for reset in resets)
@@ -104,7 +104,7 @@ def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Pa
 
     with (
         replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
-        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=TIMEOUT_S) as producer,
     ):
         master = wait_for_master(cluster)
         [slave] = [broker for broker in cluster.brokers if broker is not master]
@@ -120,12 +120,12 @@ def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Pa
         with new_consumer("further", "earliest") as consumer:
             read_until(consumer, old | lost)
         with new_consumer("new", "latest") as consumer:  # it begins at the end, and gets nothing
-            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, PATIENCE_S)
+            wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, TIMEOUT_S)
         master.kill()
         slave.resume()
         wait_for_master(cluster, master)
         for future in [producer.send_async(Message("t", body)) for body in sorted(NEW)]:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
         for client_id in ("further", "new"):
             resets.clear()
@@ -135,8 +135,8 @@ def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Pa
             assert all(reset.is_back for reset in resets)
             resets.clear()
             with new_consumer(client_id, "latest") as consumer:  # it was told once
-                wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, PATIENCE_S)
-                wait_until(consumer.at_end, PATIENCE_S)
+                wait_until(lambda: not consumer.poll(0.05) and len(consumer.assignment) == 2, TIMEOUT_S)
+                wait_until(consumer.at_end, TIMEOUT_S)
                 assert resets == []
         master.start()
         wait_in_sync(cluster, master, slave)
@@ -148,7 +148,7 @@ def test_who_broadcasts_and_was_closed_meanwhile_leaves_nothing_out(tmp_path: Pa
 def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> None:
     with (
         replicas(tmp_path, role="async-master", replica_lag_s=3600.0) as cluster,
-        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=PATIENCE_S) as producer,
+        Producer(cluster.nameserver, batch_messages=10, send_timeout_s=TIMEOUT_S) as producer,
         closing(RangeReader(cluster.nameserver, RangeOptions(buffer_bytes=100))) as reader,
     ):
         master = wait_for_master(cluster)
@@ -156,7 +156,7 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
         [queue, _] = queues(cluster)
         wait_in_sync(cluster, master, slave)
         for future in [producer.send_async(Message("t", b"old"), queue=queue) for _ in range(100)]:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
         wait_caught_up(cluster)
         slave.pause()
         for _ in range(100):
@@ -171,7 +171,7 @@ def test_messages_of_two_masters_are_not_mixed_in_a_range(tmp_path: Path) -> Non
         slave.resume()
         wait_for_master(cluster, master)
         for future in [producer.send_async(Message("t", b"new"), queue=queue) for _ in range(200)]:
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
 
         first, end = reader.bounds(queue)
         assert (first, end) >= (0, 300)

@@ -18,7 +18,7 @@ from support.client_replicas import bring_back, ends, leave_slaves_alone, messag
 from support.command import Minimq
 from support.detour import lead
 from support.relay import Relay
-from support.replicas import PATIENCE_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -32,7 +32,7 @@ class Reader:
 
     def read(self, count: int) -> None:
         """Return when so many messages have been read in all."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while len(self.messages) < count:
             assert time.monotonic() < deadline, f"{len(self.messages)} of {count} messages were read"
             self.poll()
@@ -77,7 +77,7 @@ def test_a_reader_goes_on_at_a_slave_and_returns_to_the_master(tmp_path: Path) -
             handed_out = messages_out(leader)
             send(cluster, 50)
             reader.read(350)
-            wait_until(lambda: messages_out(leader) >= handed_out + 50, PATIENCE_S, what="the master is read again")
+            wait_until(lambda: messages_out(leader) >= handed_out + 50, TIMEOUT_S, what="the master is read again")
         wait_caught_up(cluster)
 
 
@@ -86,7 +86,7 @@ def test_a_reader_goes_on_at_a_slave_and_returns_to_the_master(tmp_path: Path) -
 def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_master(tmp_path: Path) -> None:
     with (
         replicas(tmp_path, nameservers=2) as cluster,
-        Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin,
+        Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin,
         Admin(cluster.nameserver, timeout_s=2.0) as hasty,
     ):
         send(cluster, 100)
@@ -94,7 +94,7 @@ def test_what_is_stored_can_be_looked_up_and_not_changed_while_there_is_no_maste
         stored = ends(cluster)
         before = admin.describe_topic("t")
         leave_slaves_alone(cluster)
-        wait_until(lambda: admin.cluster()[0].master is None, PATIENCE_S)
+        wait_until(lambda: admin.cluster()[0].master is None, TIMEOUT_S)
 
         with closing(RangeReader(cluster.nameserver)) as ranges:
             for queue, end in stored.items():
@@ -167,7 +167,7 @@ def test_a_reader_that_is_cut_off_from_the_master_reads_a_slave_until_the_line_i
                 reader.read(len(reader.messages) + 10)
                 return messages_out(slave) == before
 
-            wait_until(is_back, PATIENCE_S, what="the master is read again")
+            wait_until(is_back, TIMEOUT_S, what="the master is read again")
         wait_caught_up(cluster)
 
 

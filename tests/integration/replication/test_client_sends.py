@@ -16,7 +16,7 @@ from support.client_replicas import leave_slaves_alone, send
 from support.command import Minimq
 from support.raw_transactions import RawTransactions, decision
 from support.reading import read_all
-from support.replicas import PATIENCE_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, find_master, queues, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import numbered_batch
 from support.waiting import wait_until
 
@@ -31,7 +31,7 @@ def test_a_master_is_killed_under_five_thousand_sends_a_second(tmp_path: Path) -
         master, slave = cluster.brokers
         wanted = queues(cluster)
         sent: list[tuple[MessageQueue | None, bytes, Future[SendReceipt]]] = []
-        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+        with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer:
             began = time.monotonic()
             for step in range(STEPS):
                 for place in range(PER_STEP):
@@ -48,7 +48,7 @@ def test_a_master_is_killed_under_five_thousand_sends_a_second(tmp_path: Path) -
                 if step == STEPS // 4:
                     master.kill()
                 time.sleep(max(began + (step + 1) * STEP_S - time.monotonic(), 0.0))
-            receipts = {body: future.result(PATIENCE_S) for _, body, future in sent}
+            receipts = {body: future.result(TIMEOUT_S) for _, body, future in sent}
         assert find_master(cluster) is slave
         stored = read_all(cluster.nameserver, "t")
         assert sorted(message.body for message in stored) == sorted(receipts)
@@ -97,9 +97,9 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
         _, slave_of_a, master_of_b, slave_of_b = cluster.brokers
         queue = next(queue for queue in admin.route("t").write_queues() if queue.broker_name == "broker-a")
         slave_of_a.kill()
-        wait_until(lambda: (report := cluster.brokers[0].replication()) and report.in_sync == (0,), PATIENCE_S)
+        wait_until(lambda: (report := cluster.brokers[0].replication()) and report.in_sync == (0,), TIMEOUT_S)
         with (
-            Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer,
+            Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer,
             Producer(cluster.nameserver, send_timeout_s=2.0) as hasty,
         ):
             assert {producer.send(Message("t", b"x")).queue.broker_name for _ in range(10)} == {"broker-b"}
@@ -113,7 +113,7 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
         assert (follower["replica"], follower["in_sync"], follower["behind_bytes"]) == (1, True, 0)
         assert rows["broker-b", 1]["problem"] is None
         slave_of_a.start()
-        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
+        with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer:
             producer.send(Message("t", b"x"), queue=queue)
         assert master_of_b.current_role == "master"
         assert slave_of_b.current_role == "slave"
@@ -123,7 +123,7 @@ def test_with_too_few_replicas_messages_go_to_another_broker_or_wait(tmp_path: P
 @pytest.mark.timeout(120)
 def test_topics_are_changed_over_a_failover(tmp_path: Path) -> None:
     with replicas(tmp_path, slaves=2, role="sync-master") as cluster:
-        with Admin(cluster.nameserver, timeout_s=PATIENCE_S) as admin:
+        with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
             for change in (
                 lambda: admin.create_topic("other", queues=2),
                 lambda: admin.reset_offset("g", "other"),
@@ -170,8 +170,8 @@ def test_a_transaction_is_decided_and_published_at_enough_replicas(tmp_path: Pat
             transactions.stage(0, [(queue, numbered_batch(7, queue, b"%d" % queue)) for queue in (0, 1)])
             slave.kill()
             wait_in_sync(cluster, master)
-            [refused] = transactions.stage(0, [(0, numbered_batch(7, 2))])
-            assert refused.failure.code == NotEnoughReplicas.code
+            [rejected] = transactions.stage(0, [(0, numbered_batch(7, 2))])
+            assert rejected.failure.code == NotEnoughReplicas.code
             wanted = decision(0, {master.broker_name: {7: [0, 1]}})
             with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and 2 are needed"):
                 transactions.commit(wanted)

@@ -21,7 +21,7 @@ from support.fake_broker import registered
 from support.raw_popper import Popped, RawPopper
 from support.raw_sender import RawSender
 from support.reading import read_all
-from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import LEASE_S, TIMEOUT_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -52,7 +52,7 @@ class Sending:
     def wait_for_more(self) -> None:
         """Return when messages are acknowledged that are sent from now on."""
         enough = len(self.acknowledged) + 20
-        wait_until(lambda: len(self.acknowledged) >= enough, PATIENCE_S, what=f"sends; failed: {self.failures[-1:]}")
+        wait_until(lambda: len(self.acknowledged) >= enough, TIMEOUT_S, what=f"sends; failed: {self.failures[-1:]}")
 
 
 @contextmanager
@@ -124,14 +124,14 @@ def test_a_master_that_stops_waits_for_its_slave_and_acknowledges_what_it_has_ta
         with ThreadPoolExecutor(1) as beside:
             answers = beside.submit(sender.send, "t", batches)
             size = sum(len(data) for _, data in batches)
-            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, PATIENCE_S)
+            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, TIMEOUT_S)
             master.ask_to_stop()
-            wait_until(lambda: all(data.master is None for data in registered(cluster.nameserver)), PATIENCE_S)
+            wait_until(lambda: all(data.master is None for data in registered(cluster.nameserver)), TIMEOUT_S)
             for _ in range(5):  # it has left the routes, and leads on all the same
                 assert master.current_role == "master"
             assert not answers.done()
             slave.resume()
-            assert [answer.failure.code for answer in answers.result(PATIENCE_S)] == [""] * len(batches)
+            assert [answer.failure.code for answer in answers.result(TIMEOUT_S)] == [""] * len(batches)
         master.wait_stopped()
         assert wait_for_master(cluster, master) is slave
         master.start()
@@ -155,14 +155,14 @@ def test_a_master_that_stops_ends_by_itself_though_its_slave_and_its_controller_
         with ThreadPoolExecutor(1) as beside:
             answers = beside.submit(sender.send, "t", batches)
             size = sum(len(data) for _, data in batches)
-            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, PATIENCE_S)
+            wait_until(lambda: (report := master.replication()) and report.replicas[0].behind_bytes > size, TIMEOUT_S)
             nameserver.pause()
             try:
                 master.ask_to_stop()
                 wait_until(lambda: not master.running, KILLED_AFTER_S, what="the master ends by itself")
             finally:
                 nameserver.resume()
-            assert answers.exception(PATIENCE_S) or all(answer.failure.code for answer in answers.result())
+            assert answers.exception(TIMEOUT_S) or all(answer.failure.code for answer in answers.result())
         assert "Traceback" not in master.log_path.read_text()
         slave.resume()
         master.start()
@@ -228,7 +228,7 @@ def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_p
         wait_in_sync(cluster, master)
         before = master.replication()
         with pytest.raises(NotEnoughReplicas, match="1 replicas of broker-a are in sync, and 2 are needed"):
-            send_to(master, b"refused")
+            send_to(master, b"rejected")
         after = master.replication()
         assert before is not None
         assert after is not None
@@ -237,7 +237,7 @@ def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_p
         wait_in_sync(cluster, master, slave)
         send_to(master, b"accepted")
         wait_caught_up(cluster)
-        assert b"refused" not in [message.body for message in read_all(cluster.nameserver, "t")]
+        assert b"rejected" not in [message.body for message in read_all(cluster.nameserver, "t")]
 
 
 def test_as_many_have_to_be_in_sync_as_the_master_was_told(tmp_path: Path) -> None:
@@ -247,9 +247,9 @@ def test_as_many_have_to_be_in_sync_as_the_master_was_told(tmp_path: Path) -> No
         send_to(master, b"before")
         other.kill()
         wait_in_sync(cluster, master, slave)
-        with pytest.raises(NotEnoughReplicas, match="2 replicas of broker-a are in sync, and 3 are needed") as refused:
-            send_to(master, b"refused")
-        assert refused.value.retriable
+        with pytest.raises(NotEnoughReplicas, match="2 replicas of broker-a are in sync, and 3 are needed") as rejected:
+            send_to(master, b"rejected")
+        assert rejected.value.retriable
         other.start()
         wait_in_sync(cluster, master, slave, other)
         send_to(master, b"after")
@@ -279,7 +279,7 @@ def test_a_master_goes_on_without_its_controller_while_all_in_sync_confirm_it(tm
         [controller] = cluster.nameservers
         wait_in_sync(cluster, *cluster.brokers)
 
-        def is_refused() -> bool:
+        def is_rejected() -> bool:
             try:
                 send_to(master, b"meanwhile")
             except NotMaster:
@@ -291,22 +291,22 @@ def test_a_master_goes_on_without_its_controller_while_all_in_sync_confirm_it(tm
             return report.by_replicas_s if report is not None else 0.0
 
         controller.pause()
-        wait_until(lambda: by_replicas_s() > 2 * LEASE_S, PATIENCE_S, what="it goes on, though nothing is sent")
-        assert not is_refused()
+        wait_until(lambda: by_replicas_s() > 2 * LEASE_S, TIMEOUT_S, what="it goes on, though nothing is sent")
+        assert not is_rejected()
         report = slave.replication()
         assert report is not None
         assert report.controller_silent_s > 0
         slave.pause()
-        wait_until(is_refused, PATIENCE_S, what="one of those that could be elected confirms it no more")
+        wait_until(is_rejected, TIMEOUT_S, what="one of those that could be elected confirms it no more")
         report = master.replication()
         assert report is not None
         assert (report.lease_s, report.by_replicas_s) == (0, 0)
         slave.resume()
-        wait_until(lambda: not is_refused(), PATIENCE_S, what="all confirm it again")
+        wait_until(lambda: not is_rejected(), TIMEOUT_S, what="all confirm it again")
         other.pause()
-        wait_until(is_refused, PATIENCE_S, what="the other one does not")
+        wait_until(is_rejected, TIMEOUT_S, what="the other one does not")
         controller.resume()
-        wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
+        wait_until(lambda: not is_rejected(), TIMEOUT_S, what="the lease is renewed")
         wait_in_sync(cluster, master, slave)
         other.resume()
         wait_in_sync(cluster, *cluster.brokers)
@@ -331,16 +331,16 @@ def test_the_cluster_status_says_that_the_controller_does_not_answer(tmp_path: P
 
         assert lines_with("controller") == []
         controller.kill()
-        wait_until(lambda: shown(slave, "its controller has not answered for "), PATIENCE_S)
+        wait_until(lambda: shown(slave, "its controller has not answered for "), TIMEOUT_S)
         confirmed = "has served without its controller for "
-        wait_until(lambda: shown(master, confirmed), PATIENCE_S, what="all in-sync replicas confirm it")
+        wait_until(lambda: shown(master, confirmed), TIMEOUT_S, what="all in-sync replicas confirm it")
         slave.pause()
-        refusing = "accepts no messages: its controller does not answer, and not all in-sync replicas confirm it"
-        wait_until(lambda: shown(master, refusing), PATIENCE_S, what="one of them does not")
+        rejecting = "accepts no messages: its controller does not answer, and not all in-sync replicas confirm it"
+        wait_until(lambda: shown(master, rejecting), TIMEOUT_S, what="one of them does not")
         slave.resume()
-        wait_until(lambda: shown(master, confirmed), PATIENCE_S, what="it confirms it again")
+        wait_until(lambda: shown(master, confirmed), TIMEOUT_S, what="it confirms it again")
         controller.start()
-        wait_until(lambda: not lines_with("controller"), PATIENCE_S, what="the controller answers")
+        wait_until(lambda: not lines_with("controller"), TIMEOUT_S, what="the controller answers")
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
 
@@ -358,7 +358,7 @@ def test_a_master_that_is_alone_in_its_set_goes_on_without_its_controller(tmp_pa
             report = master.replication()
             return report is not None and report.by_replicas_s > 2 * LEASE_S
 
-        wait_until(is_alone, PATIENCE_S, what="its lease is over")
+        wait_until(is_alone, TIMEOUT_S, what="its lease is over")
         send_to(master, b"meanwhile")
         controller.resume()
         slave.start()
@@ -383,7 +383,7 @@ def test_offsets_of_groups_are_there_after_a_failover(tmp_path: Path) -> None:
         wait_for_master(cluster, master)
         with PullConsumer(cluster.nameserver, group="g", auto_commit=False, start="earliest") as consumer:
             consumer.subscribe("t")
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + TIMEOUT_S
             while len(read) < 100 and time.monotonic() < deadline:
                 read += [message.body for message in consumer.poll(0.1)]
         assert sorted(read) == sorted(b"%d" % number for number in range(100))
@@ -408,10 +408,10 @@ def test_a_member_of_a_group_goes_on_over_a_failover(tmp_path: Path) -> None:
                 return body in read
 
             producer.send(Message("t", b"before"))
-            wait_until(lambda: has_read(b"before"), PATIENCE_S)
+            wait_until(lambda: has_read(b"before"), TIMEOUT_S)
             master.kill()
             producer.send(Message("t", b"after"))
-            wait_until(lambda: has_read(b"after"), PATIENCE_S)
+            wait_until(lambda: has_read(b"after"), TIMEOUT_S)
         master.start()
         wait_in_sync(cluster, *cluster.brokers)
         wait_caught_up(cluster)

@@ -13,7 +13,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq_broker.backup.check import check_directory, compare_directories
 from support.reading import read_all
 from support.relay import Relay
-from support.replicas import PATIENCE_S, check_same, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, check_same, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -126,12 +126,12 @@ def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path, monkeypatch: pyt
                 future.result(30)
             return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
 
-        with Producer(cluster.nameserver, send_timeout_s=PATIENCE_S) as producer:
-            wait_until(lambda: log_start() > 0, PATIENCE_S, what="retention deleted something")
+        with Producer(cluster.nameserver, send_timeout_s=TIMEOUT_S) as producer:
+            wait_until(lambda: log_start() > 0, TIMEOUT_S, what="retention deleted something")
         slave.data_dir.rename(tmp_path / "lost")
         relay.lose_answers_after(2 << 20)  # a part of the copy: it is begun, and never done
         slave.launch()
-        wait_until((slave.data_dir / "copying").exists, PATIENCE_S, what="the copy has begun")
+        wait_until((slave.data_dir / "copying").exists, TIMEOUT_S, what="the copy has begun")
         slave.kill()
         assert (slave.data_dir / "copying").exists()
         relay.cut()
@@ -190,17 +190,17 @@ def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late:
             producer.send(Message("t", b"x" * 10_000))
             return min(int(path.stem) for path in (master.data_dir / "commitlog").glob("*.mdb"))
 
-        wait_until(lambda: (log_start() > 0) == begins_late, PATIENCE_S, what="retention deleted something")
+        wait_until(lambda: (log_start() > 0) == begins_late, TIMEOUT_S, what="retention deleted something")
         slave.data_dir.rename(tmp_path / "own")
         shutil.copytree(foreign.data_dir, slave.data_dir)
         (slave.data_dir / "owner").unlink()
         master_log = len(master.log_path.read_text())
         slave.start()
         wait_until(
-            lambda: "is not a copy of that of broker-a" in slave.log_path.read_text(), PATIENCE_S, what="it is refused"
+            lambda: "is not a copy of that of broker-a" in slave.log_path.read_text(), TIMEOUT_S, what="it is rejected"
         )
         tried = "slave has to copy everything id=1" if begins_late else "slave is gone id=1"
-        wait_until(lambda: master.log_path.read_text()[master_log:].count(tried) > 3, PATIENCE_S)
+        wait_until(lambda: master.log_path.read_text()[master_log:].count(tried) > 3, TIMEOUT_S)
         assert master.log_path.read_text().count("a slave has the log of another broker id=1") == 1
         report = master.replication()
         assert report is not None

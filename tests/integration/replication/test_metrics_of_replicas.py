@@ -11,7 +11,7 @@ import pytest
 
 from minimq.local.server_process import BrokerProcess
 from support.raw_sender import RawSender
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_in_sync
 from support.scraping import Scrape, metrics_address
 from support.stores import make_batch
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ def wait_until_shown(broker: BrokerProcess, is_so: Callable[[Scrape], bool]) -> 
         seen = Scrape(address)
         return seen if is_so(seen) else None
 
-    seen = wait_until(look, PATIENCE_S)
+    seen = wait_until(look, TIMEOUT_S)
     assert seen is not None
     return seen
 
@@ -75,6 +75,6 @@ def test_a_slave_that_hangs_is_seen_from_its_master(tmp_path: Path) -> None:
         assert seen.value("minimq_broker_replica_lag_seconds", replica="1") > 1
         assert seen.value("minimq_broker_replica_lag_bytes", replica="1") > size
         assert seen.value("minimq_broker_min_in_sync_replicas") == 2
-        assert len(answers.result(PATIENCE_S)) == len(batches)
+        assert len(answers.result(TIMEOUT_S)) == len(batches)
         slave.resume()
         wait_until_shown(master, lambda seen: in_sync(seen) == 2 and behind(seen) == (0, 0))

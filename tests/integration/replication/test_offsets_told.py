@@ -10,7 +10,7 @@ from minimq_common.errors import DeadlineExceeded, NotMaster
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
 from support.raw_sender import RawSender
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_in_sync
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -20,13 +20,13 @@ def send(broker: BrokerProcess, count: int) -> None:
         assert not any(result.failure.code for result in sender.send("t", [(0, make_batch([b"x"] * count))]))
 
 
-def told(link: BrokerLink, timeout_s: float = PATIENCE_S) -> tuple[list[int], bool]:
+def told(link: BrokerLink, timeout_s: float = TIMEOUT_S) -> tuple[list[int], bool]:
     """Return the committed offsets, and whether they are said to be confirmed."""
     answer = link.call(link.stub.GetCommitted, broker_pb2.GetCommittedRequest(group="g", topic="t"), timeout_s)
     return [item.offset for item in answer.offsets], answer.confirmed
 
 
-def committed(link: BrokerLink, timeout_s: float = PATIENCE_S) -> list[int]:
+def committed(link: BrokerLink, timeout_s: float = TIMEOUT_S) -> list[int]:
     offsets, confirmed = told(link, timeout_s)
     assert confirmed
     return offsets
@@ -42,10 +42,10 @@ def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> 
         master, slave = cluster.brokers
         with closing(BrokerLink(master.address)) as link:
             send(master, 10)
-            link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
+            link.call(link.stub.CommitOffsets, commit(3), TIMEOUT_S)
             assert committed(link) == [3]
             slave.pause()
-            committing = link.stub.CommitOffsets.future(commit(7), timeout=PATIENCE_S)
+            committing = link.stub.CommitOffsets.future(commit(7), timeout=TIMEOUT_S)
 
             def is_held_back() -> bool:
                 try:
@@ -54,12 +54,12 @@ def test_an_offset_is_told_once_all_replicas_in_sync_have_it(tmp_path: Path) -> 
                     return True
                 return False
 
-            wait_until(is_held_back, PATIENCE_S)
+            wait_until(is_held_back, TIMEOUT_S)
             slave.resume()
             committing.result()
             assert committed(link) == [7]
         with closing(BrokerLink(slave.address)) as link:
-            wait_until(lambda: told(link) == ([7], False), PATIENCE_S, what="a slave tells what it has, unconfirmed")
+            wait_until(lambda: told(link) == ([7], False), TIMEOUT_S, what="a slave tells what it has, unconfirmed")
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)
 
@@ -69,19 +69,19 @@ def test_a_master_without_a_lease_tells_none(tmp_path: Path) -> None:
         master, slave = cluster.brokers
         with closing(BrokerLink(master.address)) as link:
             send(master, 10)
-            link.call(link.stub.CommitOffsets, commit(3), PATIENCE_S)
+            link.call(link.stub.CommitOffsets, commit(3), TIMEOUT_S)
             cluster.nameservers[0].pause()
             slave.pause()  # which would confirm the term
 
-            def is_refused() -> bool:
+            def is_rejected() -> bool:
                 try:
                     return committed(link) != [3]
                 except NotMaster:
                     return True
 
-            wait_until(is_refused, PATIENCE_S, what="the lease is over")
+            wait_until(is_rejected, TIMEOUT_S, what="the lease is over")
             slave.resume()
             cluster.nameservers[0].resume()
-            wait_until(lambda: not is_refused(), PATIENCE_S, what="the lease is renewed")
+            wait_until(lambda: not is_rejected(), TIMEOUT_S, what="the lease is renewed")
         wait_in_sync(cluster, master, slave)
         wait_caught_up(cluster)

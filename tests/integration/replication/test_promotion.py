@@ -12,7 +12,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq_common.errors import InvalidArgument, NotInSync
 from support.command import Minimq
 from support.reading import read_all
-from support.replicas import PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -89,7 +89,7 @@ def wait_registered(admin: Admin, *replica_ids: int) -> None:
         reports = [status.report for status in admin.broker_status()]
         return {report.replication.replica_id for report in reports if report} == {*replica_ids}
 
-    wait_until(found, PATIENCE_S, what=f"registered: {replica_ids}")
+    wait_until(found, TIMEOUT_S, what=f"registered: {replica_ids}")
 
 
 def controller_log(cluster: LocalCluster) -> str:

@@ -19,7 +19,7 @@ from minimq_common.errors import MinimqError
 from support.command import environment
 from support.reading import read_all
 from support.relay import Relay
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_in_sync
 from support.waiting import wait_until
 
 
@@ -55,7 +55,7 @@ def test_a_slave_that_cannot_be_opened_names_the_command_that_repairs_it(tmp_pat
         assert {message.body for message in read_all(cluster.nameserver, "t")} == {b"before", b"after", b"later"}
 
 
-def test_what_must_not_be_rebuilt_is_refused(tmp_path: Path) -> None:
+def test_what_must_not_be_rebuilt_is_rejected(tmp_path: Path) -> None:
     with (
         replicas(tmp_path / "cluster", slaves=2) as cluster,
         LocalCluster(brokers=1, data_dir=tmp_path / "b") as others,
@@ -92,7 +92,7 @@ def test_a_rebuild_that_is_killed_leaves_what_was_there_and_is_done_again(tmp_pa
             relay.lose_answers_after(2_000_000)  # half of the copy: it is there, and never done
             command = [sys.executable, "-m", "minimq_broker", "rebuild", "--source", relay.address, str(slave.data_dir)]
             with subprocess.Popen(command, env=environment()) as process:
-                wait_until((slave.data_dir / "rebuilding" / "copying").exists, PATIENCE_S)
+                wait_until((slave.data_dir / "rebuilding" / "copying").exists, TIMEOUT_S)
                 process.kill()
             assert (
                 process.returncode

@@ -36,7 +36,7 @@ from support.observers import NO_ENGINE_OBSERVER
 from support.relay import Relay
 from support.replica import CLUSTER, NAME, replica, until
 from support.replica_engine import LIMITS, make_topic, replica_engine
-from support.stores import PATIENCE_S
+from support.stores import TIMEOUT_S
 from support.waiting import wait_until
 
 
@@ -71,16 +71,16 @@ def test_of_two_processes_with_one_id_the_first_stays(
                     engine, MasterRef(own, master.roles.leadership.term, master.roles.own.address), Confirmations(0)
                 )
                 other.start()
-                await until(lambda: "a slave is refused" in caplog.text and "stream broken" in caplog.text)
-                refused = next(record.message for record in caplog.records if "a slave is refused" in record.message)
-                assert slave.roles.own.address in refused
-                assert own.address in refused
-                assert "--id" in refused
+                await until(lambda: "a slave is rejected" in caplog.text and "stream broken" in caplog.text)
+                rejected = next(record.message for record in caplog.records if "a slave is rejected" in record.message)
+                assert slave.roles.own.address in rejected
+                assert own.address in rejected
+                assert "--id" in rejected
                 await make_topic(master.engine)
                 assert slave.roles.follower is not None
                 assert slave.roles.follower.connected
                 assert not other.connected
-                assert sum("a slave is refused" in record.message for record in caplog.records) == 1
+                assert sum("a slave is rejected" in record.message for record in caplog.records) == 1
                 assert master.in_sync == {0, 1}
             await until(lambda: other.connected)  # once the first has left
             await other.stop()
@@ -123,9 +123,9 @@ def test_who_is_of_another_replica_set_does_not_follow(
                 stub: Any = replication_pb2_grpc.ReplicationStub(channel)
                 stream = stub.Replicate()
                 await stream.write(replication_pb2.ReplicaRequest(follow=follow))
-                with pytest.raises(grpc.RpcError) as refused:
+                with pytest.raises(grpc.RpcError) as rejected:
                     await stream.read()
-            error = rpc.from_rpc_error(refused.value, "the master")
+            error = rpc.from_rpc_error(rejected.value, "the master")
             assert isinstance(error, InvalidArgument)
             assert error.message == f"{name} of cluster {cluster} does not follow {NAME} of cluster {CLUSTER}"
             assert leadership.progress() == {}
@@ -158,7 +158,7 @@ def test_a_slave_that_alone_does_not_reach_its_master_serves_no_groups(tmp_path:
                 await until(lambda: slave.roles.controller_silent_s > 4.0)
                 with pytest.raises(NotMaster):
                     slave.engine.writes.check()
-                assert master.roles.refusal(to_sender=False) is None, "it is alone in its set"
+                assert master.roles.rejection(to_sender=False) is None, "it is alone in its set"
 
         asyncio.run(test())
 
@@ -345,7 +345,7 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         observer = replace(NO_ENGINE_OBSERVER, topics_changed=lambda: told.append(len(engine.state.topics)))
         engine: Engine = Engine(tmp_path, StoreOptions(), LIMITS, observer, alone=False)
         try:
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await play(engine)
         finally:
             engine.close()
@@ -355,7 +355,7 @@ def test_a_change_that_is_answered_by_an_error_is_told_of(tmp_path: Path, anothe
         queue = await make_topic(engine)
         await engine.lead(2, waits_for_replicas=True)
         engine.store.confirm(engine.store.end)
-        looking = asyncio.create_task(engine.arrivals.wait(queue, 0, PATIENCE_S * 10))
+        looking = asyncio.create_task(engine.arrivals.wait(queue, 0, TIMEOUT_S * 10))
         before = engine.store.end
         made = asyncio.create_task(engine.writes.record(lambda state: TopicSet(Topic("u", state.position, 1, 1))))
         await asyncio.to_thread(wait_until, lambda: engine.store.end > before)

@@ -19,7 +19,7 @@ from support.controller_process import ControllerProcess
 from support.reading import read_all
 from support.replica import replica, until
 from support.replica_engine import make_topic
-from support.replicas import LEASE_S, PATIENCE_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import LEASE_S, TIMEOUT_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import batches_of, make_batch
 from support.waiting import wait_until
 
@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_repaired(tmp_path: Path) 
         flip(damaged)
         slave.start()
         text = f"a damaged segment was repaired segment={int(damaged.stem)} "
-        wait_until(lambda: text in log_of(slave), PATIENCE_S, what="the segment is made anew")
+        wait_until(lambda: text in log_of(slave), TIMEOUT_S, what="the segment is made anew")
         assert f"roles: a segment is damaged, and will be repaired segment={int(damaged.stem)} " in log_of(slave)
         wait_in_sync(cluster, master, slave)
         assert not list(damaged.parent.glob("*.damaged"))
@@ -80,14 +80,14 @@ def test_damage_at_a_master_is_told_and_repaired_once_it_follows(tmp_path: Path)
         segments(master)[1].with_suffix(".damaged").touch()  # the last one in sync leads nevertheless
         master.start()
         assert wait_for_master(cluster) == master
-        wait_until(lambda: "store: a segment is damaged segment=0 " in log_of(master), PATIENCE_S)
+        wait_until(lambda: "store: a segment is damaged segment=0 " in log_of(master), TIMEOUT_S)
         slave.start()
         wait_in_sync(cluster, master, slave)
         assert "segment was repaired segment=" not in log_of(master)
         master.stop()
         assert wait_for_master(cluster, master) == slave
         master.start()
-        wait_until(lambda: "a damaged segment was repaired segment=0 " in log_of(master), PATIENCE_S)
+        wait_until(lambda: "a damaged segment was repaired segment=0 " in log_of(master), TIMEOUT_S)
         wait_in_sync(cluster, master, slave)
 
 
@@ -168,7 +168,7 @@ def test_what_is_damaged_at_both_is_left_and_the_slave_follows(tmp_path: Path) -
         master.start()
         wait_for_master(cluster)
         slave.start()
-        wait_until(lambda: "is damaged here and at the master segment=0 " in log_of(slave), PATIENCE_S)
+        wait_until(lambda: "is damaged here and at the master segment=0 " in log_of(slave), TIMEOUT_S)
         wait_in_sync(cluster, master, slave)
         for broker in (slave, master):
             broker.stop()

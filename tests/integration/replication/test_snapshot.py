@@ -16,7 +16,7 @@ from minimq_broker.__main__ import main
 from minimq_broker.backup.check import check_directory, compare_directories
 from support.command import Minimq
 from support.reading import read_all
-from support.replicas import PATIENCE_S, replicas, wait_caught_up
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up
 from support.waiting import wait_until
 
 
@@ -76,14 +76,14 @@ def test_a_backup_is_restored_on_all_replicas(tmp_path: Path) -> None:
             try:
                 assert restored.stdout is not None
                 assert restored.stdout.readline().startswith(b"ready ")
-                wait_until(lambda: [row["replica"] for row in minimq.json("cluster", "status")] == [3], PATIENCE_S)
+                wait_until(lambda: [row["replica"] for row in minimq.json("cluster", "status")] == [3], TIMEOUT_S)
                 assert "replica 3 is the master" in minimq(
                     "cluster", "promote", "broker-a", "--replica", "3", "--unclean", "--yes"
                 )
                 for broker in cluster.brokers:
                     shutil.rmtree(broker.data_dir)
                     broker.start()
-                wait_until(lambda: master.in_sync and slave.in_sync, PATIENCE_S)
+                wait_until(lambda: master.in_sync and slave.in_sync, TIMEOUT_S)
                 assert [message.body for message in read_all(cluster.nameserver, "t")] == [b"kept"]
             finally:
                 restored.terminate()

@@ -15,7 +15,7 @@ from minimq_common.wire.rpc import from_failure
 from minimq_proto.v1 import broker_pb2
 from support.raw_member import RawMember
 from support.raw_sender import RawSender
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -31,7 +31,7 @@ def granted(broker: BrokerProcess, group: str) -> broker_pb2.QueueGranted | None
     with RawMember(broker.address, "member") as member:
         member.join(group, "t", start=broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST))
         member.ask(group, "t", 0)
-        grant = wait_until(lambda: _grant(member) or not member.ended.empty(), PATIENCE_S, what="an answer")
+        grant = wait_until(lambda: _grant(member) or not member.ended.empty(), TIMEOUT_S, what="an answer")
         if isinstance(grant, bool):
             return None
         member.commit(group, "t", 0, grant.offset + 2, grant.epoch)
@@ -73,10 +73,10 @@ def test_a_slave_lets_everybody_read_and_nobody_join_while_there_is_a_master(tmp
             with RawMember(slave.address, "reader") as reader:
                 return sum(batch.count for frame in reader.pull("t", 0, wait_ms=0) for batch in frame.batches)
 
-        wait_until(lambda: readable() == 10, PATIENCE_S, what="the slave knows what is confirmed")
+        wait_until(lambda: readable() == 10, TIMEOUT_S, what="the slave knows what is confirmed")
         with RawMember(slave.address, "member") as member:
             member.join("g", "t")
-            error = member.ended.get(timeout=PATIENCE_S)
+            error = member.ended.get(timeout=TIMEOUT_S)
             assert isinstance(error, NotMaster), error
 
 

@@ -39,7 +39,7 @@ LONG: dict[str, object] = {
     "disk": "123.4 GB",
     "expires_at": "6d 23h",
     "first_at": AT,
-    "full": "96% (refuse)",
+    "full": "96% (reject)",
     "group": long_name("group"),
     "holder": "192.168.100.102:10911",
     "in_sync": "0, 1, 2",

@@ -43,7 +43,7 @@ def _groups(group: click.Group, path: tuple[str, ...]) -> Iterator[tuple[str, ..
 @pytest.mark.parametrize(
     ("typed", "error"), [(KeyboardInterrupt(), KeyboardInterrupt), (EOFError(), click.Abort), (["n"], click.Abort)]
 )
-def test_ctrl_c_at_a_question_is_an_interrupt_and_no_refusal(
+def test_ctrl_c_at_a_question_is_an_interrupt_and_no_rejection(
     monkeypatch: pytest.MonkeyPatch, typed: Any, error: type[BaseException]
 ) -> None:
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))

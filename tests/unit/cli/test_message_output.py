@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from minimq.admin.texts import shown_body
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq_cli.message_output import MessageOutput, OutputFailed, OutputHalted, as_body
 from minimq_common.batch import builder as batch_builder
 from minimq_common.model import Message, MessageQueue
@@ -23,7 +23,7 @@ QUEUES = [MessageQueue("t", "b", number) for number in range(2)]
 
 def messages(queue: MessageQueue, first: int, count: int, size: int = 9) -> list[ReceivedMessage]:
     data = batch_builder.encode([Message("t", b"x" * size)] * count, 0, 0, 0, 10)
-    return ReceivedBatch(queue, EncodedBatch(first, 0, 0, count, data)).messages(first)
+    return ReceivedBatch(queue, EncodedRecords(first, 0, 0, count, data)).messages(first)
 
 
 @pytest.fixture

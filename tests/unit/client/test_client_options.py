@@ -1,4 +1,4 @@
-"""Options of producers and consumers: what is refused, and how it is said."""
+"""Options of producers and consumers: what is rejected, and how it is said."""
 
 from __future__ import annotations
 
@@ -77,10 +77,10 @@ def test_a_misspelled_argument_is_answered_with_the_one_that_is_meant(
         (ProducerOptions, {"batch_bytes": True}),
         (ConsumerOptions, {"long_poll_s": 0}),
         (ConsumerOptions, {"commit_interval_s": -1}),
-        (RangeOptions, {"patience_s": -1}),
+        (RangeOptions, {"max_wait_s": -1}),
     ],
 )
-def test_a_number_that_cannot_be_is_refused(options: Any, change: dict[str, float]) -> None:
+def test_a_number_that_cannot_be_is_rejected(options: Any, change: dict[str, float]) -> None:
     [(name, value)] = change.items()
     with pytest.raises(InvalidArgument, match=f"{name} is {value}: it must be"):
         options(**change)
@@ -99,7 +99,7 @@ def test_how_batches_are_compressed() -> None:
 
 
 @for_each("compression", ["ZSTD", "gzip", "", True, None])
-def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compression: Any) -> None:
+def test_a_compression_that_is_not_known_is_rejected_with_those_there_are(compression: Any) -> None:
     with pytest.raises(InvalidArgument, match=f"compression is {compression!r}: it must be one of none, zstd"):
         ProducerOptions(compression=compression)
 
@@ -115,7 +115,7 @@ def test_a_compression_that_is_not_known_is_refused_with_those_there_are(compres
         ({"batch_bytes": 1 << 30}, "batch_bytes is 1073741824: it must be at most 4194304"),
     ],
 )
-def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
+def test_an_option_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         ProducerOptions(**change)
 
@@ -143,7 +143,7 @@ def test_an_option_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str)
         ({"on_lost": "print"}, "on_lost is 'print': it must be a function"),
     ],
 )
-def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, Any], said: str) -> None:
+def test_an_option_of_a_consumer_of_a_wrong_kind_is_rejected(change: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         ConsumerOptions(**change)
 
@@ -162,12 +162,12 @@ def test_an_option_of_a_consumer_of_a_wrong_kind_is_refused(change: dict[str, An
         ({"allocation": 5}, "allocation is 5: it must be the name of a strategy, or a strategy"),
     ],
 )
-def test_an_argument_of_a_consumer_of_a_wrong_kind_is_refused(arguments: dict[str, Any], said: str) -> None:
+def test_an_argument_of_a_consumer_of_a_wrong_kind_is_rejected(arguments: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(said)):
         PushConsumer(**{"group": "g", **arguments})
 
 
 @for_each("nameserver", [None, 5, "http://127.0.0.1:9876", ""])
-def test_an_address_that_is_none_is_refused(nameserver: Any) -> None:
+def test_an_address_that_is_none_is_rejected(nameserver: Any) -> None:
     with pytest.raises(InvalidArgument, match=r"HOST:PORT"):
         nameserver_addresses(nameserver)

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from minimq import Message, MessageQueue, SendReceipt, SendStatus
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.dead_letters.dead_letter import DeadLetter
 from minimq.features.listeners import redelivery
-from minimq.features.work_queues.work_queue_message import OpenedBatch, WorkQueueMessage
+from minimq.features.work_queues.work_queue_message import OpenedMessages, WorkQueueMessage
 from minimq.sending.receipt import BatchReceipt
 from minimq_common import errors
 from minimq_common.batch.builder import encode
@@ -46,11 +46,11 @@ def sent(count: int) -> Sequence[Message]:
 def opened(messages: Sequence[Message], base_offset: int = 100) -> ReceivedBatch:
     born_ms = [BORN_MS + index for index in range(len(messages))]
     data = encode(messages, born_ms, 7, base_offset, 1 << 22)
-    return ReceivedBatch(QUEUE, EncodedBatch(base_offset, BORN_MS, 1, len(messages), data, due_ms=5))
+    return ReceivedBatch(QUEUE, EncodedRecords(base_offset, BORN_MS, 1, len(messages), data, due_ms=5))
 
 
 def popped(messages: Sequence[Message]) -> list[WorkQueueMessage]:
-    return OpenedBatch(opened(messages), 1).messages(100, 100 + len(messages), 2, 9, "g")
+    return OpenedMessages(opened(messages), 1).messages(100, 100 + len(messages), 2, 9, "g")
 
 
 def told(message: ReceivedMessage) -> tuple[object, ...]:
@@ -79,7 +79,7 @@ def test_a_message_is_a_value(message: Message, copied: Callable[[Any], Any]) ->
 @copied
 @pytest.mark.parametrize("index", [0, 1, 1_345, COUNT - 1])
 def test_a_received_message_is_a_value(index: int, copied: Callable[[Any], Any]) -> None:
-    whole, taken = opened(sent(COUNT)), OpenedBatch(opened(sent(COUNT)), 1)
+    whole, taken = opened(sent(COUNT)), OpenedMessages(opened(sent(COUNT)), 1)
     for message in (
         whole.messages(0)[index],
         whole.messages(100 + index)[0],
@@ -134,7 +134,7 @@ def test_a_message_that_is_kept_or_pickled_leaves_its_batch_behind(
 def test_a_message_of_a_compacted_batch_is_a_value(copied: Callable[[Any], Any]) -> None:
     batches = [encode(sent(COUNT), BORN_MS, producer, 3, 1 << 22) for producer in (5, 6)]
     data = compacted_of(batches, [number % 3 == 0 for number in range(2 * COUNT)])
-    stored = EncodedBatch(BASE, STORED_MS, 1, 2 * COUNT, data)
+    stored = EncodedRecords(BASE, STORED_MS, 1, 2 * COUNT, data)
     whole = ReceivedBatch(QUEUE, stored)
     messages = whole.messages(0)
     assert len(messages) == 2 * COUNT // 3 + 1

@@ -78,7 +78,7 @@ def test_what_is_allowed_names_its_rule(user: str, what: str, reason: str) -> No
         ("nobody", "read topic orders-1", "no rule allows to read topic orders-1"),
     ],
 )
-def test_what_is_refused_names_its_rule_or_that_there_is_none(user: str, what: str, reason: str) -> None:
+def test_what_is_rejected_names_its_rule_or_that_there_is_none(user: str, what: str, reason: str) -> None:
     decision = POLICY.decide(user, need(what))
     assert (decision.allowed, decision.reason) == (False, reason)
 
@@ -149,7 +149,7 @@ def test_rules_are_read_as_they_are_written(rule: Rule) -> None:
         ("allow read topic ä", "at the end only"),
     ],
 )
-def test_what_is_no_rule_is_refused_with_the_remedy(text: str, said: str) -> None:
+def test_what_is_no_rule_is_rejected_with_the_remedy(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         parse_rule(text)
     assert said in raised.value.message
@@ -183,7 +183,7 @@ def test_a_key_is_read_as_it_was_made(random: bytes) -> None:
 
 
 @given(st.integers(0, len(KEY.text) - 1), st.sampled_from("abcXYZ019_-"))
-def test_a_mistyped_key_is_refused_unseen(place: int, letter: str) -> None:
+def test_a_mistyped_key_is_rejected_unseen(place: int, letter: str) -> None:
     text = KEY.text[:place] + letter + KEY.text[place + 1 :]
     if text != KEY.text:
         with pytest.raises(InvalidArgument) as raised:
@@ -220,7 +220,7 @@ def test_a_document_travels_as_it_is() -> None:
         ("[", "cannot be read"),
     ],
 )
-def test_what_is_no_document_is_refused(text: str, said: str) -> None:
+def test_what_is_no_document_is_rejected(text: str, said: str) -> None:
     with pytest.raises(InvalidArgument) as raised:
         from_toml(text.encode())
     assert said in raised.value.message

@@ -1,4 +1,4 @@
-"""The text of a refusal: the command in it helps, whatever it is that refuses."""
+"""The text of a rejection: the command in it helps, whatever it is that rejects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from minimq.admin.users import GRANTS, Rehearsal
 from minimq_common.security.access_document import AccessDocument, User
-from minimq_common.security.access_policy import Policy, refused
+from minimq_common.security.access_policy import Policy, rejected
 from minimq_common.security.access_rule import Need, Resource, Verb, parse_rule
 from support.cases import for_each
 
@@ -60,13 +60,13 @@ def test_who_follows_the_advice_as_often_as_it_is_given_may_do_it(what: str, rul
     for _ in range(len(rules) + 1):
         decision = Policy(document).decide("alice", need)
         if not decision.allowed:
-            document = follow(document, refused("alice", decision))
+            document = follow(document, rejected("alice", decision))
     assert Policy(document).decide("alice", need).allowed
 
 
 def test_the_advice_for_a_name_that_is_used_once_is_about_all_such_names() -> None:
     denied = Policy(document_of()).decide("alice", need_of(f"write transaction {ONE_WRITE}"))
-    document = follow(document_of(), refused("alice", denied))
+    document = follow(document_of(), rejected("alice", denied))
     assert Policy(document).decide("alice", need_of("write transaction spark-batch-another")).allowed
     assert not Policy(document).decide("alice", need_of("write transaction other")).allowed
 
@@ -86,8 +86,8 @@ def test_the_advice_for_a_name_that_is_used_once_is_about_all_such_names() -> No
         ),
     ],
 )
-def test_a_refusal_says_what_was_wanted(what: str, said: str) -> None:
-    assert refused("alice", Policy(document_of("allow write topic orders*")).decide("alice", need_of(what))) == said
+def test_a_rejection_says_what_was_wanted(what: str, said: str) -> None:
+    assert rejected("alice", Policy(document_of("allow write topic orders*")).decide("alice", need_of(what))) == said
 
 
 def test_an_answer_tells_the_version_of_the_rules_that_decided() -> None:
@@ -99,7 +99,7 @@ def test_an_answer_tells_the_version_of_the_rules_that_decided() -> None:
 def test_a_rule_of_a_role_is_named_with_the_role() -> None:
     document = Rehearsal(document_of("allow read topic *")).add_rules("alice", (), ["readers"])
     denied = Policy(document).decide("alice", need_of("read topic payroll"))
-    text = refused("alice", denied)
+    text = rejected("alice", denied)
     assert "the rule 'deny read topic pay*' of role readers denies it" in text
     assert Policy(follow(document, text)).decide("alice", need_of("read topic payroll")).allowed
 

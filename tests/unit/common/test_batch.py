@@ -106,7 +106,7 @@ def test_any_number_of_tags(count: int) -> None:
     assert hashes == (tuple(sorted(map(batch.tag_hash, tags))) if count <= batch.MAX_TAG_HASHES else None)
 
 
-def test_more_tags_than_a_dictionary_holds_are_refused() -> None:
+def test_more_tags_than_a_dictionary_holds_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="keys, not into tags"):
         encode([one(tag=f"tag-{number}") for number in range(65_537)])
 
@@ -120,7 +120,7 @@ def test_born_times_take_no_more_room_than_they_need(span_ms: int, width: int) -
     assert [opened.born_ms(index) for index in range(3)] == times
 
 
-def test_born_times_too_far_apart_are_refused() -> None:
+def test_born_times_too_far_apart_are_rejected() -> None:
     with pytest.raises(InvalidArgument, match="49 days"):
         encode([one()] * 2, [NOW_MS, NOW_MS + (1 << 32)])
 
@@ -239,12 +239,12 @@ def test_sections_that_do_not_add_up_are_found() -> None:
         {"properties": {"a": "\ud800"}},
     ],
 )
-def test_a_message_that_breaks_a_rule_is_refused_whole(fields: dict[str, Any]) -> None:
+def test_a_message_that_breaks_a_rule_is_rejected_whole(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         encode([one(), one(**fields), one()])
 
 
-def test_a_body_at_the_limit_passes_and_one_above_is_refused() -> None:
+def test_a_body_at_the_limit_passes_and_one_above_is_rejected() -> None:
     assert RecordBatch(encode([one(body=b"x" * 10)], limit=10)).bodies() == [b"x" * 10]
     with pytest.raises(MessageTooLarge, match="11 bytes, the limit is 10"):
         encode([one(body=b"x" * 11)], limit=10)

@@ -9,7 +9,7 @@ import pytest
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import (
-    LEAST_RATE,
+    MIN_RATE,
     AccessDocument,
     StoredKey,
     User,
@@ -74,13 +74,13 @@ def test_a_document_without_limits_travels_as_before_them() -> None:
 
 
 def test_limits_are_read_as_they_are_written() -> None:
-    document = AccessDocument(1, {"alice": User(limits=UserLimits(LEAST_RATE, 0)), "bob": User()})
+    document = AccessDocument(1, {"alice": User(limits=UserLimits(MIN_RATE, 0)), "bob": User()})
     assert decode(document.encoded()) == document
     assert from_toml(to_toml(document).encode()) == document
 
 
-@for_each("rate", [-1, 1, LEAST_RATE - 1, 1 << 63])
-def test_a_limit_that_would_stop_everything_is_refused(rate: int) -> None:
+@for_each("rate", [-1, 1, MIN_RATE - 1, 1 << 63])
+def test_a_limit_that_would_stop_everything_is_rejected(rate: int) -> None:
     with pytest.raises(InvalidArgument, match="the lowest one is 102400"):
         decode(AccessDocument(1, {"alice": User(limits=UserLimits(0, rate))}).encoded())
 
@@ -91,17 +91,17 @@ def test_all_keys_of_a_user_share_its_limits_until_the_user_is_gone() -> None:
         keys = {each.id: StoredKey(each.hash) for each in (one, other)}
         shared = SharedAccess()
         shared.settled.set()
-        shared.offer(AccessDocument(1, {"alice": User(keys, limits=UserLimits(LEAST_RATE))}), "test")
+        shared.offer(AccessDocument(1, {"alice": User(keys, limits=UserLimits(MIN_RATE))}), "test")
         control = AccessControl(tuple, shared)
         control.start()
         callers = [control.identify([("authorization", f"Bearer {each.text}")]) for each in (one, other)]
         rates = {each.received for each in callers}
         [rate] = rates
         assert rate is not None
-        assert rate.bytes_per_s == LEAST_RATE
+        assert rate.bytes_per_s == MIN_RATE
         assert control.waited() == [("alice", "in", 0.0)]
-        shared.offer(AccessDocument(2, {"alice": User(keys, limits=UserLimits(2 * LEAST_RATE))}), "test")
-        assert rate.bytes_per_s == 2 * LEAST_RATE  # also of streams that are open
+        shared.offer(AccessDocument(2, {"alice": User(keys, limits=UserLimits(2 * MIN_RATE))}), "test")
+        assert rate.bytes_per_s == 2 * MIN_RATE  # also of streams that are open
         shared.offer(AccessDocument(3), "test")
         del callers
         assert control.waited() == []

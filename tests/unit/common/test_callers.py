@@ -1,4 +1,4 @@
-"""Callers of a server: who is let in, what is refused unread, and what ends by itself."""
+"""Callers of a server: who is let in, what is rejected unread, and what ends by itself."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from minimq_common.errors import AccessDenied, NotAuthenticated, SystemBusy, Una
 from minimq_common.security.access_control import AccessControl
 from minimq_common.security.access_document import ADMIN, AccessDocument, StoredKey, User
 from minimq_common.security.access_rule import Need, Resource, Verb
-from minimq_common.security.caller import ANY_CALLER, MOST_DECISIONS, KnownCaller, current_caller, serve_as
+from minimq_common.security.caller import ANY_CALLER, MAX_DECISIONS, KnownCaller, current_caller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, new_key
@@ -92,7 +92,7 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
         with pytest.raises(NotAuthenticated, match=reason) as raised:
             own.identify(metadata)
         assert ALICE.text not in raised.value.message
-    assert own.control.refusals.unauthenticated == {"none": 1, "unknown": 2, "malformed": 4}
+    assert own.control.rejections.unauthenticated == {"none": 1, "unknown": 2, "malformed": 4}
     own.allow(2, disabled=True)
     with pytest.raises(NotAuthenticated, match="`minimq user enable alice`"):
         own.identify(shown(ALICE))
@@ -125,9 +125,9 @@ async def test_a_right_is_looked_up_once_and_decided_anew_when_rules_change() ->
     own.allow(3, "deny write topic t")
     with pytest.raises(AccessDenied):
         caller.check(request, ("append", "t"))
-    for number in range(MOST_DECISIONS + 100):
+    for number in range(MAX_DECISIONS + 100):
         caller.allows(Need(Verb.READ, Resource.TOPIC, str(number)))
-    assert len(caller._decisions) <= MOST_DECISIONS
+    assert len(caller._decisions) <= MAX_DECISIONS
 
 
 @on_loop
@@ -187,11 +187,11 @@ async def test_a_stream_ends_when_its_user_no_longer_sees_everything() -> None:
 
 
 @on_loop
-async def test_where_refusals_are_only_reported_requests_count_and_questions_do_not() -> None:
+async def test_where_rejections_are_only_reported_requests_count_and_questions_do_not() -> None:
     own = world(only_reports=True)
     own.shared.settled.set()
     own.allow(1, "allow write topic t")
-    caller, denied = own.identify(shown(ALICE)), own.control.refusals.denied
+    caller, denied = own.identify(shown(ALICE)), own.control.rejections.denied
     write, read = Need(Verb.WRITE, Resource.TOPIC, "t"), Need(Verb.READ, Resource.TOPIC, "t")
     assert caller.may(read)
     assert caller.may(write)

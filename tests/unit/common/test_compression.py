@@ -157,7 +157,7 @@ def test_the_claim_of_the_tests_above_is_what_makes_them_fail() -> None:
 
 @given(st.binary(max_size=60), st.integers(0, 1 << 16), st.integers(0, 255))
 def test_a_damaged_frame_under_a_right_checksum_never_does_worse(tail: bytes, at: int, value: int) -> None:
-    """Either it is refused, or by chance it is a batch: then all that was opened is as large as it has to be."""
+    """Either it is rejected, or by chance it is a batch: then all that was opened is as large as it has to be."""
     frame = bytearray(frame_of(encode(REPEATED, compression=ALWAYS)))
     frame[at % len(frame)] ^= value
     header = encode(REPEATED, compression=ALWAYS)[: batch.read_header(encode(REPEATED)).size]
@@ -168,7 +168,7 @@ def test_a_damaged_frame_under_a_right_checksum_never_does_worse(tail: bytes, at
     assert opened.size == RecordBatch(encode(REPEATED)).size - len(header) - 4
 
 
-def test_a_bomb_is_refused_before_there_is_room_for_it() -> None:
+def test_a_bomb_is_rejected_before_there_is_room_for_it() -> None:
     bombs = [
         zstandard.compress(bytes(MAX_CONTENT_BYTES + 1)),  # true to its word
         claiming(MAX_CONTENT_BYTES + 1, content_of()),
@@ -184,7 +184,7 @@ def test_a_bomb_is_refused_before_there_is_room_for_it() -> None:
         tracemalloc.stop()
 
 
-def test_a_window_over_the_limit_is_refused() -> None:
+def test_a_window_over_the_limit_is_rejected() -> None:
     """A frame that breaks off is read through a window of the size it asks for: here 128 MiB."""
     wide = struct.pack("<IBBQ", 0xFD2FB528, 0xC0, 17 << 3, 100) + b"\0"
     with pytest.raises(CorruptBatch, match="too much memory"):

@@ -67,7 +67,7 @@ def test_unknown_bits_and_numbers_of_later_versions_do_not_matter() -> None:
         assert from_wire(Disk, status) == Disk(text)
 
 
-def test_a_wrong_value_is_refused_with_its_name() -> None:
+def test_a_wrong_value_is_rejected_with_its_name() -> None:
     message = to_wire(controller_pb2.ReportRequest, REPORT)
     message.known.addresses[7] = "no address"
     with pytest.raises(InvalidArgument, match="no address"):

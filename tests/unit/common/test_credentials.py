@@ -92,7 +92,7 @@ def test_credentials_are_those_that_are_given_or_those_of_the_variable(
         ),
     ],
 )
-def test_what_is_no_credentials_is_refused_without_showing_it(text: str, reason: str, tmp_path: Path) -> None:
+def test_what_is_no_credentials_is_rejected_without_showing_it(text: str, reason: str, tmp_path: Path) -> None:
     file = tmp_path / "alice.minimq"
     file.write_text(text)
     for credentials in (Credentials(str(file)), Credentials.from_text(text)):

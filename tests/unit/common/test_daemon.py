@@ -25,7 +25,7 @@ class Server:
     async def start(self):
         assert isinstance(asyncio.get_running_loop(), ServerLoop)
         if "limits" in sys.argv: print(*resource.getrlimit(resource.RLIMIT_NOFILE), flush=True)
-        if "refuse" in sys.argv: raise CannotListen("no place")
+        if "reject" in sys.argv: raise CannotListen("no place")
         if "hang-at-start" in sys.argv:
             print("starting", flush=True)
             await asyncio.Event().wait()
@@ -107,7 +107,7 @@ def test_a_second_signal_of_the_same_kind_ends_a_stop_that_hangs(daemon: Daemon)
     assert daemon.end()[0] == -signal.SIGINT
 
 
-@pytest.mark.parametrize("daemon", ["refuse"], indirect=True)
+@pytest.mark.parametrize("daemon", ["reject"], indirect=True)
 def test_what_cannot_start_is_one_sentence_and_status_1(daemon: Daemon) -> None:
     assert daemon.next_line() == "stop\n"
     assert daemon.end() == (1, "error: no place\n")
@@ -120,7 +120,7 @@ def test_a_later_failure_stops_it_with_status_1(daemon: Daemon) -> None:
     assert daemon.end() == (1, "error: no place any more\n")
 
 
-@pytest.mark.parametrize("daemon", ["refuse json"], indirect=True)
+@pytest.mark.parametrize("daemon", ["reject json"], indirect=True)
 def test_with_json_that_sentence_is_a_record(daemon: Daemon) -> None:
     assert daemon.next_line() == "stop\n"
     status, said = daemon.end()

@@ -31,7 +31,7 @@ from minimq_proto.v1 import broker_pb2, events_pb2
 from support.loop_thread import LoopThread
 from support.waiting import wait_until
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 BROKER = broker_pb2.DESCRIPTOR.services_by_name["Broker"]
 CALL, STREAM = "DescribeTopic", "Events"
 KINDS = [CALL, STREAM]
@@ -120,12 +120,12 @@ def call(channel: grpc.Channel, method: str, what: str) -> bytes:
     if method == STREAM:
         return next(stream(channel, iter([data]), STREAM))  # type: ignore[no-any-return]
     one: Any = channel.unary_unary(f"/minimq.v1.Broker/{method}")
-    return one(data, timeout=PATIENCE_S)  # type: ignore[no-any-return]
+    return one(data, timeout=TIMEOUT_S)  # type: ignore[no-any-return]
 
 
 def stream(channel: grpc.Channel, requests: Iterator[bytes], method: str = "Append") -> Any:
     made: Any = channel.stream_stream(f"/minimq.v1.Broker/{method}")
-    return made(requests, timeout=PATIENCE_S)
+    return made(requests, timeout=TIMEOUT_S)
 
 
 def append(batch: bytes) -> bytes:

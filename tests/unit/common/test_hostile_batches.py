@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minimq.consuming.received import EncodedBatch, ReceivedBatch
+from minimq.consuming.received import EncodedRecords, ReceivedBatch
 from minimq_common.batch import header as batch
 from minimq_common.batch.compression import MAX_CONTENT_BYTES, Compression
 from minimq_common.batch.header import MAX_RECORDS, Section
@@ -25,20 +25,20 @@ from support.hostile_batches import offsets, raw_batch, sections
 MANY = MAX_RECORDS
 EMPTY_BODIES = bytes(4 * (MANY + 1))
 #: Most memory that opening a batch may take.
-MOST_BYTES = 4 * MAX_CONTENT_BYTES
+MAX_BYTES = 4 * MAX_CONTENT_BYTES
 
 
 def read(data: bytes) -> int:
     """Look at all that a consumer can ask a batch for; return how many messages it has."""
     received = ReceivedBatch(
-        MessageQueue("t", "broker-a", 0), EncodedBatch(0, 0, 0, batch.HEADER.unpack_from(data)[3], data)
+        MessageQueue("t", "broker-a", 0), EncodedRecords(0, 0, 0, batch.HEADER.unpack_from(data)[3], data)
     ).messages(0)
     for message in received:
         _ = message.keys, message.properties, message.born_at, message.message_id, message.tag
     return len(received)
 
 
-# Each is small on the wire. What the first ones make of a reader's memory is bounded, the others are refused.
+# Each is small on the wire. What the first ones make of a reader's memory is bounded, the others are rejected.
 EXPLOSIONS: dict[str, Callable[[], bytes]] = {
     "empty messages": lambda: raw_batch({Section.BODY_OFFSETS: EMPTY_BODIES}, MANY, is_compressed=True),
     "a dictionary of tags without codes": lambda: raw_batch(
@@ -100,7 +100,7 @@ def test_a_small_batch_takes_a_bounded_part_of_a_readers_memory(what: str) -> No
         else:
             with pytest.raises(CorruptBatch):
                 read(data)
-        assert tracemalloc.get_traced_memory()[1] < MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < MAX_BYTES
     finally:
         tracemalloc.stop()
 
@@ -163,14 +163,14 @@ def test_a_changed_byte_under_a_right_checksum_is_harmless_or_named(
         assert read(sealed(bytes(encoded))) == len(sent)
 
 
-# ---- what a broker refuses ------------------------------------------------------------------------
+# ---- what a broker rejects ------------------------------------------------------------------------
 
 
 def check(data: bytes) -> None:
     batch.check_header(batch.read_header(data), data)
 
 
-REFUSED = {
+REJECTED = {
     "a count beyond the content": lambda: raw_batch(ONE, 3),
     "a count beyond 32 bits with a sign": lambda: raw_batch(ONE, 1 << 31),
     "a count beyond the content of a frame": lambda: raw_batch(ONE, 300, is_compressed=True),
@@ -189,10 +189,10 @@ REFUSED = {
 }
 
 
-@for_each("what", REFUSED)
-def test_a_header_that_promises_too_much_is_refused_unopened(what: str) -> None:
+@for_each("what", REJECTED)
+def test_a_header_that_promises_too_much_is_rejected_unopened(what: str) -> None:
     with pytest.raises(CorruptBatch):
-        check(REFUSED[what]())
+        check(REJECTED[what]())
 
 
 @given(st.lists(messages, min_size=1, max_size=20), compressions)

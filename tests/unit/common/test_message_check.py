@@ -90,9 +90,9 @@ def test_a_tag_has_at_most_255_characters() -> None:
     ],
 )
 def test_a_field_of_a_wrong_type_is_named(field: dict[str, Any], said: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument) as rejected:
         check_message(Message(**{"topic": "t", "body": b"x"} | field), 10)
-    assert refused.value.message == said
+    assert rejected.value.message == said
 
 
 @for_each("field", [{"topic": 5}, {"body": "x"}, {"body": None}, {"keys": "text"}])

@@ -65,10 +65,10 @@ def test_several_names_are_not_one() -> None:
 
 
 def test_a_long_illegal_name_is_cut() -> None:
-    with pytest.raises(InvalidArgument) as refused:
+    with pytest.raises(InvalidArgument) as rejected:
         check_topic("ä" * 127)
-    assert f"'{'ä' * 40}'..." in refused.value.message
-    assert "ä" * 41 not in refused.value.message
+    assert f"'{'ä' * 40}'..." in rejected.value.message
+    assert "ä" * 41 not in rejected.value.message
 
 
 def test_only_a_broker_may_name_its_machine_room() -> None:

@@ -165,9 +165,9 @@ def test_a_number_outside_its_limits_is_found_in_the_file(file: Path) -> None:
     assert f"--id is -1: it must be at least 0 (id in {file})\n" in run("--config", file)[1].output
     assert run("--config", file, "--id", "-2")[1].output.endswith("at least 0\n")
     file.write_text("listen = 'nowhere'")
-    refused = CliRunner().invoke(nameserver, ["--config", str(file)])
-    assert refused.exit_code == 2
-    assert refused.output.endswith(f" (listen in {file})\n")
+    rejected = CliRunner().invoke(nameserver, ["--config", str(file)])
+    assert rejected.exit_code == 2
+    assert rejected.output.endswith(f" (listen in {file})\n")
 
 
 @pytest.mark.parametrize(("name", "command"), [("minimq-broker", broker), ("minimq-nameserver", nameserver)])

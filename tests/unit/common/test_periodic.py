@@ -13,7 +13,7 @@ from minimq_common.errors import StoreFull, SystemBusy
 from minimq_common.serving.periodic import PeriodicTask
 from support.virtual_loop import VirtualLoop
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 log = logging.getLogger(__name__)
 
 
@@ -31,7 +31,7 @@ def test_it_goes_on_after_every_kind_of_error(caplog: pytest.LogCaptureFixture) 
 
         task = PeriodicTask("work", run, 0.001, log)
         task.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await worked.wait()
             await task.stop()
 
@@ -68,7 +68,7 @@ def test_it_waits_for_its_time_unless_it_is_woken() -> None:
         task.start()
         await asyncio.sleep(0)
         assert runs.empty()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             for _ in range(2):
                 task.wake()
                 await runs.get()
@@ -95,7 +95,7 @@ def test_a_run_under_way_is_cancelled_by_stop() -> None:
 
         task = PeriodicTask("work", run, math.inf, log, at_once=True)
         task.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await began.wait()
             stopping = asyncio.create_task(task.stop())
             await asyncio.sleep(0)
@@ -126,7 +126,7 @@ def test_it_goes_on_though_its_interval_fails_or_what_it_waits_for_is_cancelled(
         async def work() -> None:
             runs.put_nowait(None)
 
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             for task in (PeriodicTask("work", run, 0.001, log), PeriodicTask("work", work, interval_s, log)):
                 for _ in range(2):  # it may be started anew
                     task.start()

@@ -39,7 +39,7 @@ def record(**other: Any) -> ReplicaSet:
 
 @for_each("term", [1 << 31, LARGEST])
 @for_each("recorded", [None, record()])
-def test_a_copy_of_the_record_with_a_term_that_leases_cannot_count_is_refused(
+def test_a_copy_of_the_record_with_a_term_that_leases_cannot_count_is_rejected(
     term: int, recorded: ReplicaSet | None
 ) -> None:
     with pytest.raises(InvalidArgument, match="term"):

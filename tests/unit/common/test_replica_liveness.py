@@ -11,7 +11,7 @@ from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from support.reports import report
 
 LEASE_S = 10.0
-PATIENCE_S = 11.0
+TIMEOUT_S = 11.0
 
 
 def record() -> ReplicaSet:
@@ -50,10 +50,10 @@ def test_the_next_master_waits_for_the_confirmations_of_one_that_may_be_serving(
     call = ReplicaLiveness(record(), now=0)
     known = replace(record(), in_sync=frozenset({0, 1}))
     if resignation is not None:
-        call.hear(known, resignation, PATIENCE_S - 1)
-    call.hear(known, SLAVE, PATIENCE_S)
-    call.hear(known, replace(SLAVE, log_end=1), 2 * PATIENCE_S - 1)
-    elected = call.elect(known, 2 * PATIENCE_S)
+        call.hear(known, resignation, TIMEOUT_S - 1)
+    call.hear(known, SLAVE, TIMEOUT_S)
+    call.hear(known, replace(SLAVE, log_end=1), 2 * TIMEOUT_S - 1)
+    elected = call.elect(known, 2 * TIMEOUT_S)
     assert elected is not None
     assert (elected.master_id, elected.wait_s) == (1, wait_s)
 
@@ -62,8 +62,8 @@ def test_the_next_run_of_a_master_that_had_begun_its_term_does_not_wait_and_anot
     for last_term, wait_s in ((1, 0), (0, 11.0)):
         known = replace(record(), in_sync=frozenset({0}))
         call = ReplicaLiveness(known, now=0)
-        call.hear(known, report(run=7, last_term=last_term), PATIENCE_S)
-        elected = call.elect(known, PATIENCE_S)
+        call.hear(known, report(run=7, last_term=last_term), TIMEOUT_S)
+        elected = call.elect(known, TIMEOUT_S)
         assert elected is not None
         assert elected.wait_s == wait_s
 
@@ -83,7 +83,7 @@ def test_whoever_is_back_first_does_not_wait_for_ever() -> None:
     for now in range(100, 112):
         call.hear(record(), SLAVE, now)
         assert call.next_look_at(record(), now) == (111 if now < 111 else math.inf)
-        assert winner(call, now) == (1 if now >= 100 + PATIENCE_S else None)
+        assert winner(call, now) == (1 if now >= 100 + TIMEOUT_S else None)
 
 
 def test_a_break_or_another_run_begins_the_wait_anew() -> None:
@@ -101,44 +101,44 @@ def test_a_promotion_ends_with_the_lease_and_waits_for_nobody_else() -> None:
     call.hear(ending, SLAVE, 5)
     call.hear(ending, report(), 5)  # renews nothing any more
     assert winner(call, 10.9, ending) is None
-    assert winner(call, PATIENCE_S, ending) == 1
+    assert winner(call, TIMEOUT_S, ending) == 1
 
 
 def test_without_a_master_the_time_of_a_lease_begins_anew() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.adopt(replace(record(), master_run=0), 5)
-    assert call.next_look_at(record(), 5) == 5 + PATIENCE_S
+    assert call.next_look_at(record(), 5) == 5 + TIMEOUT_S
 
 
 def test_an_old_copy_of_a_member_is_not_elected() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 0)
     call.hear(record(), report(1, last_term=1, log_end=79), 1)
-    assert winner(call, PATIENCE_S - 0.1) is None
-    assert winner(call, PATIENCE_S) is None
-    assert call.next_look_at(record(), PATIENCE_S) == math.inf
-    for now in (PATIENCE_S, PATIENCE_S + 6):
+    assert winner(call, TIMEOUT_S - 0.1) is None
+    assert winner(call, TIMEOUT_S) is None
+    assert call.next_look_at(record(), TIMEOUT_S) == math.inf
+    for now in (TIMEOUT_S, TIMEOUT_S + 6):
         call.hear(record(), report(2, last_term=1, log_end=80), now)
-    assert winner(call, 2 * PATIENCE_S) == 2
+    assert winner(call, 2 * TIMEOUT_S) == 2
 
 
 def test_an_old_copy_of_the_master_is_not_elected() -> None:
     alone = replace(record(), in_sync=frozenset({0}))
     call = ReplicaLiveness(alone, now=0)
     call.hear(alone, report(last_term=1, log_end=90, common_end=90), 0)
-    call.hear(alone, report(run=7, last_term=1, log_end=89), PATIENCE_S)
-    assert winner(call, PATIENCE_S, alone) is None
-    call.hear(alone, report(run=7, last_term=1, log_end=90), PATIENCE_S)
-    assert winner(call, PATIENCE_S, alone) == 0
+    call.hear(alone, report(run=7, last_term=1, log_end=89), TIMEOUT_S)
+    assert winner(call, TIMEOUT_S, alone) is None
+    call.hear(alone, report(run=7, last_term=1, log_end=90), TIMEOUT_S)
+    assert winner(call, TIMEOUT_S, alone) == 0
 
 
 def test_an_old_copy_is_promoted_by_hand_if_that_is_wanted() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.hear(record(), report(last_term=1, log_end=90, common_end=80), 0)
     clean, unclean = promote(record(), 1), promote(record(), 1, unclean=True)
-    call.hear(clean, report(1, last_term=1, log_end=10), PATIENCE_S)
-    assert winner(call, PATIENCE_S, clean) is None
-    elected = call.elect(unclean, PATIENCE_S)
+    call.hear(clean, report(1, last_term=1, log_end=10), TIMEOUT_S)
+    assert winner(call, TIMEOUT_S, clean) is None
+    elected = call.elect(unclean, TIMEOUT_S)
     assert elected is not None
     assert (elected.master_id, elected.common_end) == (1, 10)
 
@@ -156,7 +156,7 @@ def test_only_the_master_of_the_term_says_what_every_member_has(other: dict[str,
     call.hear(record(), report(**{"replica_id": 0, "last_term": 1, "common_end": 80, **other}), 0)
     for now in (1, 9, 15):
         call.hear(record(), report(1, last_term=1), now)
-    assert winner(call, 2 * PATIENCE_S) == 1
+    assert winner(call, 2 * TIMEOUT_S) == 1
 
 
 def test_what_every_member_has_is_recorded_with_the_next_change() -> None:
@@ -170,7 +170,7 @@ def test_what_every_member_has_is_recorded_with_the_next_change() -> None:
     for now in (1, 9):
         anew.hear(changed, report(1, last_term=1, log_end=79), now)
         anew.hear(changed, report(2, last_term=1, log_end=80), now)
-    elected = anew.elect(changed, PATIENCE_S + 1)
+    elected = anew.elect(changed, TIMEOUT_S + 1)
     assert elected is not None
     assert (elected.master_id, elected.common_end) == (2, 80)
 
@@ -185,18 +185,18 @@ def test_whoever_joins_an_asynchronous_master_may_be_behind(*, sync: bool) -> No
     call.adopt(joined, 1)
     for now in (1, 9):
         call.hear(joined, report(1, last_term=1, log_end=70), now)
-    assert winner(call, PATIENCE_S + 1, joined) == (None if sync else 1)
+    assert winner(call, TIMEOUT_S + 1, joined) == (None if sync else 1)
 
 
-def test_another_process_with_the_same_id_is_refused_while_the_first_one_reports() -> None:
+def test_another_process_with_the_same_id_is_rejected_while_the_first_one_reports() -> None:
     call = ReplicaLiveness(record(), now=0)
     call.hear(record(), SLAVE, 0)
     other = replace(SLAVE, run=77, address="127.0.0.1:1")
     with pytest.raises(BrokerConflict, match=r"replica 1 .* is at 127.0.0.1:10912, but 127.0.0.1:1 says"):
-        call.check_alone(other, PATIENCE_S - 0.1)
+        call.check_alone(other, TIMEOUT_S - 0.1)
     call.check_alone(SLAVE, 1)
     call.check_alone(replace(SLAVE, run=77), 1)  # it was started anew
     call.check_alone(replace(SLAVE, address="127.0.0.1:1"), 1)
-    call.check_alone(other, PATIENCE_S)
+    call.check_alone(other, TIMEOUT_S)
     call.hear(record(), replace(SLAVE, resigns=True), 1)
     call.check_alone(other, 1)

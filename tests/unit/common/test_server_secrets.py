@@ -1,4 +1,4 @@
-"""Certificates of servers: what does not fit is refused with the reason, what is replaced counts at once."""
+"""Certificates of servers: what does not fit is rejected with the reason, what is replaced counts at once."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_certificate_that_fits_is_taken_and_described(signer: Signer, tmp_path
     ],
     ids=["expired", "future", "authority", "key", "garbage", "cut"],
 )
-def test_one_that_does_not_fit_is_refused_with_the_reason(
+def test_one_that_does_not_fit_is_rejected_with_the_reason(
     make: Callable[[Signer, pytest.MonkeyPatch], Pair],
     reason: str,
     signer: Signer,
@@ -108,7 +108,7 @@ def test_one_that_does_not_fit_is_refused_with_the_reason(
     assert str(directory) in raised.value.message
 
 
-def test_a_certificate_of_an_authority_that_has_expired_is_refused(
+def test_a_certificate_of_an_authority_that_has_expired_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     former = expired_authority(monkeypatch)
@@ -132,7 +132,7 @@ def test_a_key_of_servers_that_is_taken_away_ends_while_the_certificate_cannot_b
     assert (found.trust().bearer, found.trust().pair, found.rejected) == (keys[1], before.pair, True)
 
 
-def test_a_folder_with_users_and_no_keys_of_servers_is_refused_and_one_without_both_is_warned_of(
+def test_a_folder_with_users_and_no_keys_of_servers_is_rejected_and_one_without_both_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert access_of(None) is None
@@ -181,7 +181,7 @@ def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer,
         ServerSecrets(tmp_path, requires_certificates=False)
 
 
-def test_options_that_need_secrets_are_refused_without() -> None:
+def test_options_that_need_secrets_are_rejected_without() -> None:
     check_secrets(Path("secrets"), "required", 60.0)
     for certificates, max_age_s, option in (
         ("required", 0.0, "--client-certificates"),

@@ -17,7 +17,7 @@ from minimq_common.wire import rpc, standard_services
 from minimq_common.wire.dispatcher import Dispatcher
 from minimq_common.wire.standard_services import StandardServices
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,7 +35,7 @@ async def watch_in_turn() -> None:
         stub: Any = health_pb2_grpc.HealthStub(channel)
 
         async def watch() -> Any:
-            call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=PATIENCE_S)
+            call = stub.Watch(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_S)
             assert (await call.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
             return call
 
@@ -47,7 +47,7 @@ async def watch_in_turn() -> None:
         assert "2 clients watch" in error.message
         assert (await stub.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.NOT_SERVING
         first.cancel()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             while True:  # until the server has seen it
                 try:
                     await watch()

@@ -46,7 +46,7 @@ def test_kinds_of_moments(given: Time, ms: int) -> None:
 def test_reading_begins_at_a_moment_that_has_passed() -> None:
     assert start_ms("-24h", NOW, "start") == NOW_MS - 86_400_000
     assert start_ms(NOW_MS + 30_000, NOW, "start") == NOW_MS + 30_000  # the clocks of machines differ
-    with pytest.raises(InvalidArgument, match=r"'2099-01-01T00:00Z', which is in the future: give a past time$"):
+    with pytest.raises(InvalidArgument, match="start is '2099-01-01T00:00Z', which is in the future"):
         start_ms("2099-01-01T00:00Z", NOW, "start")
 
 

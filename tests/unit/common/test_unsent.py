@@ -12,13 +12,13 @@ from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
 
 LIMIT = 400_000
 LARGE = SMALL_BYTES + 1
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 PEER, OTHER = "ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2"
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
     async def limited() -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await test()
 
     asyncio.run(limited())

@@ -1,4 +1,4 @@
-"""Routes that no broker can have are refused before a client makes their queues."""
+"""Routes that no broker can have are rejected before a client makes their queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_a_route_comes_back_from_the_wire() -> None:
 
 
 @pytest.mark.parametrize(("read", "write"), [((1 << 31) - 1, 1), (1, MAX_QUEUES + 1), (-1, 1)])
-def test_more_queues_than_a_topic_can_have_are_refused(read: int, write: int) -> None:
+def test_more_queues_than_a_topic_can_have_are_rejected(read: int, write: int) -> None:
     with pytest.raises(InvalidArgument, match=r"queues on broker 'broker-a', the limit is 1024"):
         route_from_wire(route_to_wire(route(read, write)))
 
@@ -65,7 +65,7 @@ def queues(name: str = "broker-a", number: int = 1) -> nameserver_pb2.QueueData:
         ("topic has 1000000 characters", {"topic": "t" * 1_000_000}),
     ],
 )
-def test_a_route_that_no_cluster_has_is_refused(what: str, fields: dict[str, Any]) -> None:
+def test_a_route_that_no_cluster_has_is_rejected(what: str, fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=what):
         route_from_wire(nameserver_pb2.TopicRoute(**{"topic": "t", **fields}))
 

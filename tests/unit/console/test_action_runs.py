@@ -12,13 +12,13 @@ from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
-    MOST_OF_A_BROWSER,
-    MOST_OF_A_USER,
-    MOST_RUNS,
-    MOST_SIZE,
-    MOST_SIZE_OF_A_BROWSER,
-    MOST_SIZE_OF_A_USER,
-    MOST_UNDER_WAY,
+    MAX_PER_BROWSER,
+    MAX_PER_USER,
+    MAX_RUNS,
+    MAX_SIZE,
+    MAX_SIZE_PER_BROWSER,
+    MAX_SIZE_PER_USER,
+    MAX_UNDER_WAY,
     REMEMBERED_S,
     ActionRun,
     ActionRuns,
@@ -89,21 +89,21 @@ def test_they_are_bounded_of_one_browser_and_of_all() -> None:
     first = run("under way", "a")
     runs.describe(first, 0.0)
     runs.confirm("under way", "a", "", FORM, "", 0.0)
-    for number in range(MOST_OF_A_BROWSER + 5):
+    for number in range(MAX_PER_BROWSER + 5):
         runs.describe(run(f"a{number}", "a", number), number)
-    assert len(runs) == MOST_OF_A_BROWSER
+    assert len(runs) == MAX_PER_BROWSER
     assert runs.find("under way", "a", "", 40.0) is first
     assert runs.find("a0", "a", "", 40.0) is None
-    for number in range(MOST_RUNS):
+    for number in range(MAX_RUNS):
         runs.describe(run(f"b{number}", f"browser {number}", 50.0), 50.0)
-    assert len(runs) == MOST_RUNS
+    assert len(runs) == MAX_RUNS
     assert runs.find("under way", "a", "", 50.0) is first
 
 
 def test_what_is_held_is_bounded() -> None:
     runs = ActionRuns()
     for number in range(20):
-        large = "x" * (MOST_SIZE // 10)
+        large = "x" * (MAX_SIZE // 10)
         runs.describe(run(str(number), str(number), number, filled_in=large), number)
     found = [number for number in range(20) if runs.find(str(number), str(number), "", 20.0)]
     assert found == [*range(10, 20)]
@@ -111,17 +111,17 @@ def test_what_is_held_is_bounded() -> None:
 
 @for_each(
     ("browsers", "user", "most", "size"),
-    [(1, "", MOST_OF_A_BROWSER, MOST_SIZE_OF_A_BROWSER), (MOST_RUNS, "alice", MOST_OF_A_USER, MOST_SIZE_OF_A_USER)],
+    [(1, "", MAX_PER_BROWSER, MAX_SIZE_PER_BROWSER), (MAX_RUNS, "alice", MAX_PER_USER, MAX_SIZE_PER_USER)],
 )
 def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str, most: int, size: int) -> None:
     runs, large = ActionRuns(), run("large", user=user, plan=Plan(sentences=(), rows=[{}] * (size // 500)))
     assert size / 2 < large.size < size
     runs.describe(run("other", "other", user="bob"), 0.0)
-    for number in range(MOST_RUNS + 5):
+    for number in range(MAX_RUNS + 5):
         browser = str(number % browsers)
         runs.describe(run(str(number), browser, number / 10, user=user), number / 10)
     assert len(runs) == most + 1
-    for number in range(MOST_RUNS + 5, MOST_RUNS + 15):
+    for number in range(MAX_RUNS + 5, MAX_RUNS + 15):
         filled_in = "x" * (size // 5)
         runs.describe(run(str(number), str(number % browsers), 200.0, user=user, filled_in=filled_in), 200.0)
     assert len(runs) < 10
@@ -133,13 +133,13 @@ def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str,
 
 def test_so_many_are_under_way_at_once() -> None:
     runs = ActionRuns()
-    for number in range(MOST_UNDER_WAY + 1):
+    for number in range(MAX_UNDER_WAY + 1):
         runs.describe(run(str(number)), 0.0)
-    begun = [runs.confirm(str(number), "b", "", FORM, "", 0.0)[0] for number in range(MOST_UNDER_WAY)]
+    begun = [runs.confirm(str(number), "b", "", FORM, "", 0.0)[0] for number in range(MAX_UNDER_WAY)]
     with pytest.raises(SystemBusy):
-        runs.confirm(str(MOST_UNDER_WAY), "b", "", FORM, "", 0.0)
+        runs.confirm(str(MAX_UNDER_WAY), "b", "", FORM, "", 0.0)
     begun[0].end(1.0, "done")
-    assert runs.confirm(str(MOST_UNDER_WAY), "b", "", FORM, "", 1.0)[1]
+    assert runs.confirm(str(MAX_UNDER_WAY), "b", "", FORM, "", 1.0)[1]
 
 
 class Owner:
@@ -192,7 +192,7 @@ ACTION = Action(OPERATION, OPERATION.forms[0])
         ("many", "x" * 20_001),
     ],
 )
-def test_a_field_refuses_what_it_may_not_hold(name: str, value: str) -> None:
+def test_a_field_rejects_what_it_may_not_hold(name: str, value: str) -> None:
     with pytest.raises(InvalidArgument):
         ACTION.given(Parameters([*{"number": "7", name: value}.items()]))
 

@@ -1,4 +1,4 @@
-"""The names by which the console is called, and what it refuses because it would be unsafe."""
+"""The names by which the console is called, and what it rejects because it would be unsafe."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_addresses_of_this_machine() -> None:
         (ConsoleOptions(tls_key="b"), True, "go together"),
     ],
 )
-def test_what_is_unsafe_is_refused(options: ConsoleOptions, asks_for_keys: bool, why: str | None) -> None:
+def test_what_is_unsafe_is_rejected(options: ConsoleOptions, asks_for_keys: bool, why: str | None) -> None:
     if why is None:
         options.check(asks_for_keys=asks_for_keys)
         return

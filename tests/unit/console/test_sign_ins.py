@@ -7,13 +7,13 @@ import pytest
 from minimq_common.errors import SystemBusy
 from minimq_console.sign_ins import (
     IDLE_S,
-    LONGEST_S,
-    MOST_OF_A_USER,
-    MOST_OF_ALL,
-    MOST_OF_AN_ADDRESS,
-    MOST_SIGN_INS,
-    MOST_VIEWS,
-    MOST_VIEWS_OF_A_USER,
+    MAX_IN_ALL,
+    MAX_PER_ADDRESS,
+    MAX_PER_USER,
+    MAX_S,
+    MAX_SIGN_INS,
+    MAX_VIEWS,
+    MAX_VIEWS_PER_USER,
     WINDOW_S,
     Attempts,
     SignIns,
@@ -37,18 +37,18 @@ def test_a_page_that_is_open_keeps_it_until_the_longest_time_is_over() -> None:
     found = sign_ins.find("id", 0.0)
     assert found is not None
     found.requests += 1
-    assert sign_ins.find("id", LONGEST_S - 1) is not None
-    assert sign_ins.find("id", LONGEST_S) is None
+    assert sign_ins.find("id", MAX_S - 1) is not None
+    assert sign_ins.find("id", MAX_S) is None
 
 
 def test_the_oldest_of_a_user_gives_way_and_others_do_not() -> None:
     sign_ins: SignIns = SignIns()
-    for number in range(MOST_SIGN_INS):
-        user = f"user-{number // MOST_OF_A_USER}"
+    for number in range(MAX_SIGN_INS):
+        user = f"user-{number // MAX_PER_USER}"
         sign_ins.add(f"id-{number}", user, user, float(number))
     sign_ins.add("again", "user-1", "user-1", 2_000.0 - IDLE_S)
-    assert sign_ins.find(f"id-{MOST_OF_A_USER}", 100.0) is None
-    assert sign_ins.find(f"id-{MOST_OF_A_USER + 1}", 100.0) is not None
+    assert sign_ins.find(f"id-{MAX_PER_USER}", 100.0) is None
+    assert sign_ins.find(f"id-{MAX_PER_USER + 1}", 100.0) is not None
     with pytest.raises(SystemBusy):
         sign_ins.add("one more", "another", "another", 100.0)
     assert "again" not in repr(sign_ins.find("again", 100.0))
@@ -58,27 +58,27 @@ def test_the_oldest_of_a_user_gives_way_and_others_do_not() -> None:
 
 def test_the_oldest_key_of_a_user_gives_way_with_its_sign_ins_and_those_of_others_do_not() -> None:
     sign_ins: SignIns = SignIns()
-    for number in range(MOST_VIEWS):
-        user = f"user-{number // MOST_VIEWS_OF_A_USER}"
+    for number in range(MAX_VIEWS):
+        user = f"user-{number // MAX_VIEWS_PER_USER}"
         for browser in ("laptop", "phone"):
             sign_ins.add(f"{browser}-{number}", user, f"key-{number}", 0.0)
     sign_ins.add("tablet", "user-1", "another key", 0.0)
     assert "key-0" in sign_ins.views
-    assert f"key-{MOST_VIEWS_OF_A_USER}" not in sign_ins.views
-    assert sign_ins.find(f"laptop-{MOST_VIEWS_OF_A_USER}", 0.0) is None
+    assert f"key-{MAX_VIEWS_PER_USER}" not in sign_ins.views
+    assert sign_ins.find(f"laptop-{MAX_VIEWS_PER_USER}", 0.0) is None
     with pytest.raises(SystemBusy):
         sign_ins.add("one more", "another", "one more key", 0.0)
 
 
 def test_attempts_of_an_address_and_of_all_are_counted_for_a_while() -> None:
     attempts = Attempts()
-    for _ in range(MOST_OF_AN_ADDRESS):
+    for _ in range(MAX_PER_ADDRESS):
         attempts.check("a", 0.0)
     with pytest.raises(SystemBusy, match="try again in 60 s"):
         attempts.check("a", 0.0)
     attempts.check("b", 0.0)
     attempts.check("a", WINDOW_S)
-    for number in range(MOST_OF_ALL - 1):
+    for number in range(MAX_IN_ALL - 1):
         attempts.check(f"c-{number}", WINDOW_S)
     with pytest.raises(SystemBusy):
         attempts.check("d", WINDOW_S)
@@ -86,6 +86,6 @@ def test_attempts_of_an_address_and_of_all_are_counted_for_a_while() -> None:
 
 def test_an_attempt_that_succeeds_does_not_count() -> None:
     attempts = Attempts()
-    for number in range(3 * MOST_OF_ALL):
+    for number in range(3 * MAX_IN_ALL):
         attempts.check("a", float(number))
         attempts.succeeded("a", float(number))

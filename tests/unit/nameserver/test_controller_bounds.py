@@ -37,20 +37,20 @@ def hear(table: ControllerTable, replica_id: int, now: float, address: str = "")
 
 def test_false_replicas_cost_no_master_its_lease() -> None:
     table = founded()
-    refused = 0
+    rejected = 0
     for number in range(2_000):
         now = number / 10
         try:
             hear(table, 1 + number, now)
         except (InvalidArgument, SystemBusy):
-            refused += 1
+            rejected += 1
         hear(table, 0, now)
         record = table.record(KEY)
         assert record is not None
         check_record(record)  # as the replicas do that are told of it
         assert (record.term, record.master_id) == (1, 0)
         assert table._liveness[KEY].lease_age(now) < LEASE_S
-    assert refused > 2_000 - MAX_REPLICAS
+    assert rejected > 2_000 - MAX_REPLICAS
     assert len(table._liveness[KEY]._heard) <= MAX_REPLICAS
 
 

@@ -18,7 +18,7 @@ from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 
-PATIENCE_S = 20.0
+TIMEOUT_S = 20.0
 
 
 class SlowDisk:
@@ -32,7 +32,7 @@ class SlowDisk:
 
         def held(file: DecisionFile, record: ReplicaSet) -> None:
             self.begun.set()
-            assert self.may_go.wait(PATIENCE_S)
+            assert self.may_go.wait(TIMEOUT_S)
             self.writes += 1
             save(file, record)
 
@@ -40,7 +40,7 @@ class SlowDisk:
 
 
 async def begun(disk: SlowDisk) -> None:
-    assert await asyncio.to_thread(disk.begun.wait, PATIENCE_S)
+    assert await asyncio.to_thread(disk.begun.wait, TIMEOUT_S)
 
 
 def stored(directory: Path) -> list[ReplicaSet]:
@@ -70,7 +70,7 @@ def test_elections_go_on_after_a_fault(
         monkeypatch.setattr(ControllerTable, "elections", elections)
         service = ControllerService(tmp_path, lease_s=0.1)
         service.start()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await again.wait()
         await service.stop()
         await service.close()
@@ -91,17 +91,17 @@ def test_a_file_that_is_full_is_logged_once(
 
     async def run() -> None:
         service = ControllerService(tmp_path, lease_s=3.0)
-        refused = None
-        refused = report()
+        rejected = None
+        rejected = report()
         for number in range(1000):
-            refused = report(broker_name=f"broker-{number}")
+            rejected = report(broker_name=f"broker-{number}")
             try:
-                await service._receive(refused)
+                await service._receive(rejected)
             except StoreError:
                 break
         for _ in range(20):
             with pytest.raises(StoreError):
-                await service._receive(refused)
+                await service._receive(rejected)
         await service.close()
 
     asyncio.run(run())
@@ -121,12 +121,12 @@ def test_others_are_answered_while_decisions_are_written(tmp_path: Path, monkeyp
         await begun(disk)
         rest = [asyncio.create_task(service._receive(report(broker_name=f"broker-{n}"))) for n in range(20)]
         same = asyncio.create_task(service._receive(report(1, broker_name="first")))
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await service._receive(known)
         assert [each.record.broker_name for each in service.statuses()] == ["known"]  # all else is not on disk
         assert not any(each.done() for each in (first, same, *rest))
         disk.may_go.set()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await asyncio.gather(first, same, *rest)
         assert disk.writes == 22
         await service.close()
@@ -146,7 +146,7 @@ def test_a_decision_holds_though_its_caller_has_left(tmp_path: Path, monkeypatch
         left.cancel()
         again = asyncio.create_task(service._receive(report()))
         disk.may_go.set()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             await again
         assert left.cancelled()
         assert disk.writes == 1

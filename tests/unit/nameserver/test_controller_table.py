@@ -306,7 +306,7 @@ def test_after_the_records_are_lost_the_longest_log_leads() -> None:
     assert table.elections(11) == []
 
 
-def test_a_second_process_with_the_id_of_a_replica_is_refused() -> None:
+def test_a_second_process_with_the_id_of_a_replica_is_rejected() -> None:
     table = ControllerTable([], LEASE_S, 0)
     founded = table.found(report(), 0)
     assert founded is not None

@@ -48,12 +48,12 @@ def test_everything_is_read(count: int) -> None:
 
 
 @pytest.mark.parametrize("topic", ["", "a/b", "x" * 128])
-def test_a_name_that_is_none_is_refused(topic: str) -> None:
+def test_a_name_that_is_none_is_rejected(topic: str) -> None:
     with pytest.raises(InvalidArgument, match="topic name"):
         read(registration([*many(2000), topic]))
 
 
-def test_numbers_that_are_none_are_refused() -> None:
+def test_numbers_that_are_none_are_rejected() -> None:
     for count in (-1, MAX_QUEUES + 1, (1 << 31) - 1):
         with pytest.raises(InvalidArgument, match="the limit is 1024"):
             read(registration(["orders"], read_queues=count))

@@ -69,7 +69,7 @@ def test_a_run_keeps_its_place_until_its_registration_ends(version: int, address
     first, second = state(address="first:1", version=2), state(address=address, version=version, run=2)
     table = table_of(first)
     before = everything(table)
-    with pytest.raises(BrokerConflict, match=rf"{address} is refused: broker-a \(id 0\) at first:1 is connected"):
+    with pytest.raises(BrokerConflict, match=rf"{address} is rejected: broker-a \(id 0\) at first:1 is connected"):
         table.register(2, second, now=0)
     assert everything(table) == before
     assert table.unregister(2, now=0).topics == set()
@@ -104,7 +104,7 @@ def test_the_end_of_a_failover_does_not_depend_on_its_order(version: int, master
     elif version > 3:
         table.register(2, promoted, now=0)
         table.unregister(1, now=0)
-    else:  # it is refused, its stream ends, and it tries again
+    else:  # it is rejected, its stream ends, and it tries again
         with pytest.raises(BrokerConflict):
             table.register(2, promoted, now=0)
         table.unregister(2, now=0)
@@ -131,7 +131,7 @@ def test_a_broker_that_reconnects_replaces_itself() -> None:
         (state("broker-a", 1, cluster="other"), "--name"),
     ],
 )
-def test_set_ups_that_cannot_work_are_refused(second: BrokerState, remedy: str) -> None:
+def test_set_ups_that_cannot_work_are_rejected(second: BrokerState, remedy: str) -> None:
     table = table_of(state("broker-a"))
     with pytest.raises(BrokerConflict, match=remedy):
         table.register(2, second, now=0)

@@ -22,7 +22,7 @@ from support.loop_thread import LoopThread
 
 
 def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    holder, refused = (
+    holder, rejected = (
         BrokerState("default", "broker-a", 0, f"{name}:1", 1, Permission.READ_WRITE, {}) for name in "ab"
     )
     now, day_s = 100.0, 1_800_000_000.0
@@ -35,7 +35,7 @@ def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.Mon
         return conflict.first_ms, conflict.last_ms
 
     now += 1
-    service.registrations.note_conflict(refused, holder, BrokerConflict("two of them"))
+    service.registrations.note_conflict(rejected, holder, BrokerConflict("two of them"))
     first = times()
     assert first == (1_800_000_001_000, 1_800_000_001_000)
     now, day_s = now + 5.0, day_s + 7.25  # the time of day is adjusted meanwhile
@@ -45,7 +45,7 @@ def test_the_time_of_a_conflict_is_the_same_at_each_call(monkeypatch: pytest.Mon
 def test_a_loop_that_hangs_hides_only_the_metrics_of_the_controller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "_PATIENCE_S", 0.01)
+    monkeypatch.setattr(metrics, "_TIMEOUT_S", 0.01)
     loop, hangs, goes_on = LoopThread(), threading.Event(), threading.Event()
     controller = loop.call(lambda: ControllerService(tmp_path, lease_s=60.0))
     service = loop.call(lambda: NameServerService(RouteTable(10, 100, 10), time.monotonic))

@@ -147,7 +147,7 @@ def test_clients_that_come_at_once_watch_no_more_than_all_may(world: World, monk
     assert world.watchers.watched == 0
 
 
-def test_a_name_that_is_none_is_refused(world: World) -> None:
+def test_a_name_that_is_none_is_rejected(world: World) -> None:
     watcher = world.watch("a")
     with pytest.raises(InvalidArgument, match="illegal topic name"):
         world.follow(watcher, "a", "b/c")

@@ -115,7 +115,7 @@ def test_each_queue_has_a_time_of_its_own() -> None:
         planned(endingOffsetsByTimestamp='{"t": {"a": {"0": 5, "1": 6, "9": 7}}}')
 
 
-def test_a_topic_that_may_not_be_read_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_that_may_not_be_read_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ScriptedFinder, "is_readable", False)
     with pytest.raises(MinimqSparkError, match="topic t is not readable on a"):
         planned()

@@ -1,4 +1,4 @@
-"""A refused row becomes a message whatever it has."""
+"""A rejected row becomes a message whatever it has."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_text_that_is_no_utf8_is_readable() -> None:
     letter = dead_letter(row, "column 'queue_id' is -1", 100)
     properties = dict(letter.column("properties")[0].as_py())
     assert letter.column("body")[0].as_py() == b""
-    assert properties["refused"] == "column 'queue_id' is -1"
+    assert properties["rejected"] == "column 'queue_id' is -1"
     assert properties["queue_id"] == "-1"
     assert properties["tag"] == "base64://4="
     assert properties["keys"] == '["k", "\\ufffd\\ufffd"]'

@@ -173,7 +173,7 @@ def test_a_stream_that_is_frozen_first_begins_there(world: World) -> None:
     assert frozen.initial().end == {QueueName("t", "a", 0): 10}
 
 
-def test_a_beginning_that_is_not_stored_is_refused_unless_told_otherwise(world: World) -> None:
+def test_a_beginning_that_is_not_stored_is_rejected_unless_told_otherwise(world: World) -> None:
     offsets = '{"t": {"a": {"0": 50}}}'
     with pytest.raises(MinimqSparkError, match="startingOffsets has offset 50 for queue t/a/0, which has 0 to 10"):
         Query(startingOffsets=offsets)
@@ -251,7 +251,7 @@ def test_a_broker_that_hangs_while_what_is_available_is_read_is_left_to_the_next
         query.advance()
 
 
-def test_a_refusal_is_no_silence(world: World) -> None:
+def test_a_rejection_is_no_silence(world: World) -> None:
     world.silent = {("t", "b"): errors.AccessDenied("no right")}
     with pytest.raises(errors.AccessDenied, match="topic t cannot be looked up on b: no right"):
         Query(failOnDataLoss="false")

@@ -35,14 +35,14 @@ NINES = "9" * 5000
 DOCS = (Path(__file__).parents[3] / "docs" / "spark.md").read_text()
 
 
-def refusal(**options: str) -> str:
+def rejection(**options: str) -> str:
     with pytest.raises(MinimqSparkError) as caught:
         parse_read_options({"topic": "t", **options})
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def stream_refusal(**options: str) -> str:
+def stream_rejection(**options: str) -> str:
     with pytest.raises(MinimqSparkError) as caught:
         parse_stream_options({"topic": "t", **options})
     assert "\n" not in str(caught.value)
@@ -83,10 +83,10 @@ def test_a_time_for_each_queue() -> None:
     both = {"topic": "t", "startingOffsetsByTimestamp": text, "startingOffsets": "latest"}
     assert isinstance(parse_stream_options(both).read.starting, TimesByQueue)
     assert isinstance(parse_stream_options({**both, "startingTimestamp": "-1h"}).read.starting, datetime)
-    assert refusal(startingOffsetsByTimestamp='{"t": {"a": {"0": 1.5}}}').endswith(
+    assert rejection(startingOffsetsByTimestamp='{"t": {"a": {"0": 1.5}}}').endswith(
         "time 1.5 of queue t/a/0 is neither a whole number nor text"
     )
-    assert refusal(startingOffsetsByTimestamp='{"t": {"a": {"0": "yesterday"}}}').startswith(
+    assert rejection(startingOffsetsByTimestamp='{"t": {"a": {"0": "yesterday"}}}').startswith(
         "startingOffsetsByTimestamp for queue t/a/0 is 'yesterday'"
     )
 
@@ -121,13 +121,13 @@ def test_limits_and_group_of_a_stream() -> None:
 def test_what_is_read_is_said_in_one_of_four_ways(options: dict[str, str], subscription: Subscription) -> None:
     assert parse_read_options(options).subscription == subscription
     assert parse_stream_options(options).read.subscription == subscription
-    assert f"topic and {next(iter(options))} are given" in refusal(**options)
+    assert f"topic and {next(iter(options))} are given" in rejection(**options)
 
 
 def test_tags() -> None:
     assert parse_read_options({"topic": "t", "tag": "paid || refunded"}).tags == frozenset({"paid", "refunded"})
     assert parse_read_options({"topic": "t", "tag": "*"}).tags is None
-    assert refusal(tag="||").startswith("tag: '||' is no tag expression")
+    assert rejection(tag="||").startswith("tag: '||' is no tag expression")
 
 
 def test_names_are_taken_in_any_case_and_topics_once() -> None:
@@ -156,14 +156,16 @@ def test_a_moment_goes_before_offsets(text: str) -> None:
     assert options.starting == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
 
 
-def test_an_unknown_option_is_refused_with_those_there_are() -> None:
-    text = refusal(startingOffset="earliest")
+def test_an_unknown_option_is_rejected_with_those_there_are() -> None:
+    text = rejection(startingOffset="earliest")
     assert text.startswith("unknown option 'startingOffset': did you mean 'startingOffsets'? spark.read has ")
     assert all(option.name in text for option in OPTIONS if option.batch is not None)
-    assert "maxOffsetsPerTrigger" in stream_refusal(startingOffset="earliest")
-    assert "unknown option 'pushFilters'" in refusal(pushFilters="true")  # Spark alone decides which filters it passes
-    assert "did you mean 'topic'? " in refusal(path="orders")  # which load("orders") makes
-    assert "did you mean 'nameserver'? " in refusal(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
+    assert "maxOffsetsPerTrigger" in stream_rejection(startingOffset="earliest")
+    assert "unknown option 'pushFilters'" in rejection(
+        pushFilters="true"
+    )  # Spark alone decides which filters it passes
+    assert "did you mean 'topic'? " in rejection(path="orders")  # which load("orders") makes
+    assert "did you mean 'nameserver'? " in rejection(**{"kafka.bootstrap.servers": "127.0.0.1:9876"})
 
 
 @for_each(
@@ -178,8 +180,8 @@ def test_an_unknown_option_is_refused_with_those_there_are() -> None:
 )
 def test_an_option_of_the_kafka_source_gets_a_hint(option: str, said: str) -> None:
     for name in (option, option.lower()):  # as Spark passes it
-        for refused_by in (refusal, stream_refusal):
-            assert re.match(said, refused_by(**{name: "true"}))
+        for rejected_by in (rejection, stream_rejection):
+            assert re.match(said, rejected_by(**{name: "true"}))
         with pytest.raises(MinimqSparkError, match=said):
             parse_write_options({"topic": "t", name: "true"}, Mode.BATCH)
 
@@ -203,9 +205,9 @@ def test_errors_spell_an_option_as_documented(option: Option) -> None:
                 assert option.name in str(error)  # noqa: PT017 - some values are allowed for some options
 
 
-def test_an_option_of_the_other_way_to_read_is_refused() -> None:
-    assert refusal(maxOffsetsPerTrigger="5").startswith("option 'maxOffsetsPerTrigger' is for spark.readStream: ")
-    assert stream_refusal(endingOffsets="latest").startswith("option 'endingOffsets' is for spark.read: ")
+def test_an_option_of_the_other_way_to_read_is_rejected() -> None:
+    assert rejection(maxOffsetsPerTrigger="5").startswith("option 'maxOffsetsPerTrigger' is for spark.readStream: ")
+    assert stream_rejection(endingOffsets="latest").startswith("option 'endingOffsets' is for spark.read: ")
 
 
 def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None:
@@ -265,9 +267,9 @@ def test_before_it_is_known_which_way_is_taken_all_options_are_checked() -> None
     ],
 )
 def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
-    assert reason in refusal(**options)
+    assert reason in rejection(**options)
     if not any(name.startswith("ending") for name in options) and options != {"startingOffsets": "latest"}:
-        assert reason in stream_refusal(**options)
+        assert reason in stream_rejection(**options)
 
 
 @for_each(
@@ -290,7 +292,7 @@ def test_what_is_wrong_is_said(options: dict[str, str], reason: str) -> None:
     ],
 )
 def test_what_is_wrong_in_a_stream_is_said(options: dict[str, str], reason: str) -> None:
-    assert reason in stream_refusal(**options)
+    assert reason in stream_rejection(**options)
 
 
 # ---- Columns ------------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def test_any_columns_in_any_order_can_be_chosen() -> None:
         (columns(StructField("tag", StringType()), StructField("TAG", StringType())), "appears twice"),
     ],
 )
-def test_columns_that_are_not_there_are_refused(schema: StructType, reason: str) -> None:
+def test_columns_that_are_not_there_are_rejected(schema: StructType, reason: str) -> None:
     with pytest.raises(MinimqSparkError, match=re.escape(reason)):
         checked_projection(schema)
 
@@ -374,4 +376,4 @@ def test_a_pattern_that_is_nested_too_deeply_is_none() -> None:
 
 def test_the_newest_message_of_a_key_may_have_any_tag() -> None:
     assert parse_read_options({"topic": "t", "newest": "true"}).newest
-    assert "newest and tag are given" in refusal(topic="t", newest="true", tag="x")
+    assert "newest and tag are given" in rejection(topic="t", newest="true", tag="x")

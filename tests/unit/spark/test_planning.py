@@ -34,7 +34,7 @@ def planned(queue: QueueName, start: int, end: int, term: int = 0) -> OffsetRang
     return OffsetRange(queue, start, end, term, TopicId())
 
 
-def refusal(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
+def rejection(starting: Offsets = EARLIEST, ending: Offsets = LATEST, *, strict: bool = True) -> str:
     with pytest.raises(MinimqSparkError) as caught:
         plan(starting, ending, strict=strict)
     return str(caught.value)
@@ -52,12 +52,12 @@ def test_each_queue_has_its_own_start_and_end() -> None:
 
 
 def test_a_queue_without_an_offset_is_named() -> None:
-    assert "startingOffsets has no offset for queue t/a/1, queue t/b/0: name every queue" in refusal({A0: 10})
+    assert "startingOffsets has no offset for queue t/a/1, queue t/b/0: name every queue" in rejection({A0: 10})
 
 
 def test_a_queue_that_does_not_exist_is_named() -> None:
     wanted = {A0: 10, A1: 0, B0: 0, QueueName("t", "c", 7): 3}
-    assert "startingOffsets names queue t/c/7, which does not exist: there are queue t/a/0" in refusal(wanted)
+    assert "startingOffsets names queue t/c/7, which does not exist: there are queue t/a/0" in rejection(wanted)
 
 
 def test_without_fail_on_data_loss_a_queue_that_does_not_exist_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -66,12 +66,12 @@ def test_without_fail_on_data_loss_a_queue_that_does_not_exist_is_logged(caplog:
     assert plan(EARLIEST, wanted, strict=False) == [planned(A0, 10, 15), planned(B0, 0, 5)]
     assert "startingOffsets names queue t/c/7, which does not exist" in caplog.text
     assert "endingOffsets names queue t/c/7, which does not exist" in caplog.text
-    assert "startingOffsets has no offset for queue t/b/0: name every queue" in refusal({A0: 10, A1: 0}, strict=False)
+    assert "startingOffsets has no offset for queue t/b/0: name every queue" in rejection({A0: 10, A1: 0}, strict=False)
 
 
 @pytest.mark.parametrize("offset", [9, 21])
-def test_an_offset_that_is_not_stored_is_refused_with_those_that_are(offset: int) -> None:
-    text = refusal({A0: offset, A1: 0, B0: 0})
+def test_an_offset_that_is_not_stored_is_rejected_with_those_that_are(offset: int) -> None:
+    text = rejection({A0: offset, A1: 0, B0: 0})
     assert text.startswith(f"startingOffsets has offset {offset} for queue t/a/0, which has 10 to 20:")
     assert text.count("\n") == 0
 
@@ -90,8 +90,8 @@ def test_a_part_knows_in_which_term_its_queue_was_looked_up() -> None:
     assert {(part.queue, part.term) for part in parts} == {(A0, 3), (B0, 7)}
 
 
-def test_a_range_that_runs_backwards_is_refused() -> None:
-    text = refusal({A0: 18, A1: 0, B0: 0}, {A0: 12, A1: 0, B0: 5})
+def test_a_range_that_runs_backwards_is_rejected() -> None:
+    text = rejection({A0: 18, A1: 0, B0: 0}, {A0: 12, A1: 0, B0: 5})
     assert text.startswith("queue t/a/0 would be read from offset 18 to 12, backwards: startingOffsets or startingTime")
 
 

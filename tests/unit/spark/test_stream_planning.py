@@ -62,7 +62,7 @@ def test_a_beginning_differs_from_a_micro_batch_that_is_empty() -> None:
     assert outlook.until(outlook.ends).to_json() != begin.to_json()
 
 
-def test_a_checkpoint_of_another_version_is_refused() -> None:
+def test_a_checkpoint_of_another_version_is_rejected() -> None:
     with pytest.raises(MinimqSparkError, match="offsets of version 1, this is version 2: go on with the release"):
         StreamOffset.from_json({"v": 1})
 
@@ -243,7 +243,7 @@ def test_it_waits_for_enough_but_not_for_ever() -> None:
         {"topic_ids": {}},
     ],
 )
-def test_offsets_of_a_damaged_checkpoint_are_refused(changes: Mapping[str, object]) -> None:
+def test_offsets_of_a_damaged_checkpoint_are_rejected(changes: Mapping[str, object]) -> None:
     whole = StreamOffset({QueueName("t", "b", 0): 5}, topic_ids={TopicOnBroker("t", "b"): TopicId(1, 2)}).to_json()
 
     with pytest.raises(MinimqSparkError, match="the checkpoint holds offsets that are damaged"):

@@ -49,14 +49,14 @@ def columns(ddl: str) -> StructType:
     return StructType([StructField(name, TYPES[kind]) for name, kind in named])
 
 
-def refusal(options: dict[str, str], mode: Mode = Mode.BATCH) -> str:
+def rejection(options: dict[str, str], mode: Mode = Mode.BATCH) -> str:
     with pytest.raises(MinimqSparkError) as caught:
         parse_write_options(options, mode)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-def column_refusal(ddl: str, topic: str | None = "t") -> str:
+def column_rejection(ddl: str, topic: str | None = "t") -> str:
     with pytest.raises(MinimqSparkError) as caught:
         check_columns(columns(ddl), topic)
     assert "\n" not in str(caught.value)
@@ -73,7 +73,7 @@ def test_defaults(mode: Mode) -> None:
         producer=ProducerOptions(send_timeout_s=60.0),
         commit_timeout_s=60.0,
         fail_on_data_loss=True,
-        drops_refused=False,
+        drops_rejected=False,
         dead_letter_topic=None,
     )
 
@@ -100,7 +100,7 @@ def test_all_options_in_any_case() -> None:
         producer=ProducerOptions(send_timeout_s=5.0, max_body_bytes=8 << 20, compression="zstd"),
         commit_timeout_s=120.0,
         fail_on_data_loss=False,
-        drops_refused=False,
+        drops_rejected=False,
         dead_letter_topic=None,
     )
 
@@ -157,16 +157,16 @@ def test_what_is_meant_for_spark_is_let_through() -> None:
         ({"commitTimeout": "0s"}, "commitTimeout is '0s': write a time above 0"),
     ],
 )
-def test_options_that_are_refused(options: dict[str, str], text: str) -> None:
-    assert refusal(options).startswith(text)
+def test_options_that_are_rejected(options: dict[str, str], text: str) -> None:
+    assert rejection(options).startswith(text)
 
 
 def test_a_stream_is_called_by_its_name() -> None:
-    assert "df.writeStream has nameserver" in refusal({"topics": "t"}, Mode.STREAM)
+    assert "df.writeStream has nameserver" in rejection({"topics": "t"}, Mode.STREAM)
 
 
 def test_a_stream_has_a_name_and_a_number_by_itself() -> None:
-    text = refusal({"txnAppId": "a", "txnVersion": "1"}, Mode.STREAM)
+    text = rejection({"txnAppId": "a", "txnVersion": "1"}, Mode.STREAM)
     assert text.startswith("option 'txnAppId', 'txnVersion' is for df.write: df.writeStream has nameserver")
 
 
@@ -212,18 +212,18 @@ def test_columns_that_can_be_written(ddl: str) -> None:
         ("value string, partition int", "column 'partition' cannot be written: did you mean 'queue_id'? "),
     ],
 )
-def test_columns_that_are_refused(ddl: str, text: str) -> None:
-    assert column_refusal(ddl).startswith(text)
+def test_columns_that_are_rejected(ddl: str, text: str) -> None:
+    assert column_rejection(ddl).startswith(text)
 
 
-def test_columns_that_brokers_give_are_refused_with_a_hint() -> None:
-    text = column_refusal("body string, offset bigint, store_timestamp timestamp")
+def test_columns_that_brokers_give_are_rejected_with_a_hint() -> None:
+    text = column_rejection("body string, offset bigint, store_timestamp timestamp")
     assert text.startswith("column 'offset', 'store_timestamp' is set by brokers and cannot be written")
     assert text.endswith('.drop("offset", "store_timestamp")')
 
 
 def test_rows_or_an_option_say_the_topic() -> None:
-    assert column_refusal("body string", None).startswith("no topic is given: add .option(")
+    assert column_rejection("body string", None).startswith("no topic is given: add .option(")
     check_columns(columns("body string, topic string"), None)
 
 
@@ -250,12 +250,12 @@ def test_the_documentation_has_every_option_with_its_defaults() -> None:
     assert documented == [(option.name, *pair) for option, pair in zip(WRITE_OPTIONS, shown, strict=True)]
 
 
-def test_refused_rows_fail_are_dropped_or_go_to_a_topic() -> None:
-    assert parse_write_options({"refusedRows": "drop"}, Mode.BATCH).drops_refused
+def test_rejected_rows_fail_are_dropped_or_go_to_a_topic() -> None:
+    assert parse_write_options({"rejectedRows": "drop"}, Mode.BATCH).drops_rejected
     assert parse_write_options({"deadLetterTopic": "bad"}, Mode.STREAM).dead_letter_topic == "bad"
     for options, text in (
-        ({"refusedRows": "skip"}, "refusedRows is 'skip': write fail or drop"),
-        ({"refusedRows": "drop", "deadLetterTopic": "bad"}, "refusedRows and deadLetterTopic are both given"),
+        ({"rejectedRows": "skip"}, "rejectedRows is 'skip': write fail or drop"),
+        ({"rejectedRows": "drop", "deadLetterTopic": "bad"}, "rejectedRows and deadLetterTopic are both given"),
     ):
         with pytest.raises(MinimqSparkError, match=text):
             parse_write_options(options, Mode.BATCH)

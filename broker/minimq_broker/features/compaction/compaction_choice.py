@@ -20,7 +20,7 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptBatch, InvalidArgument
 
 #: Bytes of batches that wait to be joined, over all queues.
-_MOST_WAITING = 32 << 20
+_MAX_WAITING = 32 << 20
 #: Compression levels to try: a batch compressed with a high level may become larger with a low one.
 _LEVELS = (1, 6, 19)
 
@@ -58,7 +58,7 @@ class CompactionChoice:
             return [*self.rest(), (position, bytes(entry))]
         found = []
         # Do not move a batch to a position of an earlier round: its tombstones would seem to be older than they are.
-        if self._waiting_bytes > _MOST_WAITING or self._crosses_round(position):
+        if self._waiting_bytes > _MAX_WAITING or self._crosses_round(position):
             found = self.rest()
         if not self._waiting:
             self._cursor = position

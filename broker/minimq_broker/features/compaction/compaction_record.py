@@ -11,7 +11,7 @@ import msgspec
 from minimq_broker.state.facts import TopicCompaction
 
 #: Remembered rounds. If there are more, every other old one is forgotten, so that tombstones stay a little longer.
-_MOST_ROUNDS = 1_000
+_MAX_ROUNDS = 1_000
 
 
 class Round(msgspec.Struct, frozen=True, array_like=True):
@@ -45,8 +45,8 @@ class CompactionRecord(msgspec.Struct, frozen=True):
         rounds = self.rounds
         if end > self.position:
             rounds = (*rounds, Round(end, now_ms))
-        if len(rounds) > _MOST_ROUNDS:  # each remaining one also stands for the one before it
-            rounds = (*rounds[1 : _MOST_ROUNDS // 2 : 2], *rounds[_MOST_ROUNDS // 2 :])
+        if len(rounds) > _MAX_ROUNDS:  # each remaining one also stands for the one before it
+            rounds = (*rounds[1 : _MAX_ROUNDS // 2 : 2], *rounds[_MAX_ROUNDS // 2 :])
         return CompactionRecord(rounds, now_ms, tombstones, tuple(sorted({*self.held, *held})))
 
 

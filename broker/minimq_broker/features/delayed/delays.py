@@ -88,7 +88,7 @@ class BatchDelayed(NamedTuple):
     user: int = 0
 
 
-class RecalledBatch(msgspec.Struct, frozen=True, array_like=True):
+class RecalledEntry(msgspec.Struct, frozen=True, array_like=True):
     """A recalled batch: its key, and its number of messages."""
 
     due_ms: int
@@ -100,7 +100,7 @@ class BatchesRecalled(msgspec.Struct, frozen=True, tag="recalled"):
     """Delayed batches of a topic were recalled, so they will not be published."""
 
     topic_id: int
-    batches: tuple[RecalledBatch, ...]
+    batches: tuple[RecalledEntry, ...]
 
 
 class DueSkipped(msgspec.Struct, frozen=True, tag="due-skipped"):

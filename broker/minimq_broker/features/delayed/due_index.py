@@ -23,7 +23,7 @@ _LOOKED_AT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedBatch:
+class DueEntry:
     key: DueKey
     queue_id: int
     #: Number of messages.
@@ -50,7 +50,7 @@ class DelayedRange:
 class DelayedPage:
     """Some delayed batches, by due time."""
 
-    batches: list[DelayedBatch]
+    batches: list[DueEntry]
     #: `DelayedRange.after` of the next page; None if this is the last one.
     next: DueKey | None = None
 
@@ -145,7 +145,7 @@ class DueIndex:
 
     def page(self, topic_id: int, wanted: DelayedRange, published: DueMark) -> DelayedPage:
         """Return a page of delayed batches of a topic that are not published. Raises `CorruptEntry`."""
-        found: list[DelayedBatch] = []
+        found: list[DueEntry] = []
         before_ms = 1 << 63 if wanted.before_ms is None else wanted.before_ms
         size = 0
         recalled = last = NO_KEY
@@ -165,7 +165,7 @@ class DueIndex:
                 continue
             place = batch.place
             found.append(
-                DelayedBatch(last, place.queue_id, batch.messages, place.stored_ms, batch.is_recallable, bytes(data))
+                DueEntry(last, place.queue_id, batch.messages, place.stored_ms, batch.is_recallable, bytes(data))
             )
             size += len(data)
         return DelayedPage(found)

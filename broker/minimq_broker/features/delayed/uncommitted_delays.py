@@ -16,7 +16,7 @@ from minimq_broker.features.delayed.delays import (
     DelaysSetBack,
     DueKey,
     DueSkipped,
-    RecalledBatch,
+    RecalledEntry,
     RecallOutcome,
 )
 from minimq_broker.features.delayed.due_index import DueIndex, batch_in
@@ -48,10 +48,10 @@ _MAX_LATE_MS = 1_000
 class DelayLimits:
     longest_ms: int = MAX_DELAY_MS
     #: Returns why none may be stored now, or None.
-    refusal: Callable[[], StoreFull | None] = lambda: None
+    rejection: Callable[[], StoreFull | None] = lambda: None
 
 
-def delay_refusal(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
+def delay_rejection(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
     """Return why no batch may be delayed now, or None: the disk fills up while waiting batches pin the oldest data."""
     use, level = disk.latest
     if level < DiskLevel.DELETE_EARLY or not index.keeps_first(mark):
@@ -95,8 +95,8 @@ class UncommittedDelays:
         return self._published.due_ms + 1 if 0 <= ahead_ms <= _MAX_LATE_MS else due_ms
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> BatchLocation:
-        if (refusal := self._limits.refusal()) is not None:
-            raise refusal
+        if (rejection := self._limits.rejection()) is not None:
+            raise rejection
         header, now_ms = job.header, self._group.now_ms
         if due_ms <= self._published.due_ms:  # the clock was set back, or that of an earlier master was ahead
             fact = DelaysSetBack(now_ms, self._group.end)
@@ -165,7 +165,7 @@ class UncommittedDelays:
     def recall(self, job: RecallJob, index: DueIndex) -> None:
         """Recall the waiting batches of a job. Raises `TopicNotFound`, `AccessDenied`."""
         topic_id = self._state.topic(job.topic).topic_id
-        found: list[RecalledBatch] = []
+        found: list[RecalledEntry] = []
         batches = [index.find(key) for key in job.keys]
         if job.user is not None and any(batch is not None and batch.user != job.user for batch in batches):
             raise AccessDenied(
@@ -176,7 +176,7 @@ class UncommittedDelays:
             outcome = self._outcome(key, topic_id, batch, index)
             job.outcomes.append(outcome)
             if outcome is RecallOutcome.RECALLED and batch is not None:
-                found.append(RecalledBatch(*key, batch.messages))
+                found.append(RecalledEntry(*key, batch.messages))
                 self._recalled.add(key)
         if found:
             self._group.add(BatchesRecalled(topic_id, tuple(found)))

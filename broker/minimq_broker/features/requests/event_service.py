@@ -127,7 +127,7 @@ class EventService:
         self.attendants = EventClients()
 
     def retire(self) -> None:
-        """Refuse new clients: another role has begun."""
+        """Reject new clients: another role has begun."""
         self._is_retired = True
 
     async def serve(self, requests: AsyncIterator[events_pb2.EventsRequest], context: Context) -> None:

@@ -254,7 +254,7 @@ class Retention(PeriodicTask):
         if fill and not self._counters.disk_filled_by_others:
             log.warning(
                 "retention: deletes nothing early, since others fill the disk excess=%d: free space, or the broker "
-                "will refuse messages",
+                "will reject messages",
                 excess,
             )
         self._counters.disk_filled_by_others = fill

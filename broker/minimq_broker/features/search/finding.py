@@ -35,7 +35,7 @@ _ANSWER_BYTES = 1 << 20
 _STEP_ROWS = 100
 _PAUSE_S = 0.0001
 #: Maximum unreadable places that one call reports.
-_MOST_UNREADABLE = 64
+_MAX_UNREADABLE = 64
 _ALL = 1 << 62
 
 
@@ -54,7 +54,7 @@ class FindService:
             await rate.turn()
         if self._asked >= MAX_FINDS:
             error = SystemBusy(f"{MAX_FINDS} searches are under way at this broker", limit="finds")
-            self._engine.refusals.note(error)
+            self._engine.rejections.note(error)
             raise error
         self._asked += 1
         try:
@@ -100,7 +100,7 @@ class _FindCall:
 
     def run(self) -> find_pb2.FindResponse:
         answer, until, cpu_until = self._answer, time.monotonic() + _CALL_S, time.thread_time() + _CALL_CPU_S
-        while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MOST_UNREADABLE:
+        while self._at < self._end and self._bytes_left > 0 and len(answer.unreadable) < _MAX_UNREADABLE:
             self._step()
             if time.thread_time() >= cpu_until or time.monotonic() >= until:
                 break

@@ -34,12 +34,12 @@ _SHOWN_AT_ONCE = 100
 #: Maximum pause between two rounds of checks.
 _ROUND_S = 1.0
 #: Maximum checks, and expired transactions, per round.
-_MOST = 1_000
+_MAX = 1_000
 #: The broker sends no check to a member with more unread bytes.
 _MAX_UNREAD_BYTES = 1 << 20
 #: Interval of warnings about undecided transactions, and how many of these the log names.
 _WARN_S = 600.0
-_NAME_MOST = 5
+_MAX_NAME = 5
 _WANTED = {
     half_messages_pb2.HALF_OUTCOME_COMMITTED: HalfOutcome.COMMITTED,
     half_messages_pb2.HALF_OUTCOME_ROLLED_BACK: HalfOutcome.ROLLED_BACK,
@@ -197,7 +197,7 @@ class HalfMessageService(PeriodicTask):
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:
                 found[transaction] = member
-                if len(found) == _MOST:
+                if len(found) == _MAX:
                     break
         return found
 
@@ -232,7 +232,7 @@ class HalfMessageService(PeriodicTask):
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:
         before_ms = self._engine.deletion_ms() - self._options.half_message_expiry_s * 1000
-        old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MOST]
+        old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MAX]
         jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
             self._ended(job)
@@ -241,7 +241,7 @@ class HalfMessageService(PeriodicTask):
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
                 self._options.half_message_expiry_s,
                 len(expired),
-                ", ".join(map(described, expired[:_NAME_MOST])),
+                ", ".join(map(described, expired[:_MAX_NAME])),
             )
 
     def _warn(self, undecided: Sequence[TransactionId]) -> None:
@@ -253,7 +253,7 @@ class HalfMessageService(PeriodicTask):
                 "first=%s",
                 self._options.max_check_backs,
                 len(undecided),
-                ", ".join(map(described, undecided[:_NAME_MOST])),
+                ", ".join(map(described, undecided[:_MAX_NAME])),
             )
 
 

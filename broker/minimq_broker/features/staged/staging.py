@@ -31,7 +31,7 @@ class TransactionId(NamedTuple):
     number: int
 
 
-class StagedBatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StagedEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A staged batch: log position and size of its entry, its target queue, and its number."""
 
     position: int
@@ -63,7 +63,7 @@ class BatchStaged(NamedTuple):
     transaction: TransactionId
     producer_id: int
     sequence: int
-    batch: StagedBatch
+    batch: StagedEntry
 
 
 class StageKey(NamedTuple):
@@ -75,7 +75,7 @@ class StageKey(NamedTuple):
 class Stage(msgspec.Struct, array_like=True):
     """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
 
-    batches: dict[int, StagedBatch] = {}
+    batches: dict[int, StagedEntry] = {}
     #: Another broker may already have decided the transaction, so it does not expire early.
     prepared: bool = False
 
@@ -85,7 +85,7 @@ class Stage(msgspec.Struct, array_like=True):
         return sum(map(size_of, self.batches.values()))
 
     @property
-    def in_order(self) -> list[StagedBatch]:
+    def in_order(self) -> list[StagedEntry]:
         """The batches, in the order in which they were sent. Any thread may read this."""
         return sorted(self.batches.copy().values(), key=_SEQUENCE_OF)
 
@@ -114,12 +114,12 @@ class Ending(msgspec.Struct, array_like=True):
     number: int = -1
     decision: bytes = b""
     #: To be published in this order; starts with what earlier transactions of the name have left.
-    batches: list[StagedBatch] = []
+    batches: list[StagedEntry] = []
     #: How many of them are published or skipped.
     published: int = 0
 
     @property
-    def waiting(self) -> Iterator[StagedBatch]:
+    def waiting(self) -> Iterator[StagedEntry]:
         """The batches that are still to be published."""
         return map(self.batches.__getitem__, range(self.published, len(self.batches)))
 

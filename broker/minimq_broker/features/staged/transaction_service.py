@@ -33,8 +33,8 @@ _CHECK_INTERVAL_S = 1.0
 #: Maximum time between checks for expired transactions.
 _EXPIRE_S = 10.0
 #: Maximum transactions that one fact expires, and that the log names.
-_EXPIRE_MOST = 1000
-_NAME_MOST = 5
+_MAX_EXPIRED = 1000
+_MAX_NAME = 5
 
 
 def transaction_of(wire: broker_pb2.Transaction) -> TransactionId:
@@ -172,11 +172,11 @@ class TransactionService(PeriodicTask):
         before_ms = now - int(self._expiry_s * 1000)
         if self._handle.store.state.transactions.count:
             self._counters.expired_by_age += await self._drop(
-                lambda table: table.older(before_ms, _EXPIRE_MOST),
+                lambda table: table.older(before_ms, _MAX_EXPIRED),
                 f"undecided batches that are older than seconds={self._expiry_s:g}",
             )
             self._counters.expired_for_room += await self._drop(
-                lambda table: table.idle(now, self._idle_expiry, limits, _EXPIRE_MOST),
+                lambda table: table.idle(now, self._idle_expiry, limits, _MAX_EXPIRED),
                 "idle ones, since there is little room for others",
             )
 
@@ -188,7 +188,7 @@ class TransactionService(PeriodicTask):
         count = 0
         while isinstance(fact := await self._writes.record(decide), TransactionsExpired):
             count += len(fact.transactions)
-            named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_NAME_MOST])
+            named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_MAX_NAME])
             log.warning("transactions: dropped %s count=%d first=%s", what, len(fact.transactions), named)
         return count
 

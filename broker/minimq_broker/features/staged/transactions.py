@@ -29,8 +29,8 @@ from minimq_broker.features.staged.staging import (
     HalfTransaction,
     IdleExpiry,
     Stage,
-    StagedBatch,
     StagedCount,
+    StagedEntry,
     StageKey,
     StagingLimits,
     TransactionId,
@@ -106,7 +106,7 @@ class TransactionTable:
         """Return what is staged for an undecided transaction, by producer id."""
         return self._stages.get(transaction, {})
 
-    def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedBatch | None:
+    def find(self, transaction: TransactionId, producer_id: int, sequence: int) -> StagedEntry | None:
         """Return a staged batch of an undecided transaction, None if there is no such batch."""
         stage = self.parts(transaction).get(producer_id)
         return stage.batches.get(sequence) if stage else None
@@ -120,9 +120,9 @@ class TransactionTable:
             for producer_id, stage in parts.copy().items()
         }
 
-    def staged(self, transaction: TransactionId) -> list[StagedBatch]:
+    def staged(self, transaction: TransactionId) -> list[StagedEntry]:
         """Return the batches of an undecided transaction with half messages, in their order."""
-        found: list[StagedBatch] = []
+        found: list[StagedEntry] = []
         for stage in self._stages.get(transaction, {}).values():
             found += stage.in_order
         return found
@@ -174,9 +174,9 @@ class TransactionTable:
                 for stage in parts.copy().values():
                     yield from (batch.position for batch in stage.batches.copy().values())
 
-    def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedBatch]:
+    def next_to_publish(self, name: str, max_bytes: int, max_batches: int) -> list[StagedEntry]:
         """Return the next batches of a name to be published, up to the one that reaches `max_bytes`."""
-        found: list[StagedBatch] = []
+        found: list[StagedEntry] = []
         ending = self._endings.get(name)
         for batch in islice(ending.waiting if ending else (), max_batches):
             found.append(batch)
@@ -268,7 +268,7 @@ class TransactionTable:
         self._drop_all([transaction])  # only now: at each moment one of the two tables must pin their segments
         self.outcomes.remember(fact, at)
 
-    def _await_publication(self, name: str, ending: Ending, batches: list[StagedBatch], at: int) -> None:
+    def _await_publication(self, name: str, ending: Ending, batches: list[StagedEntry], at: int) -> None:
         ending.batches += batches
         self._waiting_count += len(batches)
         self._waiting_size += sum(map(size_of, batches))
@@ -299,7 +299,7 @@ class TransactionTable:
         name = decided.name
         ending = self._endings.setdefault(name, Ending())
         self._endings.move_to_end(name)
-        decided_on: list[StagedBatch] = []
+        decided_on: list[StagedEntry] = []
         for part in decided.parts:
             stage = self.parts(TransactionId(name, decided.number)).get(part.producer_id, Stage())
             found = [*filter(None, (stage.batches.pop(sequence, None) for sequence in part.sequences))]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from minimq_broker.commit.jobs import Job
-from minimq_broker.features.staged.staging import HalfOutcome, StagedBatch, TransactionId, size_of
+from minimq_broker.features.staged.staging import HalfOutcome, StagedEntry, TransactionId, size_of
 from minimq_broker.features.staged.transactions import TransactionTable, check_producer, ended
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.state.facts import HalfEnded
@@ -45,7 +45,7 @@ class EndJob(Job):
         group.add(HalfEnded(*self.transaction, self.stands))
         if self.stands is not HalfOutcome.COMMITTED:
             return
-        if group.refusal is None and group.halves.may_publish(self.transaction, staged):
+        if group.rejection is None and group.halves.may_publish(self.transaction, staged):
             if staged:
                 group.publish(self.transaction, staged, log)
         else:
@@ -55,7 +55,7 @@ class EndJob(Job):
 
 class UncommittedHalfMessages:
     def __init__(
-        self, table: TransactionTable, staged: Mapping[TransactionId, Mapping[int, Mapping[int, StagedBatch]]]
+        self, table: TransactionTable, staged: Mapping[TransactionId, Mapping[int, Mapping[int, StagedEntry]]]
     ) -> None:
         self._table = table
         #: Batches that the group has staged so far, by transaction, producer id and sequence number.
@@ -72,7 +72,7 @@ class UncommittedHalfMessages:
                 raise ended(transaction, self._ended[transaction])
             check_producer(transaction, producer_id, self._staged.get(transaction, {}))
 
-    def end(self, job: EndJob) -> Sequence[StagedBatch]:
+    def end(self, job: EndJob) -> Sequence[StagedEntry]:
         """Decide a job; return the batches that were staged before this group."""
         transaction = job.transaction
         job.stands = self._ended.get(transaction) or self._table.outcomes.of(transaction)
@@ -86,7 +86,7 @@ class UncommittedHalfMessages:
         self._ended[transaction] = job.stands
         return staged
 
-    def may_publish(self, transaction: TransactionId, batches: Sequence[StagedBatch]) -> bool:
+    def may_publish(self, transaction: TransactionId, batches: Sequence[StagedEntry]) -> bool:
         """Return whether the group may publish the batches of a transaction, and count them against the limits."""
         if transaction.name in self._left or transaction.name in self._table.unpublished:
             return False

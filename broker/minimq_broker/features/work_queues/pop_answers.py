@@ -97,7 +97,7 @@ class PopAnswers(AnswerStream):
 log = logging.getLogger(__name__)
 
 #: Maximum bytes of one take, whatever it requests. The last batch may exceed it.
-_MOST_BYTES = 4 << 20
+_MAX_BYTES = 4 << 20
 #: Maximum queues whose latest batch is cached.
 _MAX_PLACES = 10_000
 
@@ -169,7 +169,7 @@ class PopReader:
     def _read(
         self, queue: QueueKey, delivered: DeliveredRuns, borrowed: BorrowedViews
     ) -> tuple[list[Run], list[StoredBatch]]:
-        room = min(delivered.max_bytes, _MOST_BYTES)
+        room = min(delivered.max_bytes, _MAX_BYTES)
         read, left = list[Run](), list[tuple[int, int]]()
         batches: list[StoredBatch] = []
         gone = list[tuple[int, int]]()  # deleted meanwhile: the next take skips and reports them

@@ -43,7 +43,7 @@ class PopStep:
     #: First offset, and the end of the queue for readers. `AS_WRITTEN` includes the batches of the same commit: they
     #: and the delivery are on disk together or not at all.
     stored: tuple[int, int] = (0, 0)
-    #: Why it was refused. Does not affect other steps.
+    #: Why it was rejected. Does not affect other steps.
     error: MinimqError | None = field(default=None, init=False)
     #: The delivered messages.
     runs: list[Run] = field(default_factory=list, init=False)
@@ -81,7 +81,7 @@ class PopJob(Job):
         return size
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
-        """Record the changes. A refused step has its `error` set."""
+        """Record the changes. A rejected step has its `error` set."""
         for moved in group.pops.decide(self, handle_epoch(group.state.term, group.end)):
             group.add(moved)
 
@@ -160,7 +160,7 @@ class UncommittedPops:
         self._drafts: dict[PopKey, UncommittedQueue] = {}
 
     def decide(self, job: PopJob, epoch: int) -> list[PopMoved]:
-        """Return the facts that result from a job, one per group. A refused step has its `error` set."""
+        """Return the facts that result from a job, one per group. A rejected step has its `error` set."""
         job.epoch = epoch
         touched: dict[PopKey, UncommittedQueue] = {}
         for step in job.steps:

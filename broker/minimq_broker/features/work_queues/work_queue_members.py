@@ -9,8 +9,8 @@ from typing import NamedTuple
 from minimq_broker.groups.client_runs import is_newer
 from minimq_common.errors import GroupConflict
 
-#: Refused members that are remembered and notified; others have to retry.
-_MOST_REFUSED = 1_000
+#: Rejected members that are remembered and notified; others have to retry.
+_MAX_REJECTED = 1_000
 
 
 class Blocking(NamedTuple):
@@ -37,8 +37,8 @@ class _PopGroup:
     present: frozenset[str] = frozenset()
     #: Consumers that are counted although they have not connected yet.
     expected: set[str] = field(default_factory=set)
-    #: Refused members that lease queues instead of popping.
-    refused: set[str] = field(default_factory=set)
+    #: Rejected members that lease queues instead of popping.
+    rejected: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
 
@@ -140,11 +140,11 @@ class WorkQueueMembers:
         return True
 
     def leave(self, group: str) -> set[str]:
-        """Forget a group if it has no consumers; return its refused members, which may join now."""
+        """Forget a group if it has no consumers; return its rejected members, which may join now."""
         known = self._groups.get(group)
         if known is None or known.clients:
             return set()
-        return self._groups.pop(group).refused
+        return self._groups.pop(group).rejected
 
     def topics(self, group: str, client_id: str) -> list[str]:
         """Return the topics that a consumer pops, sorted."""
@@ -162,11 +162,11 @@ class WorkQueueMembers:
         return [] if known is None else sorted(known.clients)
 
     def check_none(self, group: str, member: str | None = None) -> None:
-        """Raise `GroupConflict` while a group has popping consumers; remember the refused `member` for `leave`."""
+        """Raise `GroupConflict` while a group has popping consumers; remember the rejected `member` for `leave`."""
         clients = self.of_group(group)
         if clients:
-            if member is not None and len(self._groups[group].refused) < _MOST_REFUSED:
-                self._groups[group].refused.add(member)
+            if member is not None and len(self._groups[group].rejected) < _MAX_REJECTED:
+                self._groups[group].rejected.add(member)
             raise GroupConflict(
                 f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
                 "queues, and commits of offsets, need another group, or have to wait until these are closed"

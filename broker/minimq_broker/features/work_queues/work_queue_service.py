@@ -148,7 +148,7 @@ class WorkQueueService:
                 if (cancel := stream.answers.cancels.get(number)) is not None:
                     cancel()
             if not (request.settles or request.takes):
-                stream.answers.expected -= 1  # such a request gets no answer, unless it was refused above
+                stream.answers.expected -= 1  # such a request gets no answer, unless it was rejected above
             steps = self._settles(popper.group, request, stream)
             if not request.takes:
                 self._hand_in(popper, steps, (), self._returning(steps))
@@ -158,7 +158,7 @@ class WorkQueueService:
             else:
                 self._take(popper, request.takes, steps)
         except Exception as error:  # noqa: BLE001 - the client must get any error
-            self._refuse(request, error, stream)
+            self._reject(request, error, stream)
         return None
 
     def _check_owner(self, request: broker_pb2.PopRequest, stream: PopClientStream) -> None:
@@ -200,7 +200,7 @@ class WorkQueueService:
         ):  # a new process replaces one that died
             self._free(group, Leave(client_id))
 
-    def _refuse(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
+    def _reject(self, request: broker_pb2.PopRequest, error: Exception, stream: PopClientStream) -> None:
         self._note(error, request.group)
         numbers = [*(settle.id for settle in request.settles), *(take.id for take in request.takes)] or [0]
         for number in numbers:
@@ -208,7 +208,7 @@ class WorkQueueService:
 
     def _note(self, error: Exception, group: str) -> None:
         if isinstance(error, MinimqError):
-            self._engine.refusals.note(error)
+            self._engine.rejections.note(error)
         else:
             log.error("pop: failed group=%s", group, exc_info=error)
 

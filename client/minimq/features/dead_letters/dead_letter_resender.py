@@ -57,12 +57,12 @@ Outcome = Literal["resent", "deleted"]
 _PART = MAX_ATOMIC_BATCHES
 _PART_BYTES = 8 << 20
 #: The largest body that any broker accepts; the limit of its own broker has already applied to a dead letter.
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 #: Maximum attempts. One fails if a concurrent command has settled some of the dead letters first.
 _TRIES = 50
 #: Errors for which reading an original is not retried.
 _CANNOT = (OffsetOutOfRange, TopicNotFound, QueueNotFound, DamagedMessages)
-_MOST_NAMED = 5
+_MAX_NAMED = 5
 
 
 class Span(NamedTuple):
@@ -88,7 +88,7 @@ class ResolvedDeadLetters:
 class DeadLetterReader:
     """Reads the dead letters of one group, from masters only: a slave may not know yet which are settled."""
 
-    def __init__(self, client: ClusterClient, group: str, patience_s: float, on_damage: OnDamage | None = None) -> None:
+    def __init__(self, client: ClusterClient, group: str, max_wait_s: float, on_damage: OnDamage | None = None) -> None:
         self.group = group
         self._on_damage = on_damage
         self._known_damage: set[tuple[MessageQueue, int]] = set()
@@ -97,7 +97,7 @@ class DeadLetterReader:
         #: First and end offset of the queues of originals, cached.
         self._bounds: dict[MessageQueue, tuple[int, int]] = {}
         self._masters = MasterClient(client)
-        self._reader = RangeReader(client.cluster, RangeOptions(patience_s=patience_s, read_from_slaves=False))
+        self._reader = RangeReader(client.cluster, RangeOptions(max_wait_s=max_wait_s, read_from_slaves=False))
 
     def __enter__(self) -> DeadLetterReader:
         return self
@@ -242,7 +242,7 @@ class DeadLetterResender:
         group: str,
         outcome: Outcome,
         to: str | None,
-        patience_s: float,
+        max_wait_s: float,
         progress: Callable[[int, int], None] | None,
         on_damage: OnDamage | None,
     ) -> None:
@@ -251,9 +251,9 @@ class DeadLetterResender:
         self._to = to
         self._progress = progress
         self._retry = retry_topic(group)
-        self._patience_s = patience_s
+        self._max_wait_s = max_wait_s
         self._ends = ExitStack()
-        self._reader = self._ends.enter_context(DeadLetterReader(client, group, patience_s, on_damage))
+        self._reader = self._ends.enter_context(DeadLetterReader(client, group, max_wait_s, on_damage))
         self._group = group
         self._count = 0
         #: Why a dead letter stays open, by its place.
@@ -280,7 +280,7 @@ class DeadLetterResender:
             return self._count
 
     def _run(self, spans: Sequence[Span], wants: Wants) -> None:
-        options = ProducerOptions(max_body_bytes=_MOST_BYTES, send_timeout_s=self._patience_s)
+        options = ProducerOptions(max_body_bytes=_MAX_BYTES, send_timeout_s=self._max_wait_s)
         sender = ProducerCore(self._client.cluster, options, ())
         self._ends.callback(sender.close, 0.0)
         for _ in range(_TRIES):
@@ -370,11 +370,11 @@ class DeadLetterResender:
 
     def _tell_passed(self) -> None:
         if self._passed:
-            places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MOST_NAMED)]
+            places = [f"{place}: {why}" for place, why in itertools.islice(self._passed.items(), _MAX_NAMED)]
             raise OffsetOutOfRange(
                 f"cannot redeliver {len(self._passed)} of them to the group alone: resend them to their topic or "
                 "another one (--to), or delete them: "
-                f"{'; '.join(places)}{' ...' if len(self._passed) > _MOST_NAMED else ''}"
+                f"{'; '.join(places)}{' ...' if len(self._passed) > _MAX_NAMED else ''}"
             )
 
     def _resent(self, letter: DeadLetter) -> tuple[Message, MessageQueue | None]:

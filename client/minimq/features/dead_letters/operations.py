@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # other operations do not load sending and receiving
 log = client_logger(__name__)
 
 #: Seconds to wait without progress for servers that are offline or busy.
-_PATIENCE_S = 30.0
+_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ _FIELDS: Final = {
     "key": "Only those with this key",
 }
 #: Maximum number of topics that a plan names, and of rights that it checks; brokers check all.
-_MOST_TOPICS, _MOST_RIGHTS = 20, 1_000
+_MAX_TOPICS, _MAX_RIGHTS = 20, 1_000
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
@@ -104,7 +104,7 @@ def _check_some(chosen: DeadLetterFilter, *, is_all: bool) -> None:
 
 
 class _OpenDeadLetters:
-    """Counts the selected open dead letters for a plan, for at most `given.patience_s`."""
+    """Counts the selected open dead letters for a plan, for at most `given.max_wait_s`."""
 
     def __init__(self, admin: Admin, given: Arguments, done: str) -> None:
         _check_some(chosen_of(given), is_all=given.all)
@@ -114,7 +114,7 @@ class _OpenDeadLetters:
         self.topics = Counter[str]()
         self.is_cut = False
         damages: list[DamagedMessages] = []
-        patience_s, began = getattr(given, "patience_s", None), time.monotonic()
+        max_wait_s, began = getattr(given, "max_wait_s", None), time.monotonic()
         now_ms, wants = time.time_ns() // 1_000_000, choice_of(chosen_of(given))
         until_ms = 1 if given.since is None else timestamp_ms(given.since, 0, "since") + 1
         silent = list[str]()
@@ -123,7 +123,7 @@ class _OpenDeadLetters:
                 if wants(letter):
                     self.topics[letter.topic or ""] += 1
                     until_ms = max(until_ms, letter.died_ms + 1)
-                if patience_s is not None and time.monotonic() - began >= patience_s:
+                if max_wait_s is not None and time.monotonic() - began >= max_wait_s:
                     self.is_cut = True
                     break
         except TransportError as error:  # those of the other brokers are counted
@@ -178,12 +178,12 @@ def _plan_resend(admin: Admin, given: Arguments) -> Plan:
     if found.is_none:
         return _nothing(given, found)
     if not given.only_group:
-        topics = [topic for topic in found.topics if topic and not given.to][:_MOST_RIGHTS]
+        topics = [topic for topic in found.topics if topic and not given.to][:_MAX_RIGHTS]
         needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in topics}
         if lacking := sorted(need.name for need in needs - admin.own_rights(needs)[1]):
             raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic to which you may send")
     sentences = [f"Resends {found.total} of group {given.group}."]
-    for topic, count in found.topics.most_common(_MOST_TOPICS):
+    for topic, count in found.topics.most_common(_MAX_TOPICS):
         where = f"to topic {given.to or topic}" if given.to or topic else "that do not name their topic"
         sentences.append(f"{count_of(count, 'message')} {where}.")
     readers = "All groups that read these topics get them."
@@ -292,7 +292,7 @@ class DeadLetterOperations(Operations):
             DeadLetterReader,  # other operations do not load it
         )
 
-        with DeadLetterReader(self._masters.calls, group, _PATIENCE_S, on_damage) as reader:
+        with DeadLetterReader(self._masters.calls, group, _TIMEOUT_S, on_damage) as reader:
             yield from reader.letters(reader.spans(), wants, progress)
             reader.check_complete()
 
@@ -486,7 +486,7 @@ class DeadLetterOperations(Operations):
     ) -> int:
         from minimq.features.dead_letters.dead_letter_resender import DeadLetterResender  # as above
 
-        settler = DeadLetterResender(self._masters.calls, group, outcome, to, _PATIENCE_S, progress, on_damage)
+        settler = DeadLetterResender(self._masters.calls, group, outcome, to, _TIMEOUT_S, progress, on_damage)
         count = settler.run(wants, dry_run=dry_run)
         done = f"would be {outcome}" if dry_run else f"were {outcome}"
         what = f"{count} dead letters of group {group} {done}, others may be left"

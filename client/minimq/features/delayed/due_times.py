@@ -15,7 +15,7 @@ from minimq_common.text_units import kind_of
 MAX_DELAY_DAYS: Final = 366
 MAX_DELAY_S: Final = MAX_DELAY_DAYS * 86_400
 #: A larger number of seconds since 1970 was probably meant as milliseconds.
-_LEAST_MS = 10_000_000_000
+_MIN_MS = 10_000_000_000
 
 _recallable = count(1)
 
@@ -102,6 +102,6 @@ def _moment_s(given: object, time_s: float) -> float:
     if not 0 <= seconds < math.inf:  # also true for NaN
         raise InvalidArgument(f"deliver_at is {given}: seconds since 1970 are 0 or more")
     if seconds > time_s + MAX_DELAY_S:
-        remedy = "give seconds, not milliseconds, since 1970" if seconds >= _LEAST_MS else "send it again by then"
+        remedy = "give seconds, not milliseconds, since 1970" if seconds >= _MIN_MS else "send it again by then"
         raise InvalidArgument(f"deliver_at is {given}, which is more than {MAX_DELAY_DAYS} days ahead: {remedy}")
     return seconds

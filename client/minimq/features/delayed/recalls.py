@@ -36,7 +36,7 @@ _OUTCOMES = {
 }
 
 
-async def recall(client: ClusterClient, handle: object, patience_s: float) -> RecallResult:
+async def recall(client: ClusterClient, handle: object, max_wait_s: float) -> RecallResult:
     """Recall a delayed message; runs on the event loop of the connection."""
     parsed = RecallHandle.parse(handle)
     key = delay_pb2.DelayedKey(due_ms=parsed.due_ms, recall_id=parsed.recall_id)
@@ -46,7 +46,7 @@ async def recall(client: ClusterClient, handle: object, patience_s: float) -> Re
         timeout_s = min(limit_s, client.timeout_s)
         return await client.connection.brokers.call(address, lambda stub: stub.Recall, request, timeout_s)
 
-    answer = await call_master(_MessageMaster(client, parsed), attempt, patience_s)
+    answer = await call_master(_MessageMaster(client, parsed), attempt, max_wait_s)
     outcome = _OUTCOMES.get(answer.outcomes[0]) if len(answer.outcomes) == 1 else None
     if outcome is None:
         raise InvalidArgument(

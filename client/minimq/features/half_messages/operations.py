@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from minimq.admin.admin import Admin
 
 #: Maximum number of transactions listed.
-_MOST = 10_000
+_MAX = 10_000
 #: Called with the name of a broker that did not answer, and the error.
 OnFailure = Callable[[str, MinimqError], None]
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
@@ -150,7 +150,7 @@ class TransactionOperations(Operations):
         group: Annotated[str | None, values.ProducerGroup] = None,
         *,
         undecided: bool = False,
-        limit: Annotated[int, Param(letter="-n", low=1, high=_MOST, default="100", metavar="N")] = _MOST,
+        limit: Annotated[int, Param(letter="-n", low=1, high=_MAX, default="100", metavar="N")] = _MAX,
         on_failure: Annotated[OnFailure | None, HIDDEN] = None,
     ) -> ListedTransactions:
         """List the transactions that have not ended, the oldest first.
@@ -166,9 +166,9 @@ class TransactionOperations(Operations):
             on_failure: called with the name of each broker that does not answer, and the error; the result then has the
                 transactions of the others. By default the error is raised.
         """
-        if not 1 <= limit <= _MOST:
-            raise InvalidArgument(f"limit is {limit}: it must be 1 to {_MOST:,}")
-        answers = self._ask_for_halves(group, -1, _MOST if undecided else limit, on_failure)
+        if not 1 <= limit <= _MAX:
+            raise InvalidArgument(f"limit is {limit}: it must be 1 to {_MAX:,}")
+        answers = self._ask_for_halves(group, -1, _MAX if undecided else limit, on_failure)
         found = [_listed(name, half) for name, answer in answers.items() for half in answer.halves]
         found = sorted((each for each in found if each.is_undecided or not undecided), key=lambda each: -each.age_s)
         count = len(found) if undecided else sum(answer.count for answer in answers.values())
@@ -208,7 +208,7 @@ class TransactionOperations(Operations):
             if answer.halves or answer.outcome:
                 return broker, answer
         what = f"no broker that answers knows transaction {number} of producer group {group!r}"
-        self._masters.refuse_if_offline(what, "give a number that `minimq transaction list` shows")
+        self._masters.reject_if_offline(what, "give a number that `minimq transaction list` shows")
         raise TransactionExpired(
             f"no broker knows transaction {number} of producer group {group!r}: it ended so long ago that its outcome "
             "is forgotten, or it never began: see `minimq transaction list`"

@@ -23,7 +23,7 @@ from minimq.features.listeners.listener import ListenerAdapter, ListenerResult
 from minimq.features.listeners.listener_calls import ListenerTasks, ListenerThreads
 from minimq.features.listeners.redelivery import CANCELLED, TIMED_OUT
 from minimq.features.listeners.source import D, Source
-from minimq.features.requests.replier import CLOSE_S, MOST_BODY_BYTES, Replier
+from minimq.features.requests.replier import CLOSE_S, MAX_BODY_BYTES, Replier
 from minimq_common.errors import Closed, InternalError, InvalidArgument, MinimqError, SystemBusy
 from minimq_common.retry_log import RetryLog
 
@@ -45,11 +45,11 @@ class ListenerRunner(Generic[D]):
         self._threads = threads
         self._most_calls = source.calls_per_thread * threads
         self._hangs_after_s, self._start_timeout_s = options.consume_timeout_s, options.start_timeout_s
-        self.replier = Replier(source.client, MOST_BODY_BYTES)
+        self.replier = Replier(source.client, MAX_BODY_BYTES)
         self._closing, self._is_closed = Closing(), False
         #: Why reading has stopped for good, and why the latest attempt to take messages failed.
         self._broken: MinimqError | None = None
-        self._refusal: MinimqError | None = None
+        self._rejection: MinimqError | None = None
         #: Results of calls on their way to the loop, how often it has taken some, and the count for which it was woken.
         self._answers: deque[tuple[D, ListenerResult | None]] = deque()
         self._takes, self._woken = 0, -1
@@ -73,14 +73,16 @@ class ListenerRunner(Generic[D]):
     def is_ready(self) -> bool:
         """See `PushConsumer.is_ready`."""
         is_taking = self._taking is not None and not self._taking.done()  # done once the `Cluster` is closed
-        refusal = self._refusal  # some errors usually repeat, although they are retried
-        is_rejected = refusal is not None and (not refusal.retriable or isinstance(refusal, InternalError | SystemBusy))
+        rejection = self._rejection  # some errors usually repeat, although they are retried
+        is_rejected = rejection is not None and (
+            not rejection.retriable or isinstance(rejection, InternalError | SystemBusy)
+        )
         return is_taking and not self.is_stopping and not is_rejected and self._source.is_ready
 
     @property
     def error(self) -> MinimqError | None:
         """See `PushConsumer.error`."""
-        return self._broken or self._refusal
+        return self._broken or self._rejection
 
     # ---- start -------------------------------------------------------------------------------------
 
@@ -253,17 +255,17 @@ class ListenerRunner(Generic[D]):
         while not self.is_stopping:
             try:
                 await self._source.take(self._most_calls - self._running)
-                self._refusal = None
+                self._rejection = None
                 self._outage.worked("consumer: goes on group=%s", self._source.group)
             except Closed:
                 return
             except MinimqError as error:
-                self._refusal = error
+                self._rejection = error
                 text = "consumer: cannot take or commit, will try again group=%s error=%s"
                 self._outage.failed(text, self._source.group, error, cause=error, level=logging.ERROR)
                 await asyncio.sleep(PAUSE_S)
             except Exception as error:  # noqa: BLE001 - the task serves all queues: one failure must not end it
-                self._refusal = InternalError(f"the consumer failed: {error!r}")
+                self._rejection = InternalError(f"the consumer failed: {error!r}")
                 self._outage.crashed("consumer: failed, will try again group=%s", self._source.group, cause=error)
                 await asyncio.sleep(PAUSE_S)
             finally:

@@ -60,7 +60,7 @@ DIED = "consumers died while they had it"
 _MAX_REASON = 200
 _ESCAPE = "%"
 #: Maximum length of a number in a copy. Any client may send to a retry topic, and `int` rejects very long text.
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 class RedeliveredMessage(ReceivedMessage, frozen=True, gc=False):
@@ -187,7 +187,7 @@ def _unescaped(name: str) -> str:
 
 def number_of(text: str) -> int | None:
     """Return the number in a property of a copy; None if it is not a valid one."""
-    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else None
+    return int(text) if text.isdecimal() and len(text) <= _MAX_DIGITS else None
 
 
 def _number(text: str, otherwise: int) -> int:

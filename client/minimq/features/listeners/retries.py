@@ -32,7 +32,7 @@ T = TypeVar("T")
 #: After a failed send, a broker is tried last for this long.
 _AVOID_S = 10.0
 #: The highest limit that a broker can have: a received message has already passed the limit of its broker.
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 
 
 class RetryRule:
@@ -194,7 +194,7 @@ class RetrySender:
 
     def _send_copies(self, failed: Sequence[Failed], queue: MessageQueue) -> list[MinimqError | None]:
         if self._producer is None:
-            self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MOST_BYTES)
+            self._producer = Producer(self._client.cluster, send_timeout_s=self._timeout_s, max_body_bytes=_MAX_BYTES)
         under_way: list[Future[SendReceipt] | MinimqError] = []
         for item in failed:
             if item.level is None:

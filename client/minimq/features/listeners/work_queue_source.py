@@ -203,8 +203,8 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
 
     async def take(self, room: int) -> None:
         """Submit messages for about `room` calls: retried ones and message groups may need more."""
-        if (refused_s := self._reader.refused_s()) > 0:
-            await asyncio.sleep(refused_s)
+        if (rejected_s := self._reader.rejected_s()) > 0:
+            await asyncio.sleep(rejected_s)
         in_flight = sum(len(delivery.messages) for delivery in self.host.in_flight)
         most = min(room * self._batch_size, self._options.max_in_flight_messages - in_flight)
         if most <= 0:

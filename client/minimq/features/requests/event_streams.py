@@ -23,7 +23,7 @@ from minimq_proto.v1 import events_pb2
 log = client_logger(__name__)
 
 #: If a broker does not answer in this time, the next one is tried as well.
-_PATIENCE_S = 0.3
+_TIMEOUT_S = 0.3
 
 #: Called with the name of a broker and an event from it, on the event loop; it must be quick.
 OnEvent = Callable[[str, events_pb2.ClientEvent], None]
@@ -130,7 +130,7 @@ class EventStreams:
         for master in masters:
             attended.append(self.attend(master))
             with suppress(TimeoutError):
-                async with asyncio.timeout(_PATIENCE_S):
+                async with asyncio.timeout(_TIMEOUT_S):
                     return await self._first_open(attended)
         return await self._first_open(attended)
 

@@ -32,14 +32,14 @@ log = client_logger(__name__)
 #: Tolerance in deciding that a request has expired at its requester, whose clock may differ.
 _MAX_CLOCK_SKEW_MS = 10_000
 #: Upper limit of every broker, whatever its options.
-MOST_BODY_BYTES = 32 << 20
+MAX_BODY_BYTES = 32 << 20
 #: A consumer that closes waits this long for its replies.
 CLOSE_S = 1.0
 #: Replies in one `ReplyRequest`, and those for one inbox in it; the last reply may exceed them.
 _MAX_REQUEST_BYTES = 1 << 20
 _MAX_INBOX_BYTES = 256 << 10
 #: Most bytes of queued replies; further ones are dropped.
-_MOST_BYTES = 16 << 20
+_MAX_BYTES = 16 << 20
 #: Retries of a reply last at most this long, and no longer than its requester waits; a fail-over takes less.
 _MAX_RETRY_S = 10.0
 
@@ -134,7 +134,7 @@ class Replier:
     # ---- on the event loop ----------------------------------------------------------------------
 
     def _add(self, reply: PreparedReply) -> None:
-        if self.has_ended or (self._bytes and self._bytes + reply.size > _MOST_BYTES):
+        if self.has_ended or (self._bytes and self._bytes + reply.size > _MAX_BYTES):
             self.outcomes["dropped"] += 1
             text = "client: too many replies wait, more are dropped bytes=%d broker=%s"
             self._outage.failed(text, self._bytes, reply.to.broker_name)

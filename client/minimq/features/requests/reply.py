@@ -12,7 +12,7 @@ from minimq_common.text_units import kind_of
 from minimq_proto.v1 import events_pb2
 
 #: Limit for properties and error of a reply together, the same as for a message.
-_MOST_CHARACTERS = 32_767
+_MAX_CHARACTERS = 32_767
 
 
 class Reply(msgspec.Struct, frozen=True, gc=False):
@@ -47,9 +47,9 @@ def encoded_reply(reply: Reply, correlation_id: str, max_body_bytes: int) -> eve
             made.error = reply.error
     except (TypeError, ValueError, AttributeError) as error:
         raise InvalidArgument(f"the properties and the error of the reply must be text: {error}") from None
-    if characters > _MOST_CHARACTERS:
+    if characters > _MAX_CHARACTERS:
         raise InvalidArgument(
-            f"the properties and the error of the reply have {characters} characters, the limit is {_MOST_CHARACTERS}"
+            f"the properties and the error of the reply have {characters} characters, the limit is {_MAX_CHARACTERS}"
         )
     return made
 

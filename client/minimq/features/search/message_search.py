@@ -14,7 +14,7 @@ from minimq.admin.values import OnProgress
 from minimq.connection.client import ClusterClient
 from minimq.connection.replica_selector import ReplicaSelector
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.search.search_bounds import SearchBounds
 from minimq_common.batch.header import MAX_METADATA, SEPARATOR
 from minimq_common.batch.records import RecordBatch
@@ -170,7 +170,7 @@ class MessageSearch:
         self._known = 0
 
     def run(self, queues: Iterable[MessageQueue], offline: tuple[OfflineBroker, ...]) -> FoundMessages:
-        """Search the queues of a topic, at all brokers at once. Raises `MinimqError` if that is refused."""
+        """Search the queues of a topic, at all brokers at once. Raises `MinimqError` if that is rejected."""
         brokers: dict[str, _BrokerSearch] = {}
         for queue in queues:
             brokers.setdefault(queue.broker_name, _BrokerSearch()).ways.append(_QueueSearch(queue))
@@ -210,7 +210,7 @@ class MessageSearch:
         async def ask(way: _QueueSearch) -> find_pb2.FindResponse | MinimqError:
             try:
                 return await self._places.call(
-                    way.queue, lambda stub: stub.Find, self._request(way), self._bounds.patience_s
+                    way.queue, lambda stub: stub.Find, self._request(way), self._bounds.max_wait_s
                 )
             except MinimqError as error:
                 return error
@@ -236,7 +236,7 @@ class MessageSearch:
         now = time.monotonic()
         if broker.silent_since is None:
             broker.silent_since = now
-        if error.retriable and now - broker.silent_since < self._bounds.patience_s:
+        if error.retriable and now - broker.silent_since < self._bounds.max_wait_s:
             broker.ask_at = now + max(error.retry_after_s, PAUSE_S)
             if error.refresh_route:
                 with suppress(MinimqError):
@@ -257,7 +257,7 @@ class MessageSearch:
         for stored in answer.batches:
             self._open(
                 way,
-                EncodedBatch(
+                EncodedRecords(
                     stored.base_offset,
                     stored.store_timestamp_ms,
                     stored.position,
@@ -275,7 +275,7 @@ class MessageSearch:
             broker.ways.remove(way)
         way.offset = max(way.offset, answer.next_offset)
 
-    def _open(self, way: _QueueSearch, stored: EncodedBatch) -> None:
+    def _open(self, way: _QueueSearch, stored: EncodedRecords) -> None:
         try:
             batch = ReceivedBatch(way.queue, stored)
             numbers = set(self._criterion.numbers_in(batch))

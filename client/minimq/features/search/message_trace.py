@@ -34,9 +34,9 @@ from minimq_proto.v1 import find_pb2, half_messages_pb2
 #: Tolerated difference of brokers' clocks, in ms: a copy may seem to be stored before its message.
 _AHEAD_MS = 60_000
 #: Maximum number of open transactions that one broker lists.
-_MOST_HALVES = 10_000
+_MAX_HALVES = 10_000
 #: Maximum number of copies of a message that are examined in one topic.
-_MOST_COPIES = 1_000
+_MAX_COPIES = 1_000
 
 
 class TraceState(Enum):
@@ -237,7 +237,7 @@ class Tracer:
 
     def _copies(self, topic: str, message: ReceivedMessage) -> tuple[ReceivedMessage, ...]:
         stored_ms = message.batch.stored_ms_of(message.index)
-        bounds = SearchBounds(max(stored_ms - _AHEAD_MS, 0), 0, _MOST_COPIES, False, self._bounds.patience_s)
+        bounds = SearchBounds(max(stored_ms - _AHEAD_MS, 0), 0, _MAX_COPIES, False, self._bounds.max_wait_s)
         return self._search(topic, by_property(ORIGIN_MESSAGE_ID, message.message_id), bounds).messages
 
     def _retried(self, group: str, message: ReceivedMessage) -> GroupTrace | None:
@@ -254,7 +254,7 @@ class Tracer:
         if not copies:
             return None
         copy = copies[-1]
-        with DeadLetterReader(self._client, group, self._bounds.patience_s, lambda _damage: None) as reader:
+        with DeadLetterReader(self._client, group, self._bounds.max_wait_s, lambda _damage: None) as reader:
             is_settled = copy in reader.settled([copy.queue.broker_name])
         state = TraceState.DEAD_SETTLED if is_settled else TraceState.DEAD
         delivery_count = from_copy(copy).delivery_count - 1
@@ -278,7 +278,7 @@ class Tracer:
         return None
 
     def _open_half(self, criterion: Criterion) -> HalfTrace | None:
-        request = half_messages_pb2.ListHalvesRequest(number=-1, most=_MOST_HALVES)
+        request = half_messages_pb2.ListHalvesRequest(number=-1, most=_MAX_HALVES)
         answers, failures = self._client.call_all(
             self._masters.find(need="readable"), lambda stub: stub.ListHalves, request
         )

@@ -8,16 +8,16 @@ from typing import TypedDict
 
 import msgspec
 
-from minimq.options import refuse_unknown
+from minimq.options import reject_unknown
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
 from minimq_common.names import check_broker, check_topic
 from minimq_common.text_units import quoted
 from minimq_common.timestamps import Time, start_ms, timestamp_ms
 
-_MOST_OFFSET = (1 << 63) - 1
-_MOST_QUEUE = (1 << 31) - 1
-_MOST_CHARACTERS = 1_000
+_MAX_OFFSET = (1 << 63) - 1
+_MAX_QUEUE = (1 << 31) - 1
+_MAX_CHARACTERS = 1_000
 
 DEFAULT_SINCE = "-1h"
 DEFAULT_LIMIT = 1_000
@@ -37,12 +37,12 @@ def parse_address(text: object) -> MessageAddress:
     """Parse an address; a `MessageAddress` is returned unchanged. Raises `InvalidArgument`."""
     if isinstance(text, MessageAddress):
         return text
-    if not isinstance(text, str) or len(text) > _MOST_CHARACTERS:
+    if not isinstance(text, str) or len(text) > _MAX_CHARACTERS:
         raise _wrong(text)
     where, _, offset = text.rpartition("@")
     # Names of topics and brokers contain no slash.
     parts = where.split("/")
-    if len(parts) != 3 or not _is_number(offset, _MOST_OFFSET) or not _is_number(parts[2], _MOST_QUEUE):
+    if len(parts) != 3 or not _is_number(offset, _MAX_OFFSET) or not _is_number(parts[2], _MAX_QUEUE):
         raise _wrong(text)
     topic, broker, queue_id = parts
     return MessageAddress(MessageQueue(check_topic(topic), check_broker(broker), int(queue_id)), int(offset))
@@ -68,7 +68,7 @@ class SearchBounds:
     limit: int
     verify: bool
     #: A broker that does not answer for this long is left out.
-    patience_s: float
+    max_wait_s: float
 
     def contains(self, stored_ms: int) -> bool:
         return self.since_ms <= stored_ms and (not self.before_ms or stored_ms < self.before_ms)
@@ -93,11 +93,11 @@ class SearchRange(TypedDict, total=False):
     verify: bool
 
 
-def bounds_of(chosen: SearchRange, patience_s: float) -> SearchBounds:
+def bounds_of(chosen: SearchRange, max_wait_s: float) -> SearchBounds:
     """Check the bounds that a user chose; relative times are resolved now. Raises `InvalidArgument`."""
     names = tuple(SearchRange.__annotations__)
     if unknown := chosen.keys() - set(names):
-        refuse_unknown(unknown, names, f"a search has {', '.join(names)}")
+        reject_unknown(unknown, names, f"a search has {', '.join(names)}")
     now, since, until = time.time(), chosen.get("since", DEFAULT_SINCE), chosen.get("until")
     most = chosen.get("limit", DEFAULT_LIMIT)
     if type(most) is not int or most < 1:
@@ -106,4 +106,4 @@ def bounds_of(chosen: SearchRange, patience_s: float) -> SearchBounds:
     before_ms = 0 if until is None else timestamp_ms(until, now, "until")
     if until is not None and before_ms <= since_ms:
         raise InvalidArgument("until is not after since: nothing is stored in between")
-    return SearchBounds(since_ms, before_ms, most, bool(chosen.get("verify")), patience_s)
+    return SearchBounds(since_ms, before_ms, most, bool(chosen.get("verify")), max_wait_s)

@@ -53,10 +53,10 @@ _MERGED_BYTES: Final = 1 << 20
 _ENOUGH_ROWS: Final = 1024
 _ENOUGH_BYTES: Final = 256 << 10
 #: Maximum rows of an Arrow batch; a stored batch of many tiny records is split.
-MOST_ROWS: Final = 1 << 16
+MAX_ROWS: Final = 1 << 16
 
 _ID_LENGTH: Final = 40
-_INDEX_DIGITS: Final = 4  # hex digits at the end of a message id that count the `MOST_ROWS` records of a part
+_INDEX_DIGITS: Final = 4  # hex digits at the end of a message id that count the `MAX_ROWS` records of a part
 _UNSIGNED: Final = {1: pa.uint8(), 2: pa.uint16(), 4: pa.uint32()}
 
 #: Exceptions of decoding if the sections of a batch contradict each other.
@@ -81,7 +81,7 @@ def chosen_columns(columns: Iterable[str] | None) -> pa.Schema:
 
 
 class _Part(NamedTuple):
-    """Up to `MOST_ROWS` records of a batch, beginning at a multiple of that: nearly always the whole batch."""
+    """Up to `MAX_ROWS` records of a batch, beginning at a multiple of that: nearly always the whole batch."""
 
     batch: ReceivedBatch
     first: int
@@ -122,8 +122,8 @@ class ArrowColumns:
 
     def count(self, queue: MessageQueue, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield a row for each offset of a range, without reading batches; requires `are_known`."""
-        for first in range(start, end, MOST_ROWS):
-            offsets = range(first, min(first + MOST_ROWS, end))
+        for first in range(start, end, MAX_ROWS):
+            offsets = range(first, min(first + MAX_ROWS, end))
             arrays = [
                 pa.array(offsets, field.type)
                 if field.name.lower() == "offset"
@@ -247,7 +247,7 @@ class ArrowColumns:
 
 def _parts(batch: ReceivedBatch) -> Iterator[_Part]:
     count = batch.records.remaining
-    return (_Part(batch, first, min(MOST_ROWS, count - first)) for first in range(0, count, MOST_ROWS))
+    return (_Part(batch, first, min(MAX_ROWS, count - first)) for first in range(0, count, MAX_ROWS))
 
 
 def _corrupt(batch: ReceivedBatch, error: Exception) -> CorruptBatch:

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.features.tables.row_columns import checked_text, given_name, given_names, refused, renamed
+from minimq.features.tables.row_columns import checked_text, given_name, given_names, rejected, renamed
 from minimq.sending.selectors import java_hash
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import MessageQueue
@@ -20,7 +20,7 @@ Queues = Callable[[str], Sequence[MessageQueue]]
 KeyQueue = Callable[[str], Callable[[str], MessageQueue] | None]
 
 #: Longer keys are hashed one by one.
-_LONGEST: Final = 64
+_MAX: Final = 64
 _THIRTY_ONE: Final = pa.scalar(31, pa.int32())
 #: With a type: for an untyped number, Arrow imports dateutil, each time anew if it is missing, and may swallow Ctrl-C.
 _NOTHING: Final = pa.scalar(0, pa.int32())
@@ -28,7 +28,7 @@ _NOTHING: Final = pa.scalar(0, pa.int32())
 #: Columns that become part of a message.
 _CONTENT: Final = ("body", "tag", "keys", "properties")
 #: The highest possible queue id.
-_MOST_QUEUES: Final = (1 << 31) - 1
+_MAX_QUEUES: Final = (1 << 31) - 1
 
 
 class Destination(NamedTuple):
@@ -105,7 +105,7 @@ class Destinations:
         except InvalidArgument as error:
             if self._topic is not None:
                 raise
-            raise refused("topic", f"names no topic in a row: {error.message.splitlines()[0]}") from None
+            raise rejected("topic", f"names no topic in a row: {error.message.splitlines()[0]}") from None
         self._looked_up.add(topic)
 
 
@@ -113,7 +113,7 @@ def _by_key(
     topic: str, content: pa.RecordBatch, where: dict[str, pa.Array], queue_of: Callable[[str], MessageQueue]
 ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
     if "queue_id" in where and where["queue_id"].null_count < len(where["queue_id"]):
-        raise refused(
+        raise rejected(
             "queue_id", f"is set in a row, and each key of the compacted topic {topic} has its queue: drop it"
         )
     keys = content.column("keys") if "keys" in content.schema.names else pa.nulls(content.num_rows, pa.string())
@@ -121,13 +121,13 @@ def _by_key(
         keys = keys.filter(pc.greater(pc.list_value_length(keys), _NOTHING))
         keys = pc.list_element(keys, _NOTHING)
     if keys.null_count or len(keys) < content.num_rows or pc.any(pc.equal(pc.binary_length(keys), _NOTHING)).as_py():
-        raise refused(
+        raise rejected(
             given_name(content, "keys"), f"has no key in a row, and topic {topic} is compacted by key: filter it out"
         )
     place = content.schema.get_field_index("body")
     body = content.column(place)
     if pc.any(pc.equal(pc.binary_length(body), _NOTHING)).as_py():
-        raise refused(
+        raise rejected(
             given_name(content, "body"), f"is empty in a row for the compacted topic {topic}: null deletes the key"
         )
     if body.null_count:
@@ -145,9 +145,9 @@ def _numbered(ids: pa.Array, count: int) -> pa.Array:
     ids = ids.cast(pa.int64())
     if ids.null_count < len(ids):
         lowest, highest = pc.min_max(ids).as_py().values()
-        if not 0 <= lowest <= highest <= _MOST_QUEUES:
+        if not 0 <= lowest <= highest <= _MAX_QUEUES:
             wrong = lowest if lowest < 0 else highest
-            raise InvalidArgument(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MOST_QUEUES}")
+            raise InvalidArgument(f"column 'queue_id' is {wrong} in a row: it must be from 0 to {_MAX_QUEUES}")
     return _modulo(ids, count)
 
 
@@ -159,7 +159,7 @@ def _named(brokers: pa.Array, ids: pa.Array, topic: str, queues: list[MessageQue
         try:
             check_broker(name)
         except InvalidArgument as error:
-            raise refused("broker_name", f"names no broker in a row: {error.message}") from None
+            raise rejected("broker_name", f"names no broker in a row: {error.message}") from None
     high = pc.multiply(encoded.indices.cast(pa.int64()), pa.scalar(1 << 32, pa.int64()))
     both = pc.add(high, ids.cast(pa.int64())).dictionary_encode()
     found = []
@@ -216,7 +216,7 @@ def _hashes(keys: pa.Array) -> pa.Array:
     is_text = pa.types.is_string(keys.type)
     lengths = pc.binary_length(keys).cast(pa.int32())
     longest = pc.max(lengths).as_py()
-    if longest > _LONGEST or (is_text and not pc.all(pc.string_is_ascii(keys)).as_py()):
+    if longest > _MAX or (is_text and not pc.all(pc.string_is_ascii(keys)).as_py()):
         return pa.array(
             [java_hash(key if isinstance(key, str) else key.decode("latin-1")) for key in keys.to_pylist()], pa.int32()
         )

@@ -23,7 +23,7 @@ from minimq_common.timestamps import Time, start_ms, timestamp_ms
 #: "earliest", "latest", a time, or offsets by queue.
 Bound = Time | Mapping[MessageQueue, int]
 
-_MOST_OFFSET: Final = (1 << 63) - 1
+_MAX_OFFSET: Final = (1 << 63) - 1
 
 
 class QueueRange(NamedTuple):
@@ -52,7 +52,7 @@ def planned(
     _check_times(start, end, now)
     finder = QueueFinder(nameserver, timeout_s=options.answer_timeout_s, credentials=options.credentials)
     with closing(finder):
-        found = with_retries(lambda _: _found(finder, topic, queues), options.patience_s, option="patience_s")
+        found = with_retries(lambda _: _found(finder, topic, queues), options.max_wait_s, option="max_wait_s")
         if queues is not None:
             found = _chosen(found, topic, queues)
         first = _offsets(finder, found, start, "start", now)
@@ -131,7 +131,7 @@ def _check_offsets(found: Mapping[MessageQueue, QueueInfo], given: Mapping[Messa
     for queue, offset in given.items():
         if queue not in found:
             raise InvalidArgument(f"{name} has an offset for {queue!r}, which is not a queue that is read")
-        if type(offset) is not int or not 0 <= offset <= _MOST_OFFSET:
+        if type(offset) is not int or not 0 <= offset <= _MAX_OFFSET:
             raise InvalidArgument(f"{name} has the offset {offset!r} for {queue}: it must be a number from 0 on")
         about = found[queue]
         if not about.first <= offset <= about.end:
@@ -143,7 +143,7 @@ def _check_offsets(found: Mapping[MessageQueue, QueueInfo], given: Mapping[Messa
 
 #: Deduplicate after this many new rows, or as many as the table has if that is more: memory holds at most
 #: that many besides the table.
-_FEWEST_ROWS: Final = 1 << 20
+_MIN_ROWS: Final = 1 << 20
 #: Tables up to this size are combined to one chunk, whose offsets have 32 bits.
 _MAX_COMBINED_BYTES: Final = 1 << 30
 #: Typed, because for an untyped number Arrow tries to import dateutil, each time if it is missing, and loses a Ctrl-C.
@@ -156,7 +156,7 @@ def newest_of_each_key(batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> 
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= max(_FEWEST_ROWS, table.num_rows):
+        if rows >= max(_MIN_ROWS, table.num_rows):
             table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting)]))
             waiting, rows = [], 0
     table = _newest(pa.concat_tables([table, pa.Table.from_batches(waiting, schema)]))

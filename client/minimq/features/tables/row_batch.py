@@ -12,7 +12,7 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from minimq.features.tables.row_columns import checked_text, given_name, refused, shown, with_small_offsets
+from minimq.features.tables.row_columns import checked_text, given_name, rejected, shown, with_small_offsets
 from minimq.features.tables.sections import fixed_section, variable_sections
 from minimq_common.batch.builder import BatchColumns, check_metadata, tag_section
 from minimq_common.batch.compression import Compression
@@ -20,7 +20,7 @@ from minimq_common.batch.header import MAX_METADATA, SEPARATOR, Section
 from minimq_common.errors import MinimqError
 
 #: Most rows in one batch.
-MOST_ROWS: Final = 1 << 16
+MAX_ROWS: Final = 1 << 16
 
 _NUL: Final = SEPARATOR.encode()
 _KEYS: Final = pa.list_(pa.string())
@@ -30,10 +30,10 @@ _NO_BYTES: Final = pa.scalar(0, pa.int32())
 def cut(rows: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
     """Yield all rows, at least one, in parts of at most `batch_bytes`, or of a single row."""
     count, size = rows.num_rows, rows.nbytes
-    if count == 1 or (size <= batch_bytes and count <= MOST_ROWS):
+    if count == 1 or (size <= batch_bytes and count <= MAX_ROWS):
         yield rows
         return
-    parts = min(max(-(-size // batch_bytes), -(-count // MOST_ROWS)), count)
+    parts = min(max(-(-size // batch_bytes), -(-count // MAX_ROWS)), count)
     bounds = [count * part // parts for part in range(parts + 1)]
     for start, end in pairwise(bounds):
         yield from cut(rows.slice(start, end - start), batch_bytes)
@@ -58,11 +58,11 @@ def to_batch(rows: pa.RecordBatch, max_body_bytes: int, compression: Compression
 
 def _bodies(sections: list[bytes], name: str, column: pa.Array, max_body_bytes: int) -> int:
     if column.null_count:
-        raise refused(name, "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
+        raise rejected(name, "is null in a row: filter it out, or make it empty (in Spark: coalesce)")
     sections[Section.BODY_OFFSETS], sections[Section.BODIES] = variable_sections(with_small_offsets(column))
     sizes = pc.min_max(pc.binary_length(column)).as_py()
     if sizes["max"] > max_body_bytes:
-        raise refused(
+        raise rejected(
             name,
             f"has {sizes['max']} bytes in a row, the limit is {max_body_bytes}: split it, or raise max_body_bytes "
             "(in Spark: maxBodyBytes), and --max-body-bytes of the brokers",
@@ -74,7 +74,7 @@ def _tags(sections: list[bytes], column: pa.Array) -> list[int] | None:
     if column.null_count == len(column):
         return [0]
     encoded = checked_text("tag", column.fill_null("")).dictionary_encode()
-    _refuse_nul("tag", encoded.dictionary)
+    _reject_nul("tag", encoded.dictionary)
     _limit("tag", "tag", pc.utf8_length(encoded.dictionary), lambda row: encoded.dictionary[row].as_py())
     order = pc.sort_indices(encoded.dictionary)
     tags = encoded.dictionary.take(order).to_pylist()
@@ -95,19 +95,19 @@ def _keys(sections: list[bytes], name: str, column: pa.Array) -> None:
         keys = column.flatten()
         if keys.null_count:
             rest = next(row.as_py() for row in column if row.is_valid and row.values.null_count)
-            raise refused(
+            raise rejected(
                 name, f"has a key that is null in a row, in {_listed(rest)}: take it out (in Spark: array_compact)"
             )
         if len(keys) == 0:
             return
-        _refuse_nul(name, checked_text(name, keys))
+        _reject_nul(name, checked_text(name, keys))
         if pc.any(pc.equal(pc.binary_length(keys), _NO_BYTES)).as_py():
-            raise refused(name, "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
+            raise rejected(name, "has an empty key in a row: take it out (in Spark: array_remove(keys, ''))")
         one_each = pc.all(pc.equal(pc.list_value_length(column), pa.scalar(1, pa.int32())))
         is_joined = not column.null_count and one_each.as_py()
         joined = keys if is_joined else pc.binary_join(column, pa.scalar(SEPARATOR, pa.string()))
     else:
-        _refuse_nul(name, checked_text(name, column))
+        _reject_nul(name, checked_text(name, column))
     if joined.null_count == len(joined):
         return
     joined = with_small_offsets(joined.fill_null("") if joined.null_count else joined)
@@ -130,7 +130,7 @@ def _properties(sections: list[bytes], name: str, column: pa.Array) -> None:
     values = column.items.slice(first, last - first)
     if values.null_count:
         empty = shown(names[values.is_null().index(True).as_py()].as_py())
-        raise refused(name, f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)")
+        raise rejected(name, f"has a value that is null in a row, of {empty}: take it out (in Spark: map_filter)")
     values = checked_text(name, values)
     offsets = pc.subtract(offsets, pa.scalar(first, pa.int32()))
     sections[Section.PROPERTY_OFFSETS] = fixed_section(offsets)
@@ -150,7 +150,7 @@ def _limit(
         check_metadata(longest.as_py(), column)
     except MinimqError as error:
         text = shown(text_of(characters.index(longest).as_py()))
-        raise refused(name, f"is {text} in a row and cannot be written: {error.message}") from None
+        raise rejected(name, f"is {text} in a row and cannot be written: {error.message}") from None
 
 
 def _sums(offsets: pa.Array, lengths: pa.Array) -> pa.Array:
@@ -164,12 +164,12 @@ def _text_of_properties(names: pa.Array, values: pa.Array, bounds: pa.Array) -> 
     return ", ".join(f"{names[place]}: {values[place]}" for place in range(first, last))
 
 
-def _refuse_nul(column: str, texts: pa.Array) -> None:
+def _reject_nul(column: str, texts: pa.Array) -> None:
     _, content = variable_sections(texts)
     if _NUL in bytes(content):
         for text in texts.to_pylist():
             if text is not None and SEPARATOR in text:
-                raise refused(
+                raise rejected(
                     column,
                     f"has a NUL character in a row, in {shown(text)}: take it out (in Spark: replace(..., char(0), "
                     "''))",

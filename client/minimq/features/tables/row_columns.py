@@ -30,7 +30,7 @@ def checked_text(name: str, column: pa.Array) -> pa.Array:
         column.validate(full=True)
     except pa.ArrowInvalid:
         wrong = shown(_first_wrong(column))
-        raise refused(
+        raise rejected(
             name, f"is no text in UTF-8 in a row, but {wrong}: repair it (in Spark: make_valid_utf8)"
         ) from None
     return with_small_offsets(column)
@@ -58,7 +58,7 @@ def _first_wrong(column: pa.Array) -> bytes:
     return b""
 
 
-def refused(column: str, reason: str) -> InvalidArgument:
+def rejected(column: str, reason: str) -> InvalidArgument:
     """Return the error for an invalid row."""
     return InvalidArgument(f"column {column!r} {reason}")
 
@@ -81,7 +81,7 @@ def as_plain(name: str, column: pa.Array, kind: pa.DataType) -> pa.Array:
     try:
         plain = _cast(column, kind)
     except pa.ArrowException as error:
-        raise refused(name, f"cannot be sent: {str(error).splitlines()[0]}") from None
+        raise rejected(name, f"cannot be sent: {str(error).splitlines()[0]}") from None
     if pa.types.is_map(plain.type):
         _check_map(name, plain)
     return plain
@@ -110,7 +110,7 @@ def _check_map(name: str, maps: pa.Array) -> None:
         maps = maps.take(pa.array(range(len(maps))))  # a copy in which nulls have no entries
     offsets = maps.offsets
     lists = pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), _entries(maps))  # with a map, pyarrow crashes
-    refuse_repeated(name, lists.flatten(), pc.list_parent_indices(lists))
+    reject_repeated(name, lists.flatten(), pc.list_parent_indices(lists))
 
 
 def _entries(maps: pa.Array) -> pa.Array:
@@ -164,11 +164,11 @@ def _map_of(column: str, pairs: pa.Array) -> pa.Array:
     entries = pairs.values.slice(first, last - first)
     names, values = pc.struct_field(entries, [0]), pc.struct_field(entries, [1])
     if entries.null_count or names.null_count:
-        raise refused(column, "has an entry without a name in a row: take it out with filter")
+        raise rejected(column, "has an entry without a name in a row: take it out with filter")
     names, rows = checked_text(column, names), pc.list_parent_indices(pairs)
     offsets = pc.subtract(pairs.offsets, pa.scalar(first, pa.int32()))
     if column == "properties":
-        refuse_repeated(column, names, rows)
+        reject_repeated(column, names, rows)
         if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             values = pc.cast(with_small_offsets(values), pa.string(), safe=False)
         return pa.MapArray.from_arrays(offsets, names, checked_text(column, values))
@@ -194,10 +194,10 @@ def _plain_text(values: pa.Array) -> pa.Array | None:
     return None if pc.any(pc.match_substring_regex(text, _ESCAPED_TEXT)).as_py() else text
 
 
-def refuse_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
+def reject_repeated(column: str, names: pa.Array, rows: pa.Array) -> None:
     """Raise an error if a row has a name twice: readers would see only one of them."""
     if (name := repeated(names, rows)) is not None:
-        raise refused(column, f"has {shown(name)} twice in a row: properties have each name once; keep one of them")
+        raise rejected(column, f"has {shown(name)} twice in a row: properties have each name once; keep one of them")
 
 
 def repeated(names: pa.Array, rows: pa.Array) -> str | None:
@@ -224,7 +224,7 @@ _STANDS_FOR: Final = (("value", "body"), ("key", "keys"), ("key", "sharding_key"
 #: Prefix of an unnamed index of pandas: it numbers the rows that a filter has left, and is not content.
 _PANDAS_INDEX: Final = "__index_level_"
 #: Rows that are converted at a time.
-_MOST_ROWS: Final = 1 << 16
+_MAX_ROWS: Final = 1 << 16
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -294,8 +294,8 @@ def checked_rows(rows: object, *, has_topic: bool) -> Iterator[pa.RecordBatch]:
     places = [place for place, name in enumerate(reader.schema.names) if not name.startswith(_PANDAS_INDEX)]
     schema = _target(names, [reader.schema.field(place).type for place in places], has_topic=has_topic)
     for batch in reader:
-        for first in range(0, batch.num_rows, _MOST_ROWS):
-            part = batch.slice(first, _MOST_ROWS)
+        for first in range(0, batch.num_rows, _MAX_ROWS):
+            part = batch.slice(first, _MAX_ROWS)
             columns = [
                 as_plain(field.name, part.column(place), field.type)
                 for place, field in zip(places, schema, strict=True)

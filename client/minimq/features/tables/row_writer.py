@@ -11,8 +11,8 @@ from typing import Final, Protocol
 import pyarrow as pa
 
 from minimq.features.tables.destinations import Destination, Destinations
-from minimq.features.tables.row_batch import MOST_ROWS, cut, to_batch
-from minimq.features.tables.row_columns import checked_rows, refused
+from minimq.features.tables.row_batch import MAX_ROWS, cut, to_batch
+from minimq.features.tables.row_columns import checked_rows, rejected
 from minimq.sending.producer_core import ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
@@ -34,7 +34,7 @@ class Send(Protocol):
 
 
 #: Called with an invalid row, as a record batch, and the reason.
-OnRefused = Callable[[pa.RecordBatch, Exception], object]
+OnRejected = Callable[[pa.RecordBatch, Exception], object]
 
 
 @dataclass
@@ -64,7 +64,7 @@ class RowWriter:
             size = part.nbytes
             gathered = self._gathered.get(destination)
             if gathered is not None and (
-                gathered.size + size > self._options.batch_bytes or gathered.count + part.num_rows > MOST_ROWS
+                gathered.size + size > self._options.batch_bytes or gathered.count + part.num_rows > MAX_ROWS
             ):
                 self._send(destination)
                 gathered = None
@@ -103,7 +103,7 @@ class RowWriter:
         try:
             self._receipts.append(sent.result())
         except MessageTooLarge as error:  # raised by the broker: its limit is lower than that of the producer
-            raise refused(
+            raise rejected(
                 "body",
                 f"is too large in a row for topic {destination.topic}: {error.message}; split it, or raise "
                 "--max-body-bytes of the brokers",
@@ -131,12 +131,14 @@ class RowWriter:
         )
 
 
-def send_rows(core: ProducerCore, topic: str | None, rows: object, on_refused: OnRefused | None) -> list[BatchReceipt]:
+def send_rows(
+    core: ProducerCore, topic: str | None, rows: object, on_rejected: OnRejected | None
+) -> list[BatchReceipt]:
     """Send rows and wait until all are on disk; see `Producer.send_arrow`."""
     outbox = RowWriter(core.send_records, core.options)
     destinations = Destinations(topic, core.queues, core.key_queue)
     batches = checked_rows(rows, has_topic=topic is not None)
-    for destination, part in divided(batches, destinations, core.options, on_refused):
+    for destination, part in divided(batches, destinations, core.options, on_rejected):
         outbox.add(destination, part)
     return outbox.finish()
 
@@ -145,17 +147,17 @@ def divided(
     batches: Iterable[pa.RecordBatch],
     destinations: Destinations,
     options: ProducerOptions,
-    on_refused: OnRefused | None = None,
+    on_rejected: OnRejected | None = None,
 ) -> Iterator[tuple[Destination, pa.RecordBatch]]:
-    """Yield all rows by destination, in order. With `on_refused`, skip invalid rows, and call it for each."""
+    """Yield all rows by destination, in order. With `on_rejected`, skip invalid rows, and call it for each."""
     for batch in batches:
-        for part in (batch,) if on_refused is None else _accepted(batch, destinations, options, on_refused):
+        for part in (batch,) if on_rejected is None else _accepted(batch, destinations, options, on_rejected):
             if part.num_rows:
                 yield from destinations.split(part)
 
 
 def _accepted(
-    batch: pa.RecordBatch, destinations: Destinations, options: ProducerOptions, on_refused: OnRefused
+    batch: pa.RecordBatch, destinations: Destinations, options: ProducerOptions, on_rejected: OnRejected
 ) -> Iterator[pa.RecordBatch]:
     if not batch.num_rows:
         return
@@ -165,10 +167,10 @@ def _accepted(
                 to_batch(part, options.max_body_bytes)
     except (InvalidArgument, MessageTooLarge, TopicNotFound) as error:
         if batch.num_rows == 1:
-            on_refused(batch, error)
+            on_rejected(batch, error)
             return
         middle = batch.num_rows // 2
-        yield from _accepted(batch[:middle], destinations, options, on_refused)
-        yield from _accepted(batch[middle:], destinations, options, on_refused)
+        yield from _accepted(batch[:middle], destinations, options, on_rejected)
+        yield from _accepted(batch[middle:], destinations, options, on_rejected)
     else:
         yield batch

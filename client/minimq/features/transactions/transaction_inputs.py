@@ -88,7 +88,7 @@ class PullInput:
         offset = self._begin
         was_sought = self._commit is not None and self._commit.sought
         if not rolled_back and not was_sought:
-            with suppress(MinimqError):  # a wrong offset does no harm: the broker refuses messages consumed before
+            with suppress(MinimqError):  # a wrong offset does no harm: the broker rejects messages consumed before
                 offset = max(offset, await self._starts.committed(self._group, self.queue) or 0)
         if self._current() is not None:
             self._fetcher.go_back(self.queue, offset)

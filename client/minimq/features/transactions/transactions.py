@@ -97,15 +97,15 @@ class TransactionCommitter:
         nameserver: str | Sequence[str] | Cluster | None = None,
         *,
         timeout_s: float = 5.0,
-        patience_s: float = 60.0,
+        max_wait_s: float = 60.0,
         credentials: CredentialsArgument | None = None,
     ) -> None:
-        for option, value in (("timeout_s", timeout_s), ("patience_s", patience_s)):
+        for option, value in (("timeout_s", timeout_s), ("max_wait_s", max_wait_s)):
             if value <= 0:
                 raise InvalidArgument(f"{option} is {value}: it must be above 0")
         self._client = ClusterClient(nameserver, timeout_s, credentials=credentials)
         self._masters = MasterClient(self._client)
-        self._patience_s = patience_s
+        self._max_wait_s = max_wait_s
         self._finalizer = Finalizer(self, self._client.close)
 
     def __enter__(self) -> Self:
@@ -121,17 +121,17 @@ class TransactionCommitter:
 
         May be repeated by any process, with the same parts or with others that were staged since: of all attempts under
         one number, the first that is decided is published, and the others are dropped. Set `decided` if a broker
-        refused to stage a batch with `TransactionEnded`: an earlier attempt is decided, and this call completes it.
+        rejected a staged batch with `TransactionEnded`: an earlier attempt is decided, and this call completes it.
         """
         if not topics and not parts:
             raise InvalidArgument(f"transaction {transaction} has written nothing: no topic and no part is given")
         attempt = _Attempt(CommitProtocol(transaction, parts, decided=decided), topics, self._masters)
-        give_up = time.monotonic() + self._patience_s
+        give_up = time.monotonic() + self._max_wait_s
         while not attempt.protocol.finished:
             if attempt.go_on():
-                give_up = time.monotonic() + self._patience_s
+                give_up = time.monotonic() + self._max_wait_s
             elif time.monotonic() >= give_up:
-                raise attempt.timeout_error(self._patience_s)
+                raise attempt.timeout_error(self._max_wait_s)
             else:
                 self._client.pause(PAUSE_S)
         assert attempt.protocol.decision is not None
@@ -179,8 +179,8 @@ class _Attempt:
             return self._commit(calls.broker_names, calls.decision, addresses)
         return self._describe(calls.broker_names, addresses) and calls != before  # the same answers are no progress
 
-    def timeout_error(self, patience_s: float) -> MinimqError:
-        protocol, waited = self.protocol, f"within {patience_s:g} s"
+    def timeout_error(self, max_wait_s: float) -> MinimqError:
+        protocol, waited = self.protocol, f"within {max_wait_s:g} s"
         reasons = {
             name: f"broker {name}: {error.message}" if name else error.message for name, error in self._reasons.items()
         }

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from minimq.connection.connection import Connection
 from minimq.connection.stream import Stream
-from minimq.features.work_queues.work_queue_message import OpenedBatches, Span, merged
+from minimq.features.work_queues.work_queue_message import OpenedMessageCache, Span, merged
 from minimq_common.errors import Closed, MinimqError, Unavailable
 from minimq_common.wire.protocol_bounds import MAX_SETTLES, MAX_SPANS
 from minimq_common.wire.rpc import from_failure
@@ -64,12 +64,12 @@ class PopStream:
         #: By id, the topic and the answer.
         self._takes: dict[int, tuple[str, asyncio.Future[broker_pb2.PoppedMessages]]] = {}
         self._waiting: dict[SettleKey, list[_Waiter]] = {}
-        #: Halves of merged settles that the broker refused: repeated halving isolates the faulty one.
+        #: Halves of merged settles that the broker rejected: repeated halving isolates the faulty one.
         self._suspects: deque[tuple[SettleKey, list[_Waiter]]] = deque()
         self._settling: dict[int, tuple[SettleKey, list[_Waiter]]] = {}
         #: Why it has ended.
         self.error: MinimqError | None = None
-        self.opened = OpenedBatches()
+        self.opened = OpenedMessageCache()
         self._answered = asyncio.Event()
         self._over = asyncio.Event()
         self._stream: Stream[broker_pb2.PopRequest, broker_pb2.PopResponse] = Stream(

@@ -92,7 +92,7 @@ log = client_logger(__name__)
 #: by this time, so that each message is received with its whole duration.
 PREFETCH_HOLD_S = 0.5
 #: Prefetch only if the application receives the messages of at least this many calls in `_AHEAD_S`.
-_FEWEST_CALLS = 2
+_MIN_CALLS = 2
 
 
 class Prefetch:
@@ -132,7 +132,7 @@ class Prefetch:
 
     def _ask(self, most: int, now: float) -> None:
         ahead = min(self._pace.ahead, self._limit)
-        is_low = self._has_more and now >= self._asked_until and ahead >= _FEWEST_CALLS * most
+        is_low = self._has_more and now >= self._asked_until and ahead >= _MIN_CALLS * most
         if is_low and 2 * len(self._messages) <= ahead and not self._is_closed:
             self._asked_until = now + PREFETCH_HOLD_S  # finite, since Ctrl-C may come before the next line
             self._connection.call_soon(self._begin, min(ahead, max(most, self._fitting)))

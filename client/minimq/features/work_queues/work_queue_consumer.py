@@ -193,7 +193,7 @@ class WorkQueueConsumer(BaseWorkQueueConsumer):
                 Or a handle does not match a delivery; others may be acknowledged.
             SystemBusy: a queue would have too many ranges of unsettled messages; see docs/work-queues.md. Try again
                 later.
-            MinimqError: a broker refused, or did not answer in time; it may be repeated.
+            MinimqError: a broker rejected, or did not answer in time; it may be repeated.
         """
         self._settle("ack", messages, DONE)
 

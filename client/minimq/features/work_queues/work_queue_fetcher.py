@@ -59,9 +59,9 @@ class WorkQueueFetcher:
         #: By broker address, until when it is asked last, in time of the event loop.
         self._slow_until: dict[str, float] = {}
         #: By address of a broker that was slow, how long to wait for it alone.
-        self._patience_s: dict[str, float] = {}
-        #: By topic, until when it is refused, in time of the event loop.
-        self._refused_until: dict[str, float] = {}
+        self._max_wait_s: dict[str, float] = {}
+        #: By topic, until when it is rejected, in time of the event loop.
+        self._rejected_until: dict[str, float] = {}
 
     def _in_turn(self, places: Sequence[TopicOnBroker]) -> list[TopicOnBroker]:
         """Return places in the order to ask them: round-robin, slow brokers last."""
@@ -72,9 +72,9 @@ class WorkQueueFetcher:
             [*places[turn:], *places[:turn]], key=lambda place: self._slow_until.get(place.address, 0.0) > now
         )
 
-    def patience_s(self, place: TopicOnBroker) -> float:
+    def max_wait_s(self, place: TopicOnBroker) -> float:
         """Return for how many seconds to wait for a broker alone."""
-        return self._patience_s.get(place.address, QUICK_S)
+        return self._max_wait_s.get(place.address, QUICK_S)
 
     def _timed_out(self, place: TopicOnBroker) -> None:
         """Ask a broker last for a while, and wait longer for it next time.
@@ -83,19 +83,19 @@ class WorkQueueFetcher:
         it busy with returns alone and never get a message.
         """
         self._slow_until[place.address] = asyncio.get_running_loop().time() + _SLOW_S
-        self._patience_s[place.address] = min(2 * self.patience_s(place), _SLOW_S)
+        self._max_wait_s[place.address] = min(2 * self.max_wait_s(place), _SLOW_S)
 
     def answered(self, place: TopicOnBroker, took_s: float) -> None:
         """Record that a broker has answered after `took_s` seconds."""
         if took_s < QUICK_S:
-            self._patience_s.pop(place.address, None)
+            self._max_wait_s.pop(place.address, None)
 
-    def _refused(self, topic: str, error: MinimqError) -> None:
-        self._refused_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
+    def _rejected(self, topic: str, error: MinimqError) -> None:
+        self._rejected_until[topic] = asyncio.get_running_loop().time() + error.retry_after_s
 
-    def refused_s(self, topic: str) -> float:
-        """Return for how many seconds a topic is still refused; at most 0 if it may be asked for."""
-        return self._refused_until.get(topic, 0.0) - asyncio.get_running_loop().time()
+    def rejected_s(self, topic: str) -> float:
+        """Return for how many seconds a topic is still rejected; at most 0 if it may be asked for."""
+        return self._rejected_until.get(topic, 0.0) - asyncio.get_running_loop().time()
 
     async def find(self, topics: Collection[str], until: float) -> tuple[list[TopicOnBroker], MinimqError | None]:
         """Return the places of topics, and the error if some may be missing. Raises permanent errors."""
@@ -109,7 +109,7 @@ class WorkQueueFetcher:
                     route = await routes.route(topic, left_s)
                 except MinimqError as error:
                     if not error.retriable:
-                        self._refused(topic, error)
+                        self._rejected(topic, error)
                         raise
                     failure = error
                     continue
@@ -143,7 +143,7 @@ class WorkQueueFetcher:
         for place in self._in_turn(places):
             began = loop.time()
             try:
-                async with asyncio.timeout(QUICK_S if place.address in silent else self.patience_s(place)):
+                async with asyncio.timeout(QUICK_S if place.address in silent else self.max_wait_s(place)):
                     taken = await self._take(place, wanted, 0.0)
                 answered = True
                 self.answered(place, loop.time() - began)
@@ -203,6 +203,6 @@ class WorkQueueFetcher:
         if error.refresh_route:
             self._client.connection.routes.refresh_soon(place.topic)
         if not (error.retriable or isinstance(error, TopicNotFound)):
-            self._refused(place.topic, error)
+            self._rejected(place.topic, error)
             raise error
         return error

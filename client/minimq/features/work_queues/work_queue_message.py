@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.delayed.handle_text import from_text, to_text
 from minimq_common.errors import InternalError, InvalidArgument, Unavailable
 from minimq_common.model import MessageQueue
@@ -65,7 +65,7 @@ class ReceiptHandle(NamedTuple):
 
 
 #: Maximum size of the opened batches that are kept in case more of their messages come.
-_MOST_BYTES = 32 << 20
+_MAX_BYTES = 32 << 20
 
 
 class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
@@ -90,7 +90,7 @@ class WorkQueueMessage(ReceivedMessage, frozen=True, gc=False):
         return str(self.receipt)
 
 
-class OpenedBatch:
+class OpenedMessages:
     """A decoded batch, whose messages may be delivered in several parts."""
 
     def __init__(self, batch: ReceivedBatch, size: int) -> None:
@@ -98,7 +98,7 @@ class OpenedBatch:
         self.size = size
         self._bodies, self._tags = batch.bodies_and_tags(0)
 
-    def is_at(self, stored: EncodedBatch) -> bool:
+    def is_at(self, stored: EncodedRecords) -> bool:
         return (self.batch.base_offset, len(self.batch.records)) == (stored.base_offset, stored.count)
 
     def messages(self, first: int, end: int, delivery_count: int, epoch: int, group: str) -> list[WorkQueueMessage]:
@@ -119,17 +119,17 @@ class OpenedBatch:
         return messages
 
 
-class OpenedBatches:
+class OpenedMessageCache:
     """Caches the latest batches of one stream by log position, so that the broker sends each batch only once."""
 
     def __init__(self) -> None:
-        self._opened: OrderedDict[int, OpenedBatch] = OrderedDict()
+        self._opened: OrderedDict[int, OpenedMessages] = OrderedDict()
         self._size = 0
 
-    def kept(self) -> dict[int, OpenedBatch]:
+    def kept(self) -> dict[int, OpenedMessages]:
         return dict(self._opened)
 
-    def get(self, queue: MessageQueue, stored: EncodedBatch, kept: Mapping[int, OpenedBatch]) -> OpenedBatch:
+    def get(self, queue: MessageQueue, stored: EncodedRecords, kept: Mapping[int, OpenedMessages]) -> OpenedMessages:
         """Return the opened batch, from `kept`, the cache, or its bytes. Raises as `ReceivedBatch`."""
         opened = kept.get(stored.position) or self._opened.get(stored.position)
         if opened is not None and not opened.is_at(stored):
@@ -142,10 +142,10 @@ class OpenedBatches:
         if opened is None:
             if not stored.data:
                 raise InternalError(f"a batch of queue {queue} came without its bytes, and was not there")
-            opened = OpenedBatch(ReceivedBatch(queue, stored), len(stored.data))
+            opened = OpenedMessages(ReceivedBatch(queue, stored), len(stored.data))
             self._opened[stored.position] = opened
             self._size += opened.size
-            while len(self._opened) > 1 and (len(self._opened) > MAX_HAVE or self._size > _MOST_BYTES):
+            while len(self._opened) > 1 and (len(self._opened) > MAX_HAVE or self._size > _MAX_BYTES):
                 self._size -= self._opened.popitem(last=False)[1].size
         elif stored.position in self._opened:
             self._opened.move_to_end(stored.position)

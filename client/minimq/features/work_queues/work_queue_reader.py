@@ -33,7 +33,7 @@ from minimq.features.work_queues.work_queue_fetcher import (
     WorkQueueFetcher,
 )
 from minimq.features.work_queues.work_queue_message import (
-    OpenedBatch,
+    OpenedMessages,
     Receipts,
     Span,
     WorkQueueMessage,
@@ -53,7 +53,7 @@ T = TypeVar("T")
 #: Approximate maximum size of the batches in one response.
 _MAX_BYTES = 4 << 20
 #: Maximum time for which a broker holds a take while there are no messages.
-_LONGEST_WAIT_S = 20.0
+_MAX_WAIT_S = 20.0
 _CLOSE_S = 5.0
 _UNLIMITED_DELIVERIES = 1 << 31
 _SET_ASIDE = Settlement(broker_pb2.POP_OUTCOME_FREE, SET_ASIDE_MS)
@@ -170,13 +170,13 @@ class WorkQueueReader:
             if failure is not None:
                 await asyncio.sleep(min(PAUSE_S, max(0.0, until - loop.time())))
 
-    def refused_s(self) -> float:
-        """Return for how many seconds all topics are still refused; at most 0 if one may be asked for."""
-        return min(map(self._takes.refused_s, self._filters))
+    def rejected_s(self) -> float:
+        """Return for how many seconds all topics are still rejected; at most 0 if one may be asked for."""
+        return min(map(self._takes.rejected_s, self._filters))
 
     def _wanted(self) -> list[str]:
-        refused_s = self._takes.refused_s
-        open_ones = [topic for topic in self._filters if not self._for_listener or refused_s(topic) <= 0]
+        rejected_s = self._takes.rejected_s
+        open_ones = [topic for topic in self._filters if not self._for_listener or rejected_s(topic) <= 0]
         return open_ones or [*self._filters]
 
     def receive_prefetched(
@@ -232,7 +232,7 @@ class WorkQueueReader:
         self, place: TopicOnBroker, stream: PopStream, wanted: TakeRequest, wait_s: float, kept: Iterable[int]
     ) -> broker_pb2.PoppedMessages:
         filtered_by = self._filters[place.topic]
-        wait_s = max(0.0, min(wait_s, _LONGEST_WAIT_S))
+        wait_s = max(0.0, min(wait_s, _MAX_WAIT_S))
         take = broker_pb2.PopTake(
             topic=place.topic,
             max_messages=wanted.most,
@@ -295,7 +295,11 @@ class WorkQueueReader:
         return TakeResult(found, count, popped.has_more)
 
     def _opened(
-        self, place: TopicOnBroker, stream: PopStream, popped: broker_pb2.PoppedMessages, kept: dict[int, OpenedBatch]
+        self,
+        place: TopicOnBroker,
+        stream: PopStream,
+        popped: broker_pb2.PoppedMessages,
+        kept: dict[int, OpenedMessages],
     ) -> tuple[list[WorkQueueMessage], list[Span], list[Span]]:
         queue = MessageQueue(place.topic, place.broker_name, popped.queue_id)
         messages: list[WorkQueueMessage] = []

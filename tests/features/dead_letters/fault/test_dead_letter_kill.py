@@ -19,7 +19,7 @@ pytestmark = pytest.mark.fault
 ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "2"))
 #: Repeats the moments of an earlier run.
 SEED = int(os.environ.get("MINIMQ_TEST_SEED", "11"))
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 DEAD = dead_letter_topic("g")
 OPTIONS = {
     "segment_bytes": 1 << 16,
@@ -51,6 +51,6 @@ def test_kills_while_what_is_around_dead_letters_is_deleted(tmp_path: Path) -> N
             broker.kill()
             check_brokers(cluster)
             broker.start()
-        wait_until(lambda: admin.describe_topic("t").queues[0].min_offset > 0, PATIENCE_S, what="something is deleted")
+        wait_until(lambda: admin.describe_topic("t").queues[0].min_offset > 0, TIMEOUT_S, what="something is deleted")
         assert [message.body for message in read_all(cluster.nameserver, DEAD)] == sent
     check_brokers(cluster)

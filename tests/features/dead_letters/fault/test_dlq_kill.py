@@ -24,7 +24,7 @@ KILLS = rounds(2)
 #: Of each broker. A transaction takes 1,000 of one of them.
 LETTERS = 2500
 DEAD = dead_letter_topic("g")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.mark.timeout(120 + 20 * KILLS)
@@ -64,7 +64,7 @@ def test_each_is_resent_once(tmp_path: Path) -> None:
                 stdout=subprocess.DEVNULL,
             ) as command:
                 # A transaction is published at a time, so this is the end of one: what follows is the next.
-                wait_until(partial(is_due, command, moment), PATIENCE_S)
+                wait_until(partial(is_due, command, moment), TIMEOUT_S)
                 time.sleep(chance.uniform(0.0, 0.1))  # a random moment, not a wait for something
                 command.kill()
             left = sum(count.count for count in admin.count_dead_letters("g"))

@@ -30,7 +30,7 @@ from support.waiting import wait_until
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 ROUNDS = rounds(2)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 QUICK: dict[str, Any] = {
     "check_back_after_s": 0.2,
     "check_back_interval_s": 0.2,
@@ -53,7 +53,7 @@ def selling(cluster: LocalCluster, database: Path, seed: int) -> Iterator[subpro
 
 
 def more_sold(database: Path, before: int, count: int = 20) -> None:
-    wait_until(lambda: len(sold(database)) >= before + count, PATIENCE_S, what="more is sold")
+    wait_until(lambda: len(sold(database)) >= before + count, TIMEOUT_S, what="more is sold")
 
 
 def verify(cluster: LocalCluster, database: Path) -> None:
@@ -62,14 +62,14 @@ def verify(cluster: LocalCluster, database: Path) -> None:
         TransactionalProducer(cluster.nameserver, group=GROUP, check=partial(check, database)),
         Admin(cluster.nameserver) as admin,
     ):
-        wait_until(lambda: admin.list_transactions(GROUP).count == 0, PATIENCE_S, what="all transactions have ended")
+        wait_until(lambda: admin.list_transactions(GROUP).count == 0, TIMEOUT_S, what="all transactions have ended")
         wanted = {f"{number}/{part}" for number, messages in sold(database).items() for part in range(messages)}
 
         def stored_messages() -> int:
             return sum(queue.messages for queue in admin.describe_topic("t").queues)
 
         # A transaction that ends in the commit that stages it is published by a later one.
-        wait_until(lambda: stored_messages() >= len(wanted), PATIENCE_S, what="all that is committed is published")
+        wait_until(lambda: stored_messages() >= len(wanted), TIMEOUT_S, what="all that is committed is published")
         stored = Counter(message.body.decode() for message in read_all(cluster.nameserver, "t"))
     assert stored == Counter(wanted)
 
@@ -194,14 +194,14 @@ def test_two_members_that_answer_differently(tmp_path: Path, is_killed: bool) ->
         )
         with one, other:
             master = wait_for_master(cluster)
-            wait_until(lambda: attending(master) == 2, PATIENCE_S, what="both attend")
+            wait_until(lambda: attending(master) == 2, TIMEOUT_S, what="both attend")
             numbers = leave_open(cluster, 30)
             if is_killed:
-                wait_until(lambda: all(asked.values()), PATIENCE_S)
+                wait_until(lambda: all(asked.values()), TIMEOUT_S)
                 master.kill()
                 wait_for_master(cluster, master)
                 master.start()
-            wait_until(lambda: admin.list_transactions(GROUP).count == 0, PATIENCE_S)
+            wait_until(lambda: admin.list_transactions(GROUP).count == 0, TIMEOUT_S)
         ended = outcomes(cluster, numbers)
         stored = sorted(message.body for message in read_all(cluster.nameserver, "t"))
         assert stored == sorted(body for body, outcome in ended.items() if outcome is TransactionResolution.COMMIT)

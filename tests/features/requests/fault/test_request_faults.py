@@ -27,7 +27,7 @@ from support.waiting import wait_until
 pytestmark = pytest.mark.fault
 
 PROGRAM = Path(support.__file__).with_name("echo_service.py")
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
 ROUNDS = rounds(2)
 
@@ -69,12 +69,12 @@ class Asking:
     def wait_for_answers(self) -> None:
         """Return when requests that are made from now on are answered."""
         enough = self.ends["answered"] + 20
-        wait_until(lambda: self.ends["answered"] > enough, PATIENCE_S, what=f"requests are answered {self.ends}")
+        wait_until(lambda: self.ends["answered"] > enough, TIMEOUT_S, what=f"requests are answered {self.ends}")
 
     def wait_for_failures(self) -> None:
         """Return when a request has failed that was made before this."""
         before = self.ends.total() - self.ends["answered"]
-        wait_until(lambda: self.ends.total() - self.ends["answered"] > before, PATIENCE_S, what="a request fails")
+        wait_until(lambda: self.ends.total() - self.ends["answered"] > before, TIMEOUT_S, what="a request fails")
 
     def _ask(self, number: int) -> None:
         count = 0
@@ -98,11 +98,11 @@ def test_a_request_whose_service_is_killed_over_it_is_answered_by_another(
     cluster: LocalCluster, producer: Producer, topic: str, group: str
 ) -> None:
     with program("hangs", cluster.nameserver, topic, group) as hanging:
-        future = producer.request_async(Message(topic, b"x"), timeout=PATIENCE_S)
+        future = producer.request_async(Message(topic, b"x"), timeout=TIMEOUT_S)
         assert line(hanging) == "has x"
         with program("answers", cluster.nameserver, topic, group):
             hanging.kill()
-            assert future.result(PATIENCE_S).body == answer_to(b"x")
+            assert future.result(TIMEOUT_S).body == answer_to(b"x")
 
 
 def test_a_requester_that_is_killed_is_forgotten_and_others_are_answered(producer: Producer, tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_a_requester_that_is_killed_is_forgotten_and_others_are_answered(produce
         def attending() -> float:
             return Scrape(metrics_address(own.brokers[0].log_path)).value("minimq_broker_streams", call="events")
 
-        with service(own.nameserver, "t"), Producer(own.nameserver) as asker, Asking(asker, "t", PATIENCE_S) as asking:
+        with service(own.nameserver, "t"), Producer(own.nameserver) as asker, Asking(asker, "t", TIMEOUT_S) as asking:
             with program("asks", own.nameserver, "t") as other:
                 wait_until(lambda: attending() == 2, what="both attend")
                 asking.wait_for_answers()
@@ -156,7 +156,7 @@ def test_requests_go_on_over_another_broker_while_that_of_the_inbox_is_offline(t
         with Admin(own.nameserver) as admin:
             admin.create_topic("t")
         with service(own.nameserver, "t"), Producer(own.nameserver) as asker:
-            asker.request(Message("t", b"x"), timeout=PATIENCE_S)
+            asker.request(Message("t", b"x"), timeout=TIMEOUT_S)
             home = asker._core.requester._homes["t"].broker_name
             [broker] = [each for each in own.brokers if each.broker_name == home]
             with Asking(asker, "t", timeout_s=2.0) as asking:
@@ -179,7 +179,7 @@ def test_a_request_that_waits_during_a_fail_over_is_answered_through_the_new_mas
 
     def listener(messages: list[ReceivedMessage]) -> Reply:
         is_asked.set()
-        may_answer.wait(PATIENCE_S)
+        may_answer.wait(TIMEOUT_S)
         return Reply(answer_to(messages[0].body))
 
     with (
@@ -187,13 +187,13 @@ def test_a_request_that_waits_during_a_fail_over_is_answered_through_the_new_mas
         service(own.nameserver, "t", listener),
         Producer(own.nameserver) as producer,
     ):
-        future = producer.request_async(Message("t", b"x"), timeout=2 * PATIENCE_S)
-        assert is_asked.wait(PATIENCE_S)
+        future = producer.request_async(Message("t", b"x"), timeout=2 * TIMEOUT_S)
+        assert is_asked.wait(TIMEOUT_S)
         wait_caught_up(own)
         master = wait_for_master(own)
         master.kill()
         may_answer.set()  # before there is another one
-        assert future.result(2 * PATIENCE_S).body == answer_to(b"x")
+        assert future.result(2 * TIMEOUT_S).body == answer_to(b"x")
         assert find_master(own, master) is not None
         master.start()
         wait_in_sync(own, *own.brokers)

@@ -11,7 +11,7 @@ from minimq import Admin, LocalCluster, Message, Producer
 from minimq.local.server_process import BrokerProcess
 from minimq_common.names import dead_letter_topic
 from support.reading import read_all
-from support.replicas import PATIENCE_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
+from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.waiting import wait_until
 
 DEAD = dead_letter_topic("g")
@@ -48,13 +48,13 @@ def test_both_replicas_delete_and_a_new_master_knows_where_queues_end(tmp_path: 
         send(cluster, 100)
         wait_caught_up(cluster)
         for broker in cluster.brokers:
-            wait_until(lambda: size_of(broker) <= 300_000, PATIENCE_S, what=f"{broker} has deleted")  # noqa: B023
+            wait_until(lambda: size_of(broker) <= 300_000, TIMEOUT_S, what=f"{broker} has deleted")  # noqa: B023
             assert starts_of(broker)[0] > 0
         ends = [queue.max_offset for queue in admin.describe_topic("t").queues]
         assert sum(ends) == 100
         master.kill()
         wait_for_master(cluster, master)
-        wait_until(lambda: [queue.max_offset for queue in admin.describe_topic("t").queues] == ends, PATIENCE_S)
+        wait_until(lambda: [queue.max_offset for queue in admin.describe_topic("t").queues] == ends, TIMEOUT_S)
         master.start()
         wait_caught_up(cluster)
 
@@ -73,7 +73,7 @@ def test_what_a_slave_in_sync_needs_stays(tmp_path: Path) -> None:
         assert starts_of(master)[0] == before[0]
         slave.resume()
         wait_caught_up(cluster)
-        wait_until(lambda: size_of(master) <= 300_000, PATIENCE_S, what="the master has deleted")
+        wait_until(lambda: size_of(master) <= 300_000, TIMEOUT_S, what="the master has deleted")
 
 
 def test_a_new_slave_gets_the_dead_letters_whose_segments_are_gone(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_new_slave_gets_the_dead_letters_whose_segments_are_gone(tmp_path: Pat
                 producer.send(Message(DEAD, b"%d" % number))
         send(cluster, 60)
         wait_caught_up(cluster)
-        wait_until(lambda: starts_of(master)[1] > 100_000, PATIENCE_S, what="it has deleted all around them")
+        wait_until(lambda: starts_of(master)[1] > 100_000, TIMEOUT_S, what="it has deleted all around them")
         slave.stop()
         shutil.rmtree(slave.data_dir)
         slave.start()

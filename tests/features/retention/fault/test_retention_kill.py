@@ -19,7 +19,7 @@ from support.waiting import wait_until
 pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 ROUNDS = rounds(2)
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 QUEUES = [MessageQueue("t", "broker-a", number) for number in range(2)]
 
 
@@ -36,7 +36,7 @@ class Sender:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(PATIENCE_S)
+        self._thread.join(TIMEOUT_S)
         assert not self._thread.is_alive()
 
     def _run(self) -> None:
@@ -74,7 +74,7 @@ def test_kills_while_segments_are_deleted(tmp_path: Path) -> None:
             for _ in range(ROUNDS):
                 wait_until(
                     lambda: (report := report_of(admin)) and report.segments_deleted > 2,
-                    PATIENCE_S,
+                    TIMEOUT_S,
                     what="segments were deleted",
                 )
                 # A random moment, not a wait for something.

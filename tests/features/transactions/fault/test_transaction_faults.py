@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: How often the writer is killed.
 ROUNDS = rounds(2)
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 @pytest.mark.timeout(90 + 30 * ROUNDS)
@@ -44,7 +44,7 @@ def test_each_number_is_published_once_and_as_a_whole(tmp_path: Path) -> None:
             before = committed()
             with subprocess.Popen([*arguments, str(progress)], env=environment()) as writer:
                 try:
-                    wait_until(lambda: committed() > before + 2 or writer.poll() is not None, PATIENCE_S)  # noqa: B023
+                    wait_until(lambda: committed() > before + 2 or writer.poll() is not None, TIMEOUT_S)  # noqa: B023
                     # A random moment, not a wait for something.
                     time.sleep(chance.uniform(0.0, 0.1))
                     assert writer.poll() is None

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 #: Rounds of killing.
 ROUNDS = rounds(2)
-PATIENCE_S = 40.0
+TIMEOUT_S = 40.0
 #: So many large batches are published in several parts.
 BATCHES, LARGE = 40, 1 << 20
 
@@ -41,7 +41,7 @@ def kill_within_commit(broker: BrokerProcess, number: int, chance: random.Random
     """Kill a broker at a random moment after a transaction is decided."""
     with RawTransactions(broker.address) as transactions:
         answer = transactions.begin_commit(decision(number, {broker.broker_name: {number + 1: range(BATCHES)}}))
-        wait_until(lambda: transactions.describe().decision.number == number and transactions.is_decided(), PATIENCE_S)
+        wait_until(lambda: transactions.describe().decision.number == number and transactions.is_decided(), TIMEOUT_S)
         # A random moment, not a wait for something.
         time.sleep(chance.uniform(0.0, 0.1))
         broker.kill()
@@ -54,7 +54,7 @@ def kill_within_commit(broker: BrokerProcess, number: int, chance: random.Random
 def wait_published(broker: BrokerProcess) -> None:
     """Return when nothing is left to publish; nobody asks for it."""
     with RawTransactions(broker.address) as transactions:
-        wait_until(lambda: not transactions.describe().staged_batches, PATIENCE_S, what="all is published")
+        wait_until(lambda: not transactions.describe().staged_batches, TIMEOUT_S, what="all is published")
 
 
 def short(bodies: list[bytes]) -> list[bytes]:

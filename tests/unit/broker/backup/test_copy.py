@@ -18,7 +18,7 @@ from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
 from support.page_pictures import photographed
 from support.states import rows
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 SEGMENT_BYTES = 64 << 10
 
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 64 << 10
 def fill(store: OpenStore, numbers: range) -> None:
     for number in numbers:
         store.append("t", number % 2, b"%d" % number, bytes(18_000))
-        store.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S)
+        store.submit("t", 0, numbered_batch(7, number)).result(TIMEOUT_S)
         store.record(OffsetsCommitted("g", (CommittedOffset(*store.key("t", 0), number),)), alone=False)
 
 
@@ -87,7 +87,7 @@ def test_what_is_damaged_is_not_copied(stores: Stores, master: OpenStore) -> Non
         stores.open("slave", alone=False)
 
 
-def test_a_state_behind_the_log_is_refused(stores: Stores, master: OpenStore) -> None:
+def test_a_state_behind_the_log_is_rejected(stores: Stores, master: OpenStore) -> None:
     with pytest.raises(StoreError, match="behind the state"):
         StoreCopy(stores.folder / "slave", master.store.snapshot(), master.store.end)
     assert not (stores.folder / "slave").exists()

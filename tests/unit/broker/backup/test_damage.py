@@ -210,7 +210,7 @@ def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str
             attempt()
 
 
-def test_the_directory_of_another_broker_is_refused_until_its_mark_is_deleted(tmp_path: Path) -> None:
+def test_the_directory_of_another_broker_is_rejected_until_its_mark_is_deleted(tmp_path: Path) -> None:
     own = Owner("cluster", "broker-a", 1)
 
     def open_as(owner: Owner | None) -> None:

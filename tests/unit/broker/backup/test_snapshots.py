@@ -16,7 +16,7 @@ from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_common.errors import SystemBusy
 from minimq_proto.v1 import replication_pb2
 from support.replica_engine import make_topic, with_engine
-from support.stores import PATIENCE_S
+from support.stores import TIMEOUT_S
 from support.waiting import wait_until
 
 
@@ -39,11 +39,11 @@ class Reader:
         self.frames.append(self.coming)
 
 
-@pytest.mark.parametrize("patience_s", [20.0, 0.0])
+@pytest.mark.parametrize("max_wait_s", [20.0, 0.0])
 def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience_s: float
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, max_wait_s: float
 ) -> None:
-    monkeypatch.setattr(copying, "_STUCK_S", patience_s)
+    monkeypatch.setattr(copying, "_STUCK_S", max_wait_s)
     monkeypatch.setattr(copying, "FRAME_BYTES", 1)
 
     async def test(engine: Engine) -> None:
@@ -63,7 +63,7 @@ def test_what_a_copy_needs_stays_as_long_as_it_moves_on(
         await sending
         entries = [frame.position for frame in reader.frames if frame.entries]
         assert len(entries) == 3
-        if patience_s:
+        if max_wait_s:
             assert needed == sorted(needed)
             assert {*entries} <= {*needed}
         else:
@@ -80,7 +80,7 @@ def test_a_copy_ends_with_what_is_confirmed(tmp_path: Path) -> None:
         confirmed = store.end
         store.confirm(confirmed)
         waiting = asyncio.create_task(make_topic(engine))
-        await asyncio.to_thread(wait_until, lambda: store.end > confirmed, PATIENCE_S)
+        await asyncio.to_thread(wait_until, lambda: store.end > confirmed, TIMEOUT_S)
         reader = Reader()
         for _ in range(100):
             reader.turn.release()
@@ -104,12 +104,12 @@ def test_a_copy_begins_after_the_change_of_old_segments_that_has_not_seen_it(tmp
         def change() -> None:
             with engine.store.log.kept:
                 changes.set()
-                assert began.wait(PATIENCE_S)
+                assert began.wait(TIMEOUT_S)
 
         changing = asyncio.create_task(asyncio.to_thread(change))
-        await asyncio.to_thread(changes.wait, PATIENCE_S)
+        await asyncio.to_thread(changes.wait, TIMEOUT_S)
         sending = asyncio.create_task(snapshots.send(cast("Any", reader)))
-        await asyncio.to_thread(wait_until, lambda: snapshots.lowest_needed() == 0, PATIENCE_S)
+        await asyncio.to_thread(wait_until, lambda: snapshots.lowest_needed() == 0, TIMEOUT_S)
         looked = await asyncio.gather(*(asyncio.to_thread(reader.waits.is_set) for _ in range(100)))
         assert not any(looked)
         began.set()
@@ -142,7 +142,7 @@ def test_a_copy_ends_when_the_log_is_cut(tmp_path: Path, monkeypatch: pytest.Mon
             await make_topic(engine, 100)
         for _ in range(100):
             reader.turn.release()
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(TIMEOUT_S):
             with pytest.raises(SystemBusy, match="was cut"):
                 await sending
 

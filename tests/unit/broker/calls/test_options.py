@@ -16,7 +16,7 @@ REMEDY = "give --controller HOST:PORT of a name server that was started with --c
 @for_each(
     "flags", [["--id", "1"], ["--role", "slave"], ["--role", "sync-master"], ["--role", "sync-master", "--id", "3"]]
 )
-def test_a_replica_without_a_controller_is_refused_in_one_sentence(flags: list[str]) -> None:
+def test_a_replica_without_a_controller_is_rejected_in_one_sentence(flags: list[str]) -> None:
     result = CliRunner().invoke(main, flags)
 
     assert result.exit_code == 2
@@ -27,13 +27,13 @@ def test_a_synchronous_master_that_waits_for_nobody_may_be_alone() -> None:
     assert BrokerOptions(role="sync-master", min_in_sync=1).controller == ""
 
 
-def test_a_set_without_members_is_refused() -> None:
+def test_a_set_without_members_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match="--min-in-sync is 0"):
         BrokerOptions(min_in_sync=0)
 
 
 @for_each("controller", ["127.0.0.1", "etcd://", "etcd://a:1,b", "http://a:1", "a:1,b:2", "a:99999"])
-def test_what_names_no_controller_is_refused(controller: str) -> None:
+def test_what_names_no_controller_is_rejected(controller: str) -> None:
     result = CliRunner().invoke(main, ["--controller", controller])
 
     assert result.exit_code == 2
@@ -49,7 +49,7 @@ def test_a_replica_number_has_a_limit() -> None:
 
 
 @pytest.mark.parametrize("controller", ["", "127.0.0.1:9876"])
-def test_a_lease_is_refused_where_another_one_decides_on_it(controller: str) -> None:
+def test_a_lease_is_rejected_where_another_one_decides_on_it(controller: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--term-lease is 5: .*a name server .* has a --term-lease of its own"):
         BrokerOptions(controller=controller, term_lease_s=5)
     assert BrokerOptions(controller="etcd://127.0.0.1:2379", term_lease_s=5).term_lease_s == 5

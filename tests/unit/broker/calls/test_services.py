@@ -23,7 +23,7 @@ from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.observers import NO_ENGINE_OBSERVER
-from support.stores import PATIENCE_S, QUIET, make_batch
+from support.stores import QUIET, TIMEOUT_S, make_batch
 
 
 class Answers:
@@ -50,7 +50,7 @@ def with_engine(path: Path, test: Callable[[Engine], Awaitable[None]]) -> None:
         engine = Engine(path, QUIET, Limits(1 << 20, 1 << 20, 100), NO_ENGINE_OBSERVER)
         try:
             await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
-            async with asyncio.timeout(PATIENCE_S):
+            async with asyncio.timeout(TIMEOUT_S):
                 await test(engine)
         finally:
             engine.close()
@@ -69,7 +69,7 @@ def test_streams_end_though_a_request_waits_for_room(tmp_path: Path) -> None:
         yield broker_pb2.AppendRequest(request_id=2, topic="t", batch=data)
 
     def hold(_: State) -> None:
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
     async def test(engine: Engine) -> None:
         answers = Answers(requests())
@@ -97,19 +97,19 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
 
     def hold(_: State) -> None:
         held.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
     async def test(engine: Engine) -> None:
-        engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S if patient else 0.01)
+        engine.limits = replace(engine.limits, busy_after_s=TIMEOUT_S if patient else 0.01)
         holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
         await engine.writes.append(job())
         later = [asyncio.create_task(engine.writes.append(job())) for _ in range(3)]
         if not patient:
-            for refusal in await asyncio.gather(*later, return_exceptions=True):
-                assert isinstance(refusal, SystemBusy)
-                assert refusal.retry_after_s == 0.5
-                assert f"{len(data)} bytes of batches wait for the disk" in refusal.message
+            for rejection in await asyncio.gather(*later, return_exceptions=True):
+                assert isinstance(rejection, SystemBusy)
+                assert rejection.retry_after_s == 0.5
+                assert f"{len(data)} bytes of batches wait for the disk" in rejection.message
             later = []
         go_on.set()
         await asyncio.gather(holding, *later)
@@ -120,7 +120,7 @@ def test_a_batch_waits_for_room_only_as_long_as_it_may(tmp_path: Path, patient: 
     with_engine(tmp_path, test)
 
 
-def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: Path) -> None:
+def test_a_batch_that_waits_for_room_is_rejected_when_the_role_changes(tmp_path: Path) -> None:
     data = make_batch([bytes(200)])
     held, go_on = threading.Event(), threading.Event()
 
@@ -129,24 +129,24 @@ def test_a_batch_that_waits_for_room_is_refused_when_the_role_changes(tmp_path: 
 
     def hold(_: State) -> None:
         held.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
-    def refusal(*, to_sender: bool) -> MinimqError | None:
+    def rejection(*, to_sender: bool) -> MinimqError | None:
         return NotMaster("another one leads")
 
     async def test(engine: Engine) -> None:
-        engine.limits = replace(engine.limits, busy_after_s=PATIENCE_S)
+        engine.limits = replace(engine.limits, busy_after_s=TIMEOUT_S)
         holding = asyncio.create_task(engine.writes.record(hold))
         await asyncio.to_thread(held.wait)
         await engine.writes.append(job())
         waiting = asyncio.create_task(engine.writes.append(job()))
         await asyncio.sleep(0)
-        engine.writes.refusal = refusal
+        engine.writes.rejection = rejection
         go_on.set()
-        for refused in (holding, waiting):
+        for rejected in (holding, waiting):
             with pytest.raises(NotMaster):
-                await refused
-        await engine.writes.settle(PATIENCE_S)
+                await rejected
+        await engine.writes.settle(TIMEOUT_S)
         assert engine.writes.pending_bytes == 0
 
     with_engine(tmp_path, test)
@@ -170,7 +170,7 @@ def test_a_listener_that_fails_costs_nobody_an_answer(tmp_path: Path, caplog: py
 
 
 def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
-    """A client that sends what is refused, and does not read why."""
+    """A client that sends what is rejected, and does not read why."""
     asked = 0
     reads = asyncio.Event()
 
@@ -201,7 +201,7 @@ def test_nothing_is_received_while_many_answers_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tags", "received"), [(0, 11), (1001, 1)], ids=["too many pulls", "too many tags"])
-def test_no_more_pulls_are_received_until_a_refusal_is_written(
+def test_no_more_pulls_are_received_until_a_rejection_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tags: int, received: int
 ) -> None:
     monkeypatch.setattr(pull, "MAX_PULLS", 10)

@@ -16,7 +16,7 @@ from minimq_broker.log.checkpoint import Checkpoint
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_common.errors import Closed, InvalidArgument, NotEnoughReplicas, NotMaster
 from support.states import rows
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 from support.waiting import wait_until
 
 
@@ -31,7 +31,7 @@ def lead(opened: OpenStore) -> OpenStore:
     created = opened.submit_fact(lambda state: TopicSet(Topic("t", state.position, 2, 2, 6)))
     settle(opened)
     opened.store.confirm(opened.store.end)
-    created.result(PATIENCE_S)
+    created.result(TIMEOUT_S)
     return opened
 
 
@@ -95,7 +95,7 @@ def test_a_repeat_waits_until_what_it_repeats_is_confirmed(master: OpenStore) ->
     assert is_waiting(first, repeat)
     master.store.confirm(end)
     assert (first.result(0).status, repeat.result(0).status) == (AppendStatus.OK, AppendStatus.ALREADY_STORED)
-    again = master.submit("t", 1, data).result(PATIENCE_S)
+    again = master.submit("t", 1, data).result(TIMEOUT_S)
     assert (again.status, again.stored_queue_id, again.base_offset) == (AppendStatus.ALREADY_STORED, 0, 0)
 
 
@@ -120,15 +120,15 @@ def test_who_waits_for_too_long_is_told_and_a_repeat_finds_what_was_stored(store
     assert len(store.read("t", 0, 0)) == 1
 
 
-def test_one_who_follows_refuses_all_who_wait_and_all_who_come(master: OpenStore) -> None:
+def test_one_who_follows_rejects_all_who_wait_and_all_who_come(master: OpenStore) -> None:
     waiting: list[Future[Any]] = [master.submit("t", 0, body(1)), master.submit_fact(lambda _: None)]
     settle(master)
     end = master.store.end
     master.store.follow()
-    refused: list[Future[Any]] = [*waiting, master.submit("t", 0, body(2)), master.submit_fact(lambda _: None)]
-    for future in refused:
+    rejected: list[Future[Any]] = [*waiting, master.submit("t", 0, body(2)), master.submit_fact(lambda _: None)]
+    for future in rejected:
         with pytest.raises(NotMaster, match="only the master writes"):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
     assert not master.store.leads
     assert master.store.end == end
     assert master.bodies("t", 0) == [], "what is not confirmed stays out of sight"

@@ -14,7 +14,7 @@ from minimq_broker.state.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
 from minimq_common.model import Permission
-from support.stores import PATIENCE_S, OpenStore, Stores, batches_of, make_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, batches_of, make_batch
 
 SMALL = 256 << 10
 
@@ -65,17 +65,17 @@ def test_a_read_stops_after_the_batch_that_reaches_a_bound(store: OpenStore) -> 
     ("topic", "queue_id", "error"),
     [("absent", 0, TopicNotFound), ("t", 2, QueueNotFound), ("t", -1, QueueNotFound), ("readonly", 0, NoPermission)],
 )
-def test_a_refused_append_leaves_no_trace_and_hinders_no_other(
+def test_a_rejected_append_leaves_no_trace_and_hinders_no_other(
     store: OpenStore, topic: str, queue_id: int, error: type[Exception]
 ) -> None:
     store.create_topic("readonly", 1, Permission.READ)
     end = store.state.position
-    refused = store.submit(topic, queue_id, make_batch([b"refused"]))
+    rejected = store.submit(topic, queue_id, make_batch([b"rejected"]))
     accepted = store.submit("t", 0, make_batch([b"accepted"]))
 
     with pytest.raises(error, match=topic):
-        refused.result(PATIENCE_S)
-    assert accepted.result(PATIENCE_S).base_offset == 0
+        rejected.result(TIMEOUT_S)
+    assert accepted.result(TIMEOUT_S).base_offset == 0
     assert store.bodies("t", 0) == [b"accepted"]
     assert store.read("t", 0, 0)[0].position == end
 
@@ -94,16 +94,16 @@ def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkey
 
     def wait_and_apply(entry: Fact | BatchApplied, position: int, at_ms: int) -> None:
         applying.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
         apply(entry, position, at_ms)
 
     monkeypatch.setattr(store.store.state, "apply", wait_and_apply)
     job = store.submit("t", 0, make_batch([b"x"]))
-    assert applying.wait(PATIENCE_S)
+    assert applying.wait(TIMEOUT_S)
 
     assert batches_of(store.store, store.key("t", 0), 0, 10, 1 << 20) == []
     go_on.set()
-    job.result(PATIENCE_S)
+    job.result(TIMEOUT_S)
     assert store.bodies("t", 0) == [b"x"]
 
 
@@ -116,8 +116,8 @@ def test_a_decision_sees_all_that_came_before_it(store: OpenStore) -> None:
     jobs = [store.submit_fact(create) for _ in range(10)]
     appended = store.submit("new", 0, make_batch([b"x"]))
 
-    assert [job.result(PATIENCE_S) is not None for job in jobs] == [True] + [False] * 9
-    assert appended.result(PATIENCE_S).base_offset == 0
+    assert [job.result(TIMEOUT_S) is not None for job in jobs] == [True] + [False] * 9
+    assert appended.result(TIMEOUT_S).base_offset == 0
 
 
 def test_segments_roll_and_are_read_as_one(stores: Stores) -> None:
@@ -159,7 +159,7 @@ def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytes
     assert store.bodies("t", 0) == every
 
 
-def test_what_fits_into_no_segment_is_refused_and_the_store_goes_on(
+def test_what_fits_into_no_segment_is_rejected_and_the_store_goes_on(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("minimq_broker.log.segment._MAP_SLACK_BYTES", 0)
@@ -176,15 +176,15 @@ def test_a_clock_that_goes_back_does_not_disorder_a_queue(stores: Stores, store:
     times = []
     for step in (0, 1000, -5000, 100, -3, 10_000):
         stores.clock.now_ms += step
-        times.append(store.submit("t", 0, make_batch([b"x"])).result(PATIENCE_S).stored_ms)
+        times.append(store.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).stored_ms)
     first = times[0]
 
     assert [stored_ms - first for stored_ms in times] == [0, 1000, 1000, 1000, 1000, 6097]
     store.close()
     stores.clock.now_ms = 1
     again = stores.open()
-    assert again.submit("t", 0, make_batch([b"x"])).result(PATIENCE_S).stored_ms - first == 6097
-    assert again.submit("t", 1, make_batch([b"x"])).result(PATIENCE_S).stored_ms == 1
+    assert again.submit("t", 0, make_batch([b"x"])).result(TIMEOUT_S).stored_ms - first == 6097
+    assert again.submit("t", 1, make_batch([b"x"])).result(TIMEOUT_S).stored_ms == 1
 
 
 @pytest.mark.parametrize("seed", range(4))

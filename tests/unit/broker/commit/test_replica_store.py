@@ -14,7 +14,7 @@ from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
 from support.states import rows
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def master(stores: Stores) -> OpenStore:
     opened.create_topic("t", 2)
     for number in range(20):
         opened.append("t", number % 2, b"%d" % number, bytes(10_000))
-        opened.submit("t", 0, numbered_batch(7, number)).result(PATIENCE_S)
+        opened.submit("t", 0, numbered_batch(7, number)).result(TIMEOUT_S)
         opened.record(OffsetsCommitted("g", (CommittedOffset(*opened.key("t", 0), number),)), alone=False)
     return opened
 
@@ -40,13 +40,13 @@ def all_entries(store: OpenStore) -> list[bytes]:
 
 def test_entries_begin_where_the_log_ends(master: OpenStore, slave: OpenStore) -> None:
     entries = all_entries(master)
-    slave.submit_entries(0, entries[:3]).result(PATIENCE_S)
+    slave.submit_entries(0, entries[:3]).result(TIMEOUT_S)
     end = slave.store.end
     for position, part in ((0, entries[:3]), (end - len(entries[2]), entries[2:]), (end + 1, entries[3:])):
         with pytest.raises(StoreError, match=f"cannot follow on a log that ends at {end}"):
-            slave.submit_entries(position, part).result(PATIENCE_S)
+            slave.submit_entries(position, part).result(TIMEOUT_S)
     assert slave.store.end == end
-    slave.submit_entries(end, entries[3:]).result(PATIENCE_S)
+    slave.submit_entries(end, entries[3:]).result(TIMEOUT_S)
     assert rows(slave.state) == rows(master.state)
 
 
@@ -67,19 +67,19 @@ def flip(entry: bytes, index: int) -> bytes:
         pytest.param(2, lambda _: b"", id="nothing"),
     ],
 )
-def test_a_damaged_entry_is_refused_with_all_that_came_with_it(
+def test_a_damaged_entry_is_rejected_with_all_that_came_with_it(
     master: OpenStore, slave: OpenStore, which: int, harm: Callable[[bytes], bytes]
 ) -> None:
     entries = all_entries(master)
     damaged = [*entries[:which], harm(entries[which]), *entries[which + 1 :]]
     with pytest.raises(CorruptEntry, match=f"position {sum(map(len, entries[:which]))}"):
-        slave.submit_entries(0, damaged).result(PATIENCE_S)
+        slave.submit_entries(0, damaged).result(TIMEOUT_S)
     assert (slave.store.end, slave.state.topics) == (0, {})
     slave.take_from(master)
     assert rows(slave.state) == rows(master.state)
 
 
-def test_a_batch_that_does_not_go_on_where_its_queue_ends_is_refused(
+def test_a_batch_that_does_not_go_on_where_its_queue_ends_is_rejected(
     stores: Stores, master: OpenStore, slave: OpenStore
 ) -> None:
     """The checksums of another log are right as well."""
@@ -90,7 +90,7 @@ def test_a_batch_that_does_not_go_on_where_its_queue_ends_is_refused(
         other.append("t", 0, b"x")
     stray = other.store.entries(other.store.end, 1) or other.store.entries(0, 1 << 40)[-1:]
     with pytest.raises(CorruptEntry, match="the logs are not the same"):
-        slave.submit_entries(slave.store.end, stray).result(PATIENCE_S)
+        slave.submit_entries(slave.store.end, stray).result(TIMEOUT_S)
 
 
 def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: OpenStore, slave: OpenStore) -> None:
@@ -98,7 +98,7 @@ def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: O
     with pytest.raises(NotMaster):
         slave.append("t", 0, b"x")
     with pytest.raises(InvalidArgument, match="a master accepts no entries"):
-        master.submit_entries(master.store.end, all_entries(master)[:1]).result(PATIENCE_S)
+        master.submit_entries(master.store.end, all_entries(master)[:1]).result(TIMEOUT_S)
     with pytest.raises(InvalidArgument, match="the log of a master"):
         master.store.truncate(0)
     slave.store.lead(7)
@@ -141,10 +141,10 @@ def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
 
 def test_compare_names_the_first_position_that_differs(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
     entries = all_entries(master)
-    slave.submit_entries(0, entries[:5]).result(PATIENCE_S)
+    slave.submit_entries(0, entries[:5]).result(TIMEOUT_S)
     end = slave.store.end
     slave.store.lead(9)
-    slave.submit("t", 0, make_batch([b"other"])).result(PATIENCE_S)
+    slave.submit("t", 0, make_batch([b"other"])).result(TIMEOUT_S)
     for store in (master, slave):
         store.close()
     found = compare_directories(master.path, slave.path)

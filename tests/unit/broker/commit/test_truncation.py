@@ -14,7 +14,7 @@ from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, 
 from minimq_common.errors import CopyNeeded, CorruptEntry, InternalError
 from support.page_pictures import photographed
 from support.states import rows
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 SEGMENT_BYTES = 64 << 10
 
@@ -27,7 +27,7 @@ def write(store: OpenStore, numbers: range) -> Iterator[tuple[int, dict[str, Any
         if number % 7 == 0:
             store.create_topic(topic, 2)
         store.append(topic, number % 2, b"%d" % number, bytes(5_000))
-        store.submit(topic, 0, numbered_batch(term, number, unsettled=10)).result(PATIENCE_S)
+        store.submit(topic, 0, numbered_batch(term, number, unsettled=10)).result(TIMEOUT_S)
         store.record(OffsetsCommitted("g", (CommittedOffset(*store.key(topic, 0), number % 7),)), alone=False)
         if number % 14 == 13:
             store.record(TopicDeleted(topic))
@@ -152,7 +152,7 @@ def test_what_is_left_but_not_confirmed_stays_out_of_sight(stores: Stores) -> No
     store.store.truncate(ends[1])
     assert store.bodies("t", 0) == [b"0", b"1"]
     assert store.store.confirmed == ends[1]
-    store.submit_entries(ends[1], entries[:1]).result(PATIENCE_S)
+    store.submit_entries(ends[1], entries[:1]).result(TIMEOUT_S)
     assert store.bodies("t", 0) == [b"0", b"1"], "what was confirmed there before was something else"
 
 

@@ -18,7 +18,7 @@ from minimq_broker.log.segment import Segment
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.errors import InternalError, StoreError
-from support.stores import PATIENCE_S, OpenStore, Stores, make_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch
 from support.waiting import wait_until
 
 
@@ -43,13 +43,13 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
     return made
 
 
-def test_a_failed_store_refuses_each_job_by_an_error_of_its_own(store: OpenStore, disk: Disk) -> None:
+def test_a_failed_store_rejects_each_job_by_an_error_of_its_own(store: OpenStore, disk: Disk) -> None:
     disk.error = OSError(errno.EIO, "no more")
     jobs = [store.submit("t", 0, make_batch([b"x"])) for _ in range(20)]
     jobs.append(store.submit("t", 0, make_batch([b"x"])))
-    errors = [job.exception(PATIENCE_S) for job in jobs]
+    errors = [job.exception(TIMEOUT_S) for job in jobs]
     disk.error = None
-    errors += [store.submit("t", 0, make_batch([b"x"])).exception(PATIENCE_S) for _ in range(3)]
+    errors += [store.submit("t", 0, make_batch([b"x"])).exception(TIMEOUT_S) for _ in range(3)]
 
     assert {str(error) for error in errors} == {
         "the store stopped after an error ([Errno 5] no more): restart the broker"
@@ -97,7 +97,7 @@ def test_a_failed_store_is_well_after_a_new_start(stores: Stores, store: OpenSto
     store.append("t", 0, b"before")
     disk.error = OSError(errno.EIO, "no more")
     with pytest.raises(InternalError):
-        store.append("t", 0, b"refused")
+        store.append("t", 0, b"rejected")
     disk.error = None
     store.close()
     again = stores.open()
@@ -116,7 +116,7 @@ def test_a_state_without_all_that_the_log_has_stops_the_store(
         with pytest.raises(InternalError, match=r"does not fit\): restart the broker"):
             store.append("t", 0, b"first")
     with pytest.raises(InternalError, match="restart the broker"):
-        store.append("t", 0, b"refused")
+        store.append("t", 0, b"rejected")
     store.close()
     again = stores.open()
     assert again.append("t", 0, b"second") == 1

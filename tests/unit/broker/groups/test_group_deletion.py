@@ -138,12 +138,12 @@ def test_how_long_a_group_is_idle_outlives_starts_and_a_slave_deletes_none(tmp_p
 
     async def after(engine: Engine) -> None:
         used = engine.state.used["g"]
-        engine.writes.refusal = lambda *, to_sender: NotMaster("a slave")
+        engine.writes.rejection = lambda *, to_sender: NotMaster("a slave")
         groups = Groups(engine)
         with pytest.raises(NotMaster):
             await groups.look(IDLE_MS * 2)
         assert engine.state.groups() == {"g"}
-        engine.writes.refusal = lambda *, to_sender: None
+        engine.writes.rejection = lambda *, to_sender: None
         await lead(engine, 2)
         assert engine.state.used["g"] == used
         assert await Groups(engine).look(IDLE_MS + 1000) == set()

@@ -30,7 +30,7 @@ def test_a_group_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.members("g").client_ids == ("a", "c", "d")
 
 
-def test_those_that_were_refused_count_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_those_that_were_rejected_count_until_they_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "MAX_MEMBERS", 2)
     table = GroupTable(0)
     table.join("g", "a", T)

@@ -49,7 +49,7 @@ def test_members_come_and_go_in_growing_versions() -> None:
         (T._replace(handover_timeout_ms=50_000), "of 0 s, this member one of 50 s.*same handover_timeout_s"),
     ],
 )
-def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(other: GroupConfig, text: str) -> None:
+def test_a_member_that_contradicts_the_others_is_rejected_and_changes_nothing(other: GroupConfig, text: str) -> None:
     table = GroupTable(0)
     before = table.join("g", "a", T, [Q0])
 
@@ -60,7 +60,7 @@ def test_a_member_that_contradicts_the_others_is_refused_and_changes_nothing(oth
     assert table.agreement("g") == T
 
 
-def test_what_was_agreed_on_before_a_start_refuses_others_for_a_while() -> None:
+def test_what_was_agreed_on_before_a_start_rejects_others_for_a_while() -> None:
     table = GroupTable(0, 10.0, {"g": T})
     with pytest.raises(GroupConflict, match="all members of a group need the same filters"):
         table.join("g", "b", RED, now=9.9)
@@ -124,7 +124,7 @@ def test_a_topic_that_nobody_subscribes_to_any_more_may_be_filtered_by_something
 # ---- the end of a conflict --------------------------------------------------------------------------
 
 
-def test_who_was_refused_is_told_once_when_nobody_is_contradicted_any_more() -> None:
+def test_who_was_rejected_is_told_once_when_nobody_is_contradicted_any_more() -> None:
     table = GroupTable(0)
     for old in ("a", "b"):
         table.join("g", old, T)

@@ -19,7 +19,7 @@ from minimq_broker.state.state import State
 from minimq_common.errors import StoreFull, SystemBusy
 from minimq_proto.v1 import broker_pb2
 from support.replica_engine import make_topic, with_engine
-from support.stores import PATIENCE_S
+from support.stores import TIMEOUT_S
 
 EARLIEST = broker_pb2.StartPosition(at=broker_pb2.START_AT_EARLIEST)
 
@@ -43,7 +43,7 @@ def test_a_queue_is_granted_behind_the_last_commit_of_its_former_owner(tmp_path:
 
     def hold(_: State) -> None:
         held.set()
-        go_on.wait(PATIENCE_S)
+        go_on.wait(TIMEOUT_S)
 
     async def test(engine: Engine) -> None:
         await engine.lead(1, waits_for_replicas=False)
@@ -109,11 +109,11 @@ def test_a_member_is_told_why_a_queue_that_appeared_is_not_granted(tmp_path: Pat
         items = [broker_pb2.QueueEpoch(topic="t", queue_id=0)]
         await keeper.acquire("member", broker_pb2.AcquireQueues(group="g", queues=items), EARLIEST)
         await make_topic(engine)
-        engine.writes.refusal = lambda **_: StoreFull("the disk is full")
+        engine.writes.rejection = lambda **_: StoreFull("the disk is full")
         keeper.retry_wishes()
-        refused = (await told.get()).refused
-        assert (refused.group, refused.failure.code) == ("g", StoreFull.code)
-        engine.writes.refusal = None
+        rejected = (await told.get()).rejected
+        assert (rejected.group, rejected.failure.code) == ("g", StoreFull.code)
+        engine.writes.rejection = None
         keeper.retry_wishes()
         assert (await told.get()).granted.topic == "t"
         engine.streams.end()

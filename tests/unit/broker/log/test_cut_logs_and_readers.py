@@ -57,22 +57,22 @@ def test_how_much_of_each_term_is_in_the_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("term", "offset", "refused"),
+    ("term", "offset", "rejected"),
     [(1, 100, False), (1, 101, True), (2, 180, False), (2, 181, True), (4, 200, False), (0, 150, False)],
 )
 def test_an_offset_that_was_taken_back_is_not_committed(
-    tmp_path: Path, term: int, offset: int, *, refused: bool
+    tmp_path: Path, term: int, offset: int, *, rejected: bool
 ) -> None:
     async def test(engine: Engine) -> None:
         queue = await cut_and_go_on(engine)
         item = broker_pb2.QueueOffset(topic="t", queue_id=0, offset=offset, term=term)
         request = broker_pb2.CommitOffsetsRequest(group="g", offsets=[item])
-        if refused:
+        if rejected:
             with pytest.raises(OffsetOutOfRange):
                 await OffsetService(engine).commit(request)
         else:
             await OffsetService(engine).commit(request)
-        assert engine.state.offset("g", queue) == (None if refused else offset)
+        assert engine.state.offset("g", queue) == (None if rejected else offset)
 
     with_engine(tmp_path, test)
 
@@ -82,10 +82,10 @@ def test_what_was_written_by_a_master_whose_time_is_over_is_not_acknowledged(tmp
         await lead(engine, 1)
         queue = await make_topic(engine, 1)
 
-        def refusal(*, to_sender: bool) -> MinimqError | None:
+        def rejection(*, to_sender: bool) -> MinimqError | None:
             return NotMaster("the lease is over") if to_sender and engine.state.end(queue).offset > 1 else None
 
-        engine.writes.refusal = refusal  # while it is accepted nothing speaks against it
+        engine.writes.rejection = rejection  # while it is accepted nothing speaks against it
         assert isinstance(await append(engine, 1), NotMaster)
         assert engine.state.end(queue).offset == 2  # it is there all the same
 

@@ -149,7 +149,7 @@ def test_a_damaged_checkpoint_is_named_and_found_anew_from_the_log(
     assert check_directory(filled).findings == []
 
 
-def test_a_damaged_checkpoint_that_alone_knows_what_was_deleted_is_refused(stores: Stores, filled: Path) -> None:
+def test_a_damaged_checkpoint_that_alone_knows_what_was_deleted_is_rejected(stores: Stores, filled: Path) -> None:
     store = stores.open(segment_bytes=96 << 10)
     assert store.store.old.remove_first(1 << 60)
     store.close()
@@ -242,7 +242,7 @@ def _key_bytes(data: bytes | bytearray, page: int) -> int:
     return int.from_bytes(data[page * PAGE + first + 6 :][:2], "little")
 
 
-def test_the_last_segment_is_refused_when_some_of_it_is_lost(stores: Stores, filled: Path) -> None:
+def test_the_last_segment_is_rejected_when_some_of_it_is_lost(stores: Stores, filled: Path) -> None:
     file = segments(filled)[-1]
     data = bytearray(file.read_bytes())
     for page in pages_of(file, 2):

@@ -21,14 +21,14 @@ def test_a_watermark_that_is_reached_or_left_is_said_once(tmp_path: Path, caplog
     caplog.set_level(logging.INFO)
     risen: list[DiskLevel] = []
     with disk_of(tmp_path / "disk", "1m") as path:
-        marks = Watermarks(warn=0.5, delete_early=0.7, refuse=0.9)
+        marks = Watermarks(warn=0.5, delete_early=0.7, reject=0.9)
         disk = Disk(path, marks, lambda: risen.append(disk.latest[1]))
         for used in (0, 600_000, 600_000, 1_000_000, 0):
             (path / "file").write_bytes(bytes(used))
             disk.look()
     said = [(record.levelname, record.getMessage().rpartition(" ")[2]) for record in caplog.records]
-    assert said == [("WARNING", "level=warn"), ("WARNING", "level=refuse"), ("INFO", "level=normal")]
-    assert risen == [DiskLevel.WARN, DiskLevel.REFUSE]
+    assert said == [("WARNING", "level=warn"), ("WARNING", "level=reject"), ("INFO", "level=normal")]
+    assert risen == [DiskLevel.WARN, DiskLevel.REJECT]
 
 
 #: What each error of the system names, as `OSError` and as `lmdb.Error`.
@@ -61,10 +61,10 @@ def test_the_cause_of_a_partial_write_is_found(tmp_path: Path) -> None:
         (large / "file").write_bytes(bytes(1 << 20))
         try:
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-            refusal = no_room(partial, large)
+            rejection = no_room(partial, large)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-        assert "the file-size limit" in message_of(refusal)
+        assert "the file-size limit" in message_of(rejection)
 
 
 def lmdb_error(code: int) -> lmdb.Error:

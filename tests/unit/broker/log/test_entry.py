@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from minimq_broker.features.delayed.delays import DueKey
-from minimq_broker.features.staged.staging import BatchStaged, StagedBatch, TransactionId
+from minimq_broker.features.staged.staging import BatchStaged, StagedEntry, TransactionId
 from minimq_broker.log.entry import (
     EntryKind,
     batch_at,
@@ -68,7 +68,7 @@ def test_a_staged_batch() -> None:
     header, about, done = opened(entry, 100)
     assert (header.kind, header.queue, header.base_offset, header.stored_ms) == (EntryKind.STAGED, QUEUE, 0, AT_MS)
     assert about is None  # there is no row for it
-    record = StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3)
+    record = StagedEntry(100, len(entry), *QUEUE, AT_MS, 7, 3)
     assert done == BatchStaged(X, 7, 3, record) == effect(memoryview(entry), 100)
     assert bytes(payload_of(memoryview(entry))) == bytes(staged_batch(entry, X.name, record)) == data
 
@@ -78,12 +78,12 @@ def test_a_staged_batch() -> None:
     [("y", QUEUE, AT_MS, (7, 3)), (X.name, QueueKey(QUEUE.topic_id, 99), AT_MS, (7, 3)), (X.name, QUEUE, 1, (7, 3))]
     + [(X.name, QUEUE, AT_MS, number) for number in ((7, 4), (8, 3))],
 )
-def test_a_staged_batch_that_is_another_one_is_refused(
+def test_a_staged_batch_that_is_another_one_is_rejected(
     name: str, queue: QueueKey, at_ms: int, number: tuple[int, int]
 ) -> None:
     entry = staged_entry(QUEUE, AT_MS, X, numbered_batch(7, 3, b"a"))
     with pytest.raises(CorruptEntry, match=r"100 is not the staged batch, but batch 3 of producer 0+7 for .*'spark-é'"):
-        staged_batch(entry, name, StagedBatch(100, len(entry), *queue, at_ms, *number))
+        staged_batch(entry, name, StagedEntry(100, len(entry), *queue, at_ms, *number))
 
 
 def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
@@ -96,7 +96,7 @@ def test_a_published_batch_is_read_as_any_other_and_has_no_number() -> None:
     assert isinstance(done, BatchApplied)
     assert (done.producer_id, done.sequence, done.released, done.end.offset) == (0, 0, DueKey(0, 90), 10)
     with pytest.raises(CorruptEntry, match="has no staged batch"):
-        staged_batch(entry, X.name, StagedBatch(100, len(entry), *QUEUE, AT_MS, 7, 3))
+        staged_batch(entry, X.name, StagedEntry(100, len(entry), *QUEUE, AT_MS, 7, 3))
 
 
 @for_each(
@@ -119,7 +119,7 @@ def test_every_changed_byte_is_found(entry: bytes) -> None:
             opened(entry[:end], 100)
 
 
-def test_a_kind_of_a_later_release_is_refused() -> None:
+def test_a_kind_of_a_later_release_is_rejected() -> None:
     with pytest.raises(StoreError, match=r"position 100 is of kind 99, .* newer release") as caught:
         read_header(memoryview(batch_entry(QUEUE, 9, AT_MS, BATCH, 99)), 100)  # type: ignore[arg-type]
     assert not isinstance(caught.value, CorruptEntry)

@@ -106,7 +106,7 @@ def test_a_directory_in_the_place_of_a_file_is_a_finding(filled: Path) -> None:
     assert any("state.mdb: it cannot be read" in finding for finding in check_directory(filled).findings)
 
 
-def test_a_log_without_its_format_is_refused_by_all(stores: Stores, filled: Path) -> None:
+def test_a_log_without_its_format_is_rejected_by_all(stores: Stores, filled: Path) -> None:
     (filled / "format").unlink()
     for look in (lambda: opened(stores), lambda: check_directory(filled)):
         with pytest.raises(StoreError, match="holds a log, but no file named format: restore that"):

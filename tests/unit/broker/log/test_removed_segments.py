@@ -16,7 +16,7 @@ from support.waiting import wait_until
 
 
 def test_no_other_file_gets_an_inode_of_a_segment_that_is_not_gone(tmp_path: Path) -> None:
-    """LMDB knows open files by their inodes, and refuses a new segment that has one of them."""
+    """LMDB knows open files by their inodes, and rejects a new segment that has one of them."""
     segment = Segment(tmp_path / "a.mdb", 0, 1 << 20)
     inodes = {file.stat().st_ino for file in tmp_path.iterdir()}
     assert len(inodes) == 2

@@ -8,11 +8,11 @@ from minimq_broker.replication.in_sync import InSync, InSyncLimits
 from support.cases import for_each
 from support.chance import SEED
 
-PATIENCE = InSyncLimits(broken_s=1.0, lag_s=5.0)
+TIMEOUT = InSyncLimits(broken_s=1.0, lag_s=5.0)
 
 
 def leading(*members: int, sync: bool = True, confirmed: int = 0) -> InSync:
-    return InSync(0, {0, *members}, PATIENCE, 0.0, sync=sync, confirmed=confirmed)
+    return InSync(0, {0, *members}, TIMEOUT, 0.0, sync=sync, confirmed=confirmed)
 
 
 def join(in_sync: InSync, replica_id: int, now: float) -> None:
@@ -170,7 +170,7 @@ def test_progress_tells_of_every_replica() -> None:
 def test_whoever_may_be_recorded_has_all_that_is_confirmed(seed: int) -> None:
     """A master with three replicas that come, go, stop and lose their logs; answers of the controller get lost."""
     chance = random.Random(seed)
-    in_sync = InSync(0, {0}, PATIENCE, 0.0, sync=True)
+    in_sync = InSync(0, {0}, TIMEOUT, 0.0, sync=True)
     end, now, confirmed = 0, 0.0, 0
     synced = dict.fromkeys((1, 2, 3), 0)
     following: set[int] = set()

@@ -74,14 +74,14 @@ class Frames:
         self.written.put_nowait(replication_pb2.ReplicaFrame.FromString(frame).position)
 
 
-async def led(engine: Engine, patience: InSyncLimits | None = None) -> tuple[Leadership, DistantController]:
+async def led(engine: Engine, max_wait: InSyncLimits | None = None) -> tuple[Leadership, DistantController]:
     """Let a broker lead that waits for its replicas."""
     await engine.lead(1, waits_for_replicas=True)
     engine.begin(1)
     record = replace(RECORD, sync=True)
     controller = DistantController(record)
     until = lease_clock() + LEASE_S
-    return Leadership(engine, record, 0, cast("Any", controller), patience or InSyncLimits(), until), controller
+    return Leadership(engine, record, 0, cast("Any", controller), max_wait or InSyncLimits(), until), controller
 
 
 def test_a_slave_that_dies_while_nobody_knows_whether_it_joined_is_waited_for_until_that_is_known(
@@ -142,7 +142,7 @@ def test_a_member_that_has_to_copy_everything_leaves_the_set_at_once(tmp_path: P
     with_engine(tmp_path, test)
 
 
-def test_a_controller_that_refuses_a_set_is_not_asked_with_each_acknowledgement(tmp_path: Path) -> None:
+def test_a_controller_that_rejects_a_set_is_not_asked_with_each_acknowledgement(tmp_path: Path) -> None:
     acknowledgements = 2_000
 
     async def test(engine: Engine) -> None:

@@ -23,7 +23,7 @@ def test_a_stream_that_broke_is_opened_again_at_once() -> None:
     assert [pauses.after(Break.UNREACHED, 0.5) for _ in range(3)] == [0.05] * 3
 
 
-@pytest.mark.parametrize("cause", [Break.REFUSED, Break.OWN])
+@pytest.mark.parametrize("cause", [Break.REJECTED, Break.OWN])
 def test_whatever_else_ended_it_comes_after_a_pause_that_grows(cause: Break) -> None:
     pauses = FollowBackoff()
     assert [pauses.after(cause, 0.5) for _ in range(3)] == [0.1, 0.2, 0.4]

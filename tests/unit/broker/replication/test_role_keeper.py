@@ -74,7 +74,7 @@ async def keeper(path: Path, own: ReplicaReport) -> AsyncIterator[tuple[RoleKeep
     async with replica_engine(path) as engine:
         controller = ToldController()
         roles = RoleKeeper(engine, own, cast("Any", controller), InSyncLimits(), lambda: None)
-        engine.writes.refusal, engine.observer = roles.refusal, replace(engine.observer, log_grew=roles.log_grew)
+        engine.writes.rejection, engine.observer = roles.rejection, replace(engine.observer, log_grew=roles.log_grew)
         roles.start()
         await until(lambda: controller.reports)
         try:
@@ -123,7 +123,7 @@ def test_an_old_record_is_not_taken_over_and_told_of_once(tmp_path: Path, caplog
         ):
             assert (await controller.tell(old)).known == LEADING_TWO
         assert roles.record == LEADING_TWO
-        assert not roles.refusal(to_sender=True)
+        assert not roles.rejection(to_sender=True)
         assert roles.leadership.lease_left_s < lease_left_s
         assert caplog.text.count("is older than the one it sent before") == 1
         await controller.tell(replace(LEADING_TWO, version=6))

@@ -149,7 +149,7 @@ def test_when_an_idle_group_expires() -> None:
     assert week.expires_ms(state, "g", has_members=False) == 3_000 + 7 * day_ms
 
 
-def test_a_row_of_an_unknown_kind_is_refused_and_changes_nothing() -> None:
+def test_a_row_of_an_unknown_kind_is_rejected_and_changes_nothing() -> None:
     state = State()
     state.apply(TermBegun(5), 1)
     with pytest.raises(StoreError, match="'calendar'"):

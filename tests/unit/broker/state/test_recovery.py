@@ -14,7 +14,7 @@ from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.state.facts import CommittedOffset, GroupStarted, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from support.states import rows
-from support.stores import PATIENCE_S, OpenStore, Stores, numbered_batch
+from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 QUEUES = 3
 TOPICS = ("red", "green", "blue")
@@ -103,7 +103,7 @@ class Simulation:
         topic = former[0] if former else self.chance.choice(sorted(self.model.write_queues))
         queue_id = self.chance.randrange(self.model.write_queues[topic])
         body = b"%d/%d" % (producer_id, sequence)
-        job = self.store.submit(topic, queue_id, numbered_batch(producer_id, sequence, body)).result(PATIENCE_S)
+        job = self.store.submit(topic, queue_id, numbered_batch(producer_id, sequence, body)).result(TIMEOUT_S)
         place = topic, job.stored_queue_id, job.base_offset
         if former:
             assert (place, job.status) == (former, AppendStatus.ALREADY_STORED)

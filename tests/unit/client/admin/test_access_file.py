@@ -157,8 +157,8 @@ def test_the_folder_of_a_server_alone_is_enough(folder: Path, tmp_path: Path) ->
         (alice / "carol.minimq", "Not a directory"),
     ):
         for dry_run in ((), ("--dry-run",)):
-            refused = run("user", "add", "carol", "--secrets", folder, "--to", to, *dry_run, status=2).stderr
-            assert f"cannot write {to}: {reason}" in refused
+            rejected = run("user", "add", "carol", "--secrets", folder, "--to", to, *dry_run, status=2).stderr
+            assert f"cannot write {to}: {reason}" in rejected
     assert "carol" not in policy(folder).document.users
     assert "has no access.toml" in run("user", "list", "--secrets", tmp_path, status=2).stderr
 
@@ -250,7 +250,7 @@ def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path)
     assert former != second.trust().bearer == first.trust(at_once=True).bearer
     assert second.nameservers == first.nameservers
     before = file.read_bytes()
-    # The third key is refused, so the file stays.
+    # The third key is rejected, so the file stays.
     assert "2 keys already" in run("user", "rotate", "alice", "--to", file, "--secrets", folder, status=2).stderr
     run("user", "add", "bob", "--secrets", folder)
     (tmp_path / "notes").write_text("mine")
@@ -260,8 +260,8 @@ def test_the_file_in_use_is_replaced_by_a_rotation(folder: Path, tmp_path: Path)
         ("nobody", file, "there is no user nobody"),
     ):
         for dry_run in ((), ("--dry-run",)):
-            refused = run("user", "rotate", name, "--to", to, "--secrets", folder, *dry_run, status=2).stderr
-            assert reason in refused
+            rejected = run("user", "rotate", name, "--to", to, "--secrets", folder, *dry_run, status=2).stderr
+            assert reason in rejected
     assert file.read_bytes() == before
     assert (tmp_path / "notes").read_text() == "mine"
     run("user", "rotate", "bob", "--to", tmp_path / "bob.minimq", "--secrets", folder)
@@ -310,15 +310,15 @@ def test_a_key_that_has_expired_is_shown_as_such_and_its_user_may_do_nothing(
     assert run(*asked).stdout.startswith("yes: ")
 
 
-def test_a_rule_that_would_decide_nothing_is_refused_with_the_one_to_write(folder: Path) -> None:
+def test_a_rule_that_would_decide_nothing_is_rejected_with_the_one_to_write(folder: Path) -> None:
     run("user", "add", "alice", "--group", "billing", "--secrets", folder)
     for given, instead in (
         (("--read", "%DLQ%billing"), "'deny read group billing'"),
         (("--write", "%RETRY%billing"), "'deny read group billing'"),
     ):
-        refused = run("user", "deny", "alice", *given, "--secrets", folder, status=2).output
-        assert "decides nothing" in refused
-        assert instead in refused
+        rejected = run("user", "deny", "alice", *given, "--secrets", folder, status=2).output
+        assert "decides nothing" in rejected
+        assert instead in rejected
     assert policy(folder).document.users["alice"].rules == ("allow read group billing",)
 
 
@@ -342,7 +342,7 @@ def test_the_last_one_who_may_change_users_stays(command: str, folder: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["", "\N{LATIN SMALL LETTER E WITH ACUTE}", "a b", "x" * 400])
-def test_a_name_that_no_user_can_have_is_refused(name: str, folder: Path) -> None:
+def test_a_name_that_no_user_can_have_is_rejected(name: str, folder: Path) -> None:
     for command, said in (("add", "is no name for a user"), ("rotate", "there is no user")):
         assert said in run("user", command, name, "--secrets", folder, status=2).stderr
     assert "is no name" in run("secure", "issue", folder, name, status=2).stderr

@@ -32,12 +32,12 @@ def test_a_beginning_and_an_end_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["soon", "2026-01-31T08:00", ""])
-def test_what_is_no_time_is_refused_under_the_name_of_the_option(text: str) -> None:
+def test_what_is_no_time_is_rejected_under_the_name_of_the_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--from is "):
         moment_or_end(FROM, text)
 
 
-def test_a_start_in_the_future_is_refused() -> None:
+def test_a_start_in_the_future_is_rejected() -> None:
     tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     for option_of in (moment_or_end, offset_or_moment):
         with pytest.raises(InvalidArgument, match=r"^--from is .* in the future: .*'latest'"):
@@ -60,7 +60,7 @@ def test_a_queue_is_a_broker_and_a_number() -> None:
 
 
 @for_each("text", ["", "broker-a", ":1", "broker-a:", "broker-a:-1", "broker-a:x", "a:" + "9" * 5000])
-def test_anything_else_is_refused(text: str) -> None:
+def test_anything_else_is_rejected(text: str) -> None:
     with pytest.raises(InvalidArgument, match="is not a queue: write BROKER:ID"):
         parse_queue("--queue", text, "t")
 
@@ -82,7 +82,7 @@ def test_properties_are_names_and_values() -> None:
         (["a=1", "a=2"], "--property a is given twice"),
     ],
 )
-def test_what_is_no_property_is_refused(texts: list[str], said: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+def test_what_is_no_property_is_rejected(texts: list[str], said: str) -> None:
+    with pytest.raises(InvalidArgument) as rejected:
         properties_of("--property", texts)
-    assert refused.value.message.startswith(said)
+    assert rejected.value.message.startswith(said)

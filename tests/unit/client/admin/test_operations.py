@@ -106,7 +106,7 @@ def test_faces_have_one_default_where_the_method_has_another() -> None:
 
 
 @for_each("text", ["0", "4", "x", "1.5", ""])
-def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_option(text: str) -> None:
+def test_a_value_out_of_bounds_is_rejected_by_the_name_of_its_option(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"^--times is "):
         OPEN.shown[1].read("--times", text)
 
@@ -126,7 +126,7 @@ def test_all_faces_read_what_they_were_given_in_one_way(source: dict[str, Any], 
     assert read(OPEN.shown, source, lambda each: each.name) == values
 
 
-def test_a_part_out_of_bounds_is_refused_by_its_name() -> None:
+def test_a_part_out_of_bounds_is_rejected_by_its_name() -> None:
     with pytest.raises(InvalidArgument, match=r"^--width is 9"):
         read(OPEN.shown, {"rules": {"width_cm": "9"}}, lambda each: each.flag)
 

@@ -18,10 +18,10 @@ from support.cases import for_each
 OFFLINE = Unavailable("nothing listens there")
 
 
-def pauses(patience_s: float, error: MinimqError) -> list[float]:
+def pauses(max_wait_s: float, error: MinimqError) -> list[float]:
     """Return the waits between attempts that all fail at once."""
     now, found = 100.0, list[float]()
-    schedule = RetrySchedule(patience_s, now)
+    schedule = RetrySchedule(max_wait_s, now)
     with suppress(type(error)):
         while True:
             found.append(schedule.pause_s(error, now))
@@ -43,7 +43,7 @@ def test_what_does_not_go_away_is_not_tried_again() -> None:
     assert pauses(60.0, TopicNotFound("orders")) == []
 
 
-def test_without_patience_there_is_one_try() -> None:
+def test_without_max_wait_there_is_one_try() -> None:
     assert pauses(0.0, OFFLINE) == []
 
 

@@ -17,10 +17,10 @@ from minimq_common.security.channel_security import PLAIN
 from minimq_common.wire.channels import Channels
 
 
-class Refused:
-    """A stream that its name server refuses; and the stub that opens it."""
+class Rejected:
+    """A stream that its name server rejects; and the stub that opens it."""
 
-    def WatchRoutes(self, timeout: float) -> Refused:
+    def WatchRoutes(self, timeout: float) -> Rejected:
         return self
 
     async def __aiter__(self) -> AsyncIterator[Any]:
@@ -36,7 +36,7 @@ class Refused:
 
 
 def pauses(monkeypatch: pytest.MonkeyPatch, *addresses: str, new_keys_at: Collection[int] = ()) -> list[float]:
-    """Return the first six pauses of a watch that all name servers refuse."""
+    """Return the first six pauses of a watch that all name servers reject."""
     waited: list[float] = []
     sleep = asyncio.sleep
 
@@ -45,8 +45,8 @@ def pauses(monkeypatch: pytest.MonkeyPatch, *addresses: str, new_keys_at: Collec
         await sleep(0.0 if len(waited) < 6 else 3_600.0)
 
     async def run() -> None:
-        servers = NameServers(addresses, Channels(lambda _: Refused(), security=PLAIN))  # type: ignore[arg-type, return-value]
-        monkeypatch.setattr(NameServers, "stub", lambda _, address: Refused())
+        servers = NameServers(addresses, Channels(lambda _: Rejected(), security=PLAIN))  # type: ignore[arg-type, return-value]
+        monkeypatch.setattr(NameServers, "stub", lambda _, address: Rejected())
         monkeypatch.setattr(NameServers, "has_new_key", lambda *_: len(waited) in new_keys_at)
         monkeypatch.setattr(asyncio, "sleep", noted)
         task = asyncio.create_task(RouteWatch(servers, list, print, 30.0).run())
@@ -59,7 +59,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch, *addresses: str, new_keys_at: Collec
     return waited
 
 
-def test_a_name_server_that_refuses_is_seldom_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_server_that_rejects_is_seldom_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pauses(monkeypatch, "h:1") == [3.0] * 6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq.consuming.queue_decisions import OffsetReset
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq.features.listeners.in_flight import InFlight, InFlightLimits
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
@@ -46,7 +46,7 @@ def test_it_says_what_happened(reset: OffsetReset, text: str) -> None:
 
 def messages(first: int, count: int) -> list[ReceivedMessage]:
     batch = encode([one(body=b"%d" % number) for number in range(first, first + count)])
-    return ReceivedBatch(QUEUE, EncodedBatch(first, 0, 0, count, batch)).messages(first)
+    return ReceivedBatch(QUEUE, EncodedRecords(first, 0, 0, count, batch)).messages(first)
 
 
 @pytest.mark.parametrize(("end", "again"), [(12, 10), (8, 8)])

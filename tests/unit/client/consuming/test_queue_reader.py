@@ -13,7 +13,7 @@ import pytest
 from minimq.consuming.member_state import Grant, LeaseDeadline
 from minimq.consuming.queue_decisions import Cancel, Commit, Decision, FetchOptions, Frame, LeaseOver, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.received import EncodedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedMessage
 from minimq_common.errors import (
     CorruptBatch,
     Fenced,
@@ -36,14 +36,14 @@ NO_LEASE = Grant(0, 0, 0)
 FIRST, SECOND = 1 << 32, 2 << 32
 
 
-def stored(first: int, count: int, stored_ms: int = 0) -> EncodedBatch:
+def stored(first: int, count: int, stored_ms: int = 0) -> EncodedRecords:
     data = encode([one(body=b"%d" % number) for number in range(first, first + count)])
-    return EncodedBatch(first, stored_ms, 0, count, data)
+    return EncodedRecords(first, stored_ms, 0, count, data)
 
 
-def damaged(first: int, count: int) -> EncodedBatch:
+def damaged(first: int, count: int) -> EncodedRecords:
     whole = stored(first, count)
-    return EncodedBatch(first, 0, 0, count, whole.data[:-1] + bytes([whole.data[-1] ^ 1]))
+    return EncodedRecords(first, 0, 0, count, whole.data[:-1] + bytes([whole.data[-1] ^ 1]))
 
 
 def reader_from(
@@ -55,7 +55,7 @@ def reader_from(
     return reader
 
 
-def fetched(first: int, *batches: EncodedBatch, max_offset: int | None = None) -> QueueReader:
+def fetched(first: int, *batches: EncodedRecords, max_offset: int | None = None) -> QueueReader:
     """Return a reader that has fetched batches and handed nothing out; its pull goes on."""
     reader = reader_from(first)
     end = batches[-1].base_offset + batches[-1].count if batches else first
@@ -76,7 +76,7 @@ def offsets(reader: QueueReader, max_messages: int = 100) -> list[int]:
     return [message.queue_offset for message in take(reader, max_messages, 0.0)]
 
 
-def refused(error: MinimqError, **fields: int | bool) -> Frame:
+def rejected(error: MinimqError, **fields: int | bool) -> Frame:
     return Frame(is_last=True, failure=error, **fields)  # type: ignore[arg-type]
 
 
@@ -101,7 +101,7 @@ def test_a_share_of_one_byte_takes_one_batch_at_a_time() -> None:
 
 
 def test_a_batch_with_more_or_fewer_messages_than_the_index_says_is_damaged() -> None:
-    reader = fetched(0, stored(0, 3), EncodedBatch(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
+    reader = fetched(0, stored(0, 3), EncodedRecords(3, 0, 0, 3, stored(3, 2).data), stored(6, 3))
     assert len(offsets(reader)) == 3
     with pytest.raises(CorruptBatch, match=r"a batch of 2 records stands where 3 should.*seek to 6"):
         take(reader, 9, 0.0)
@@ -130,7 +130,7 @@ def test_a_wait_is_counted_by_the_clock_of_the_broker(stored_ms: int, now_ms: in
 
 def test_a_message_shows_the_beginning_of_its_body() -> None:
     data = encode([one(body=b"caf\xc3\xa9"), one(body=b"x" * 5000)])
-    short, long = take(fetched(0, EncodedBatch(0, 0, 0, 2, data)), 2, 0.0)
+    short, long = take(fetched(0, EncodedRecords(0, 0, 0, 2, data)), 2, 0.0)
     assert repr(short) == "ReceivedMessage(t/broker-a/0, offset 0, tag None, b'caf\\xc3\\xa9', 5 bytes)"
     assert repr(long) == f"ReceivedMessage(t/broker-a/0, offset 1, tag None, b'{'x' * 60}'..., 5000 bytes)"
 
@@ -205,7 +205,7 @@ def test_a_failed_pull_is_tried_again_and_one_that_worked_makes_the_next_wait_sh
 
 def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
     reader = reader_from()
-    assert reader.frame_arrived(1, refused(QueueNotFound("no such queue")), 0.0) == []
+    assert reader.frame_arrived(1, rejected(QueueNotFound("no such queue")), 0.0) == []
     assert isinstance(reader.take_error(), QueueNotFound)
     assert (reader.take_error(), reader.tick(99.0)) == (None, [])
     assert kinds(reader.seek(0, 0.0)) == [Pull]
@@ -216,7 +216,7 @@ def test_an_error_that_lasts_is_told_once_and_a_seek_ends_it() -> None:
 
 def test_what_a_slave_does_not_have_is_waited_for() -> None:
     reader = reader_from()
-    assert reader.frame_arrived(1, refused(OffsetOutOfRange("not here"), from_slave=True, max_offset=2), 0.0) == []
+    assert reader.frame_arrived(1, rejected(OffsetOutOfRange("not here"), from_slave=True, max_offset=2), 0.0) == []
     assert (reader.error, reader.wake_at) == (None, 0.05)
 
 
@@ -292,7 +292,7 @@ def test_nothing_is_handed_out_while_the_lease_is_in_doubt() -> None:
 def test_a_lease_that_the_broker_does_not_know_is_the_affair_of_the_member() -> None:
     reader = reader_from(epoch=FIRST)
     fenced = Fenced("not yours")
-    assert reader.frame_arrived(1, refused(fenced), 0.0) == [LeaseOver(FIRST, fenced)]
+    assert reader.frame_arrived(1, rejected(fenced), 0.0) == [LeaseOver(FIRST, fenced)]
     assert (reader.take_error(), reader.tick(99.0)) == (None, [])
     assert kinds(reader.renewed(Grant(SECOND, 0, 7), 0.0) or ()) == [Pull]
     assert reader.error is None
@@ -302,7 +302,7 @@ def test_a_lease_that_the_broker_does_not_know_is_the_affair_of_the_member() -> 
 
 
 def out_of_range(first: int, end: int, term: int = 0) -> Frame:
-    return refused(OffsetOutOfRange("not stored"), min_offset=first, max_offset=end, term=term)
+    return rejected(OffsetOutOfRange("not stored"), min_offset=first, max_offset=end, term=term)
 
 
 @pytest.mark.parametrize(("rule", "offset"), [("earliest", 50), ("latest", 90)])
@@ -438,7 +438,7 @@ def test_of_a_topic_that_was_deleted_nothing_is_left_to_commit() -> None:
     assert (reader.is_deleted, reader.is_uncommitted) == (False, True)
 
 
-def test_what_was_refused_under_a_lease_may_be_recorded_under_another_one() -> None:
+def test_what_was_rejected_under_a_lease_may_be_recorded_under_another_one() -> None:
     reader = reader_from(epoch=FIRST)
     assert reader.renewed(Grant(FIRST, 0, 7, trust=LeaseDeadline()), 0.0) is not None
     assert not reader.may_be_recorded(FIRST)

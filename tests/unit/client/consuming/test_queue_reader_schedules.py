@@ -9,7 +9,7 @@ from random import Random
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Cancel, Decision, FetchOptions, Frame, OffsetReset, Pull
 from minimq.consuming.queue_reader import QueueReader
-from minimq.consuming.received import EncodedBatch
+from minimq.consuming.received import EncodedRecords
 from minimq_common.errors import OffsetOutOfRange, Unavailable
 from minimq_common.model import MessageQueue
 from support.batches import encode, one
@@ -18,7 +18,7 @@ from support.chance import SEED
 from support.handing import give_back, has_any, take
 
 QUEUE = MessageQueue("t", "broker-a", 0)
-MOST_MESSAGES = 20
+MAX_MESSAGES = 20
 SIZES = (1, 2, 3, 5)
 
 
@@ -34,12 +34,12 @@ class World:
         self.rng = rng
         self.now = 0.0
         self.expected = 0 if end is None else rng.randrange(end)
-        self.log: list[EncodedBatch] = []
+        self.log: list[EncodedRecords] = []
         self.first = 0
         self.pull: Pull | None = None
         self.fetched_to = 0
         self.epoch = 1 << 32
-        self.options = FetchOptions(MOST_MESSAGES, 1 << 20, offset_reset="earliest" if end is None else "error")
+        self.options = FetchOptions(MAX_MESSAGES, 1 << 20, offset_reset="earliest" if end is None else "error")
         self.reader = QueueReader(QUEUE, Grant(self.epoch, self.expected, 7), self.options, end=end)
         self.append(30)
 
@@ -50,7 +50,7 @@ class World:
     def append(self, batches: int) -> None:
         for _ in range(batches):
             count = self.rng.choice(SIZES)
-            self.log.append(EncodedBatch(self.end, 0, 0, count, data_of(count)))
+            self.log.append(EncodedRecords(self.end, 0, 0, count, data_of(count)))
 
     def do(self, decisions: Sequence[Decision]) -> None:
         for decision in decisions:
@@ -88,7 +88,7 @@ class World:
     def send(self, pull: Pull) -> None:
         start = self.fetched_to - pull.offset
         left = pull.max_messages - start
-        batches: list[EncodedBatch] = []
+        batches: list[EncodedRecords] = []
         for stored in self.log:
             if stored.base_offset + stored.count > self.fetched_to and left > 0 and len(batches) < 3:
                 batches.append(stored)
@@ -104,7 +104,7 @@ class World:
     def send_old(self) -> None:
         """Send a frame of a pull that is over, which is dropped."""
         number = self.pull.number if self.pull is not None else self.reader._number + 1
-        frame = Frame([EncodedBatch(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
+        frame = Frame([EncodedRecords(self.expected + 1000, 0, 0, 1, data_of(1))], is_last=True, max_offset=1)
         assert self.reader.frame_arrived(self.rng.randrange(number), frame, self.now) == []
 
     def take(self) -> None:
@@ -173,7 +173,7 @@ def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
     for _ in range(300):
         rng.choice(actions)()
         ahead = world.reader._ahead
-        assert ahead.messages <= 1.5 * MOST_MESSAGES + 4 * max(SIZES), "more is fetched than was asked for"
+        assert ahead.messages <= 1.5 * MAX_MESSAGES + 4 * max(SIZES), "more is fetched than was asked for"
     world.finish()
 
 
@@ -181,7 +181,7 @@ def test_every_message_is_handed_out_once_and_in_order(number: int) -> None:
 def test_a_range_is_handed_out_whole(number: int) -> None:
     rng = Random(SEED * 1000 + number)
     world = World(rng, end=60)
-    start, got = world.expected, list[EncodedBatch]()
+    start, got = world.expected, list[EncodedRecords]()
     for _ in range(2000):
         rng.choice((world.answer, world.answer, world.wait, world.send_old))()
         if rng.random() < 0.3 and (found := world.reader.take_batch()) is not None:

@@ -55,7 +55,7 @@ def test_queues_are_asked_for_and_given_back_in_parts(kind: type[RequestLease | 
         check_bounds(request)
 
 
-def test_what_brokers_would_not_take_is_refused_before_it_is_sent() -> None:
+def test_what_brokers_would_not_take_is_rejected_before_it_is_sent() -> None:
     some = {"t": MessageFilter(["paid", "refunded"])}
     assert check_subscriptions("g", some) is some
     with pytest.raises(InvalidArgument, match=r"filter of topic 't' has 1001 tags, the limit is 1000"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from minimq.consuming.message_filter import MessageFilter, Spelling, TagFilter
-from minimq.consuming.received import EncodedBatch, ReceivedBatch, ReceivedMessage
+from minimq.consuming.received import EncodedRecords, ReceivedBatch, ReceivedMessage
 from minimq_common.batch import builder as batch_builder
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message, MessageQueue
@@ -20,7 +20,7 @@ TAGS = ["paid", None, "refunded", "paid", "Paid", "re"]
 @pytest.fixture(scope="module")
 def messages() -> list[ReceivedMessage]:
     data = batch_builder.encode([Message("t", b"x", tag) for tag in TAGS], 0, 0, 0, 10)
-    stored = EncodedBatch(0, 0, 0, len(TAGS), data)
+    stored = EncodedRecords(0, 0, 0, len(TAGS), data)
     return ReceivedBatch(MessageQueue("t", "b", 0), stored).messages(0)
 
 
@@ -102,7 +102,7 @@ def test_a_tag_is_not_taken_for_a_mistake(tag: str) -> None:
 
 
 @pytest.mark.parametrize("expression", ["x" * 256, ["paid", "x" * 256], "paid || " + "x" * 256])
-def test_a_tag_that_no_message_can_have_is_refused(expression: str | list[str]) -> None:
+def test_a_tag_that_no_message_can_have_is_rejected(expression: str | list[str]) -> None:
     with pytest.raises(InvalidArgument, match="a tag of 256 characters, and the tag of a message has 255 at most"):
         TagFilter(expression)
     assert TagFilter("x" * 255).tags == frozenset(["x" * 255])

@@ -45,7 +45,7 @@ def test_listed_queues_are_left_out_until_they_are_there() -> None:
     ]
 
 
-def test_a_queue_for_two_members_is_refused() -> None:
+def test_a_queue_for_two_members_is_rejected() -> None:
     with pytest.raises(InvalidArgument, match=r"t/a/1 is given to 'c0' and to 'c1'"):
         ByConfig({"c1": queues(3)[1:], "c0": queues(2)})
 

@@ -223,10 +223,10 @@ def test_credentials_are_sent(server: RegistryServer) -> None:
         (422, InvalidArgument),
     ],
 )
-def test_refusals_say_what_the_registry_says(
+def test_rejections_say_what_the_registry_says(
     server: RegistryServer, registry: SchemaRegistry, status: int, error: type[MinimqError]
 ) -> None:
-    server.refusal = (status, "field 'id' is not optional")
+    server.rejection = (status, "field 'id' is not optional")
     with pytest.raises(error, match=rf"answers {status} to /subjects/orders-value/versions: .*is not optional"):
         AvroSerializer(AVRO, registry).message("orders", {"id": "a"})
     assert server.schemas == []
@@ -295,7 +295,7 @@ def test_a_registry_that_is_offline_or_is_none(server: RegistryServer, registry:
 
 
 @pytest.mark.parametrize("token", ["a\nb", "", "ü", None])
-def test_a_token_that_cannot_be_sent_is_refused(server: RegistryServer, token: Any) -> None:
+def test_a_token_that_cannot_be_sent_is_rejected(server: RegistryServer, token: Any) -> None:
     with pytest.raises(InvalidArgument, match="the bearer token is no text of printable ASCII characters"):
         SchemaRegistry(server.url, bearer_token=lambda: token).schema(1)
     assert server.asked == []
@@ -343,7 +343,7 @@ def test_an_answer_that_trickles_in_is_given_up() -> None:
         {"url": "https://127.0.0.1", "proxy": "http://proxy:99999"},
     ],
 )
-def test_wrong_arguments_are_refused(arguments: dict[str, Any]) -> None:
+def test_wrong_arguments_are_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         SchemaRegistry(**arguments)
     with pytest.raises(InvalidArgument, match="give a SchemaRegistry"):
@@ -458,7 +458,7 @@ def test_an_unknown_schema_is_asked_for_once_in_a_while(
         (b"\0\0\0\0\1\2\2", r"is message \[1\] of its Protobuf file"),
     ],
 )
-def test_hostile_marks_are_refused(registry: SchemaRegistry, server: RegistryServer, body: bytes, told: str) -> None:
+def test_hostile_marks_are_rejected(registry: SchemaRegistry, server: RegistryServer, body: bytes, told: str) -> None:
     with pytest.raises(MalformedBody, match=told):
         ProtobufSerializer(ORDER, registry).value(Message("orders", body))
     assert server.asked == []

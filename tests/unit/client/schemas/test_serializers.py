@@ -1,4 +1,4 @@
-"""Serializers: values come back as they were, and what does not fit its schema is refused with its path."""
+"""Serializers: values come back as they were, and what does not fit its schema is rejected with its path."""
 
 from __future__ import annotations
 
@@ -127,18 +127,18 @@ def test_a_loop_is_not_blocked() -> None:
         (None, "`$` is None, not shop.Order"),
     ],
 )
-def test_an_avro_value_that_does_not_fit_is_refused_with_its_path(value: object, told: str) -> None:
-    with pytest.raises(InvalidArgument) as refused:
+def test_an_avro_value_that_does_not_fit_is_rejected_with_its_path(value: object, told: str) -> None:
+    with pytest.raises(InvalidArgument) as rejected:
         AvroSerializer(AVRO).message("orders", value)
-    assert refused.value.message == f"the value does not fit its schema: {told}"
+    assert rejected.value.message == f"the value does not fit its schema: {told}"
 
 
-def test_json_that_does_not_fit_is_refused_with_its_path() -> None:
+def test_json_that_does_not_fit_is_rejected_with_its_path() -> None:
     strict = JsonSerializer(JSON)
     for value, path in [({}, "$"), ({"id": 1}, "$.id"), ({"id": "a", "lines": [1, "x"]}, "$.lines[1]")]:
-        with pytest.raises(InvalidArgument, match="does not fit its schema") as refused:
+        with pytest.raises(InvalidArgument, match="does not fit its schema") as rejected:
             strict.message("orders", value)
-        assert refused.value.message.endswith(f"at `{path}`")
+        assert rejected.value.message.endswith(f"at `{path}`")
     with pytest.raises(InvalidArgument, match="cannot be written as JSON"):
         JsonSerializer().message("orders", object())
     with pytest.raises(InvalidArgument, match=r"fit Order: .* - at `\$.lines\[0\].price`"):
@@ -156,7 +156,7 @@ def test_json_that_does_not_fit_is_refused_with_its_path() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"$ref": "#/definitions/none"}, {"$ref": "#"}])
-def test_a_json_schema_that_cannot_be_applied_refuses_every_value(schema: dict[str, Any]) -> None:
+def test_a_json_schema_that_cannot_be_applied_rejects_every_value(schema: dict[str, Any]) -> None:
     serializer = JsonSerializer(schema)
     with pytest.raises(InvalidArgument, match="cannot be checked by its JSON Schema"):
         serializer.message("orders", "a")
@@ -165,7 +165,7 @@ def test_a_json_schema_that_cannot_be_applied_refuses_every_value(schema: dict[s
 
 
 @pytest.mark.parametrize("price", ["1.255", "NaN", "123456.00"])
-def test_a_decimal_that_the_schema_cannot_hold_is_refused(price: str) -> None:
+def test_a_decimal_that_the_schema_cannot_hold_is_rejected(price: str) -> None:
     serializer = AvroSerializer({"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2})
     with pytest.raises(InvalidArgument, match="the value does not fit its schema: "):
         serializer.message("orders", Decimal(price))
@@ -211,7 +211,7 @@ def test_a_body_that_does_not_fit_is_malformed(serializer: Serializer[Any], body
 @pytest.mark.parametrize(
     "items", ["null", {"type": "record", "name": "Empty", "fields": []}, {"type": "fixed", "name": "None", "size": 0}]
 )
-def test_an_avro_array_of_nothing_is_refused(items: object) -> None:
+def test_an_avro_array_of_nothing_is_rejected(items: object) -> None:
     # Its body has the number of items and none of them: nine bytes for as many as memory holds.
     with pytest.raises(InvalidArgument, match="takes no bytes"):
         AvroSerializer({"type": "array", "items": items})
@@ -232,7 +232,7 @@ def test_defaults_are_values_of_their_type() -> None:
 
 
 @for_each("schema", ["{", "nothing", {"type": "record"}, {"type": "array"}])
-def test_what_is_no_schema_is_refused(schema: str | dict[str, Any]) -> None:
+def test_what_is_no_schema_is_rejected(schema: str | dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match="no Avro schema"):
         AvroSerializer(schema)
     with pytest.raises(InvalidArgument, match="no JSON Schema"):

@@ -17,7 +17,7 @@ from minimq_common.model import MessageQueue
 
 RECEIPT = SendReceipt(BatchReceipt(MessageQueue("t", "a", 0), 0, 0, 1, 1, 0, SendStatus.SEND_OK), 0)
 FAILURE = SendFailed("no")
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_one_that_waits_is_woken_and_one_that_called_back_is_called() -> None:
     waiting = threading.Thread(target=future.result)
     waiting.start()
     call = future.complete(RECEIPT, None)
-    waiting.join(PATIENCE_S)
+    waiting.join(TIMEOUT_S)
     assert not waiting.is_alive()
     assert not called.is_set(), "code of users was called where an event loop may run"
     assert call is not None
@@ -111,25 +111,25 @@ def test_a_future_has_no_other_attributes() -> None:
 def cancelled_or_not(future: ReceiptFuture[SendReceipt]) -> None:
     if future.cancel():
         with pytest.raises(CancelledError):
-            future.result(PATIENCE_S)
+            future.result(TIMEOUT_S)
     else:
-        assert future.result(PATIENCE_S) is RECEIPT
+        assert future.result(TIMEOUT_S) is RECEIPT
 
 
 def waited_for(future: ReceiptFuture[SendReceipt]) -> None:
-    assert wait([future], PATIENCE_S).done == {future}
+    assert wait([future], TIMEOUT_S).done == {future}
     assert future.result(0) is RECEIPT
 
 
 def called_back(future: ReceiptFuture[SendReceipt]) -> None:
     called = threading.Semaphore(0)
     future.add_done_callback(lambda done: called.release())
-    assert called.acquire(timeout=PATIENCE_S)
+    assert called.acquire(timeout=TIMEOUT_S)
     assert not called.acquire(blocking=False)
 
 
 def asked(future: ReceiptFuture[SendReceipt]) -> None:
-    assert future.result(PATIENCE_S) is RECEIPT
+    assert future.result(TIMEOUT_S) is RECEIPT
 
 
 def test_threads_that_wait_for_the_same_futures_do_not_lock_each_other_out() -> None:
@@ -138,7 +138,7 @@ def test_threads_that_wait_for_the_same_futures_do_not_lock_each_other_out() -> 
     thread = threading.Thread(target=wait, args=([done],), daemon=True)
     with done._condition:
         thread.start()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert not thread.is_alive()
 
 
@@ -156,7 +156,7 @@ def test_the_outcome_may_come_at_any_moment(use: Callable[[ReceiptFuture[SendRec
     telling.start()
     for future in futures:
         use(future)
-    telling.join(PATIENCE_S)
+    telling.join(TIMEOUT_S)
     assert not telling.is_alive()
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from minimq.connection.broker_troubles import BrokerTroubles
 from minimq.features.delayed.due_times import DueTime, due_time
-from minimq.sending.pending_batch import BufferShare, PendingBatch, PendingMessage, RecordsBatch, Target
+from minimq.sending.pending_batch import BufferShare, PendingBatch, PendingMessage, PendingRecords, Target
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.queue_selector import QueueSelector
 from minimq.sending.receipt import BatchReceipt, SendReceipt, SendStatus
@@ -126,7 +126,7 @@ class Play:
             for place, number in enumerate(numbers):
                 self.told[number].outcomes.append(SendReceipt(receipt, place) if receipt is not None else error)
 
-        batch = RecordsBatch(topic, queue, count=count, share=BufferShare(numbers, 0), completion=complete)
+        batch = PendingRecords(topic, queue, count=count, share=BufferShare(numbers, 0), completion=complete)
         batch.handed_in = self.now
         self.numbers.number(batch)
         batch.data = b"encoded"
@@ -405,9 +405,9 @@ def test_a_try_that_makes_progress_has_no_timeout() -> None:
 def test_an_error_that_no_try_would_change_is_told_at_once() -> None:
     play = Play()
     number = play.message()
-    refusal = InvalidArgument("the broker does not like it")
-    play.fail(refusal)
-    assert play.outcome(number) is refusal
+    rejection = InvalidArgument("the broker does not like it")
+    play.fail(rejection)
+    assert play.outcome(number) is rejection
 
 
 def test_a_topic_that_a_broker_does_not_know_is_forgotten_and_looked_for_a_few_times() -> None:

@@ -59,7 +59,7 @@ def test_one_key_one_queue(key: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("selector", [by_hash(), by_consistent_hash()], ids=["hash", "consistent hash"])
-def test_a_message_without_a_key_is_refused(selector: Selector) -> None:
+def test_a_message_without_a_key_is_rejected(selector: Selector) -> None:
     with pytest.raises(InvalidArgument, match="the message has no key"):
         selector(queues(4), message())
 

@@ -10,7 +10,7 @@ from minimq.sending.pending_batch import BufferShare
 from minimq.sending.send_buffer import SendBuffer
 from minimq_common.errors import BufferFull, Closed
 
-PATIENCE_S = 30.0
+TIMEOUT_S = 30.0
 
 
 def reserved(buffer: SendBuffer, count: int, size: int) -> BufferShare:
@@ -64,7 +64,7 @@ def test_one_that_blocks_waits_for_room() -> None:
     thread.join(0.05)
     assert not said
     buffer.release(share)
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert said == ["reserved"]
 
 
@@ -73,7 +73,7 @@ def test_closing_ends_the_wait_and_lets_nothing_in() -> None:
     reserved(buffer, 1, 100)
     thread, said = waiting_reserve(buffer, 50)
     buffer.close()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert said == ["closed"]
     with pytest.raises(Closed):
         reserved(buffer, 1, 1)
@@ -88,7 +88,7 @@ def test_waiting_tells_how_many_have_no_outcome_in_time() -> None:
     assert buffer.wait(0.01) == 3
     releasing = threading.Timer(0.02, buffer.release, (share,))
     releasing.start()
-    assert buffer.wait(PATIENCE_S) == 0
+    assert buffer.wait(TIMEOUT_S) == 0
     releasing.join()
 
 

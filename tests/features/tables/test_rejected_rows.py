@@ -1,4 +1,4 @@
-"""A row makes a message exactly when a producer would take that message, and is refused by column, value and remedy."""
+"""A row makes a message exactly when a producer would take that message; else column, value and remedy are named."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_topic
 from support.cases import for_each
 
-MOST_BYTES = 1000
+MAX_BYTES = 1000
 LONG = "x" * (MAX_METADATA + 1)
 WIDE = "😀" * MAX_METADATA
 SURROGATE = "a\ud800"
@@ -41,7 +41,7 @@ PLAIN = Row()
 TAKEN = [
     PLAIN,
     Row(body=b"\0"),
-    Row(body=b"x" * MOST_BYTES),
+    Row(body=b"x" * MAX_BYTES),
     Row(tag=""),
     Row(tag=" a || b * \n"),
     Row(tag="ü" * MAX_TAG),
@@ -59,11 +59,11 @@ TAKEN = [
     Row(topic="t" * 127),
 ]
 
-#: What is refused, and the text for it.
-REFUSED = [
+#: What is rejected, and the text for it.
+REJECTED = [
     (Row(body=None), "column 'body' is null in a row: filter it out, or make it empty (in Spark: coalesce)"),
     (
-        Row(body=b"x" * (MOST_BYTES + 1)),
+        Row(body=b"x" * (MAX_BYTES + 1)),
         "column 'body' has 1001 bytes in a row, the limit is 1000: split it, or raise max_body_bytes (in "
         "Spark: maxBodyBytes), and --max-body-bytes of the brokers",
     ),
@@ -146,7 +146,7 @@ def as_message(rows: Sequence[Row]) -> bytes:
         message = Message(row.topic, row.body, row.tag, row.keys, dict(row.properties))  # type: ignore[arg-type]
         check_topic(message.topic)
         sent.append(message)
-    return encode(sent, 0, 0, 0, MOST_BYTES)
+    return encode(sent, 0, 0, 0, MAX_BYTES)
 
 
 def texts(values: Sequence[Raw]) -> pa.Array:
@@ -178,7 +178,7 @@ def as_row(rows: Sequence[Row]) -> bytes:
         }
     )
     [(_, content)] = Destinations(None, queues).split(batch)
-    return to_batch(content, MOST_BYTES).build(0, 0, 0)
+    return to_batch(content, MAX_BYTES).build(0, 0, 0)
 
 
 def read(batch: bytes) -> list[tuple[bytes, str | None, tuple[str, ...], dict[str, str]]]:
@@ -196,8 +196,8 @@ def test_what_a_producer_takes_is_taken_and_read_back_equal(row: Row) -> None:
         assert read(as_row(rows)) == read(as_message(rows))
 
 
-@for_each(("row", "text"), REFUSED)
-def test_what_a_producer_refuses_is_refused(row: Row, text: str) -> None:
+@for_each(("row", "text"), REJECTED)
+def test_what_a_producer_rejects_is_rejected(row: Row, text: str) -> None:
     plain = PLAIN._replace(topic=row.topic)
     for rows in ([row], [plain, row, plain]):
         with pytest.raises((errors.InvalidArgument, errors.MessageTooLarge)):
@@ -215,7 +215,7 @@ def test_a_topic_for_all_rows_that_can_be_none() -> None:
         list(Destinations("orders|eu", queues).split(batch))
 
 
-def test_a_null_may_hide_what_would_be_refused() -> None:
+def test_a_null_may_hide_what_would_be_rejected() -> None:
     hidden = pa.Array.from_buffers(
         pa.string(), 2, [pa.py_buffer(b"\x02"), pa.py_buffer(pa.array([0, 2, 3], pa.int32()).buffers()[1]),
                          pa.py_buffer(b"a\0b")],
@@ -223,5 +223,5 @@ def test_a_null_may_hide_what_would_be_refused() -> None:
     assert hidden.to_pylist() == [None, "b"]
     for name in ("tag", "keys"):
         batch = pa.RecordBatch.from_pydict({"body": [b"x", b"y"], name: hidden})
-        opened = RecordBatch(to_batch(batch, MOST_BYTES).build(0, 0, 0))
+        opened = RecordBatch(to_batch(batch, MAX_BYTES).build(0, 0, 0))
         assert (opened.tags() == [None, "b"]) if name == "tag" else (opened.keys(0) == () and opened.keys(1) == ("b",))

@@ -1,4 +1,4 @@
-"""Limits that refuse are counted, and logged once a minute."""
+"""Limits that reject are counted, and logged once a minute."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from minimq_common.errors import InvalidArgument, MessageTooLarge, SystemBusy
 from support.stores import make_batch
 
 
-def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_limit_is_logged_when_it_begins_to_reject(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
-    refusals = LimitErrors(lambda: now)
+    rejections = LimitErrors(lambda: now)
 
     def lines() -> list[str]:
         found = [record.getMessage() for record in caplog.records]
@@ -21,23 +21,23 @@ def test_each_limit_is_logged_when_it_begins_to_refuse(caplog: pytest.LogCapture
 
     groups = SystemBusy("10 groups", limit="groups")
     for error in (groups, groups, SystemBusy("busy"), InvalidArgument("no"), None):
-        refusals.note(error)
-    refusals.note(SystemBusy("3 topics", limit="topics"))
-    assert refusals.counts == {"groups": 2, "topics": 1}
+        rejections.note(error)
+    rejections.note(SystemBusy("3 topics", limit="topics"))
+    assert rejections.counts == {"groups": 2, "topics": 1}
     assert lines() == [
-        "refused: a limit is reached limit=groups reason=10 groups",
-        "refused: a limit is reached limit=topics reason=3 topics",
+        "rejected: a limit is reached limit=groups reason=10 groups",
+        "rejected: a limit is reached limit=topics reason=3 topics",
     ]
     now += 61.0
-    refusals.note(groups)  # it was quiet for long enough
-    assert lines() == ["refused: a limit is reached limit=groups reason=10 groups"]
+    rejections.note(groups)  # it was quiet for long enough
+    assert lines() == ["rejected: a limit is reached limit=groups reason=10 groups"]
     for _ in range(70):
         now += 1.0
-        refusals.note(groups)
-    assert lines() == ["refused: a limit is reached limit=groups reason=10 groups failures=61 outage_s=60.0"]
+        rejections.note(groups)
+    assert lines() == ["rejected: a limit is reached limit=groups reason=10 groups failures=61 outage_s=60.0"]
 
 
-def test_a_batch_and_a_body_over_a_limit_are_refused() -> None:
+def test_a_batch_and_a_body_over_a_limit_are_rejected() -> None:
     data = make_batch([bytes(1000)])
     assert checked_header(Limits(1000, len(data), 1 << 20), data).largest_body == 1000
     with pytest.raises(MessageTooLarge, match=rf"a batch of {len(data)} bytes is over the limit of this broker"):

@@ -1,4 +1,4 @@
-"""Requests and forms that are refused, by the console itself or by the cluster."""
+"""Requests and forms that are rejected, by the console itself or by the cluster."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from minimq_common.errors import (
 )
 from minimq_console.answers import failure_of
 from minimq_console.console_options import host_of
-from minimq_console.guard import MOST_FORM_BYTES, Guard
+from minimq_console.guard import MAX_FORM_BYTES, Guard
 from minimq_console.page import _event_of
 from minimq_console.produce import _properties_of
 from support.cases import for_each
@@ -38,19 +38,19 @@ HOST = "127.0.0.1:8088"
         (NotInSync, 502),
     ],
 )
-def test_a_conflict_with_what_is_there_is_told_from_other_refusals(kind: type[MinimqError], status: int) -> None:
+def test_a_conflict_with_what_is_there_is_told_from_other_rejections(kind: type[MinimqError], status: int) -> None:
     assert failure_of(kind("no")).status == status
 
 
 @for_each(
-    ("length", "status"), [(None, 411), ("many", 411), (str(MOST_FORM_BYTES + 1), 413), (str(MOST_FORM_BYTES), None)]
+    ("length", "status"), [(None, 411), ("many", 411), (str(MAX_FORM_BYTES + 1), 413), (str(MAX_FORM_BYTES), None)]
 )
 def test_a_form_says_how_long_it_is(length: str | None, status: int | None) -> None:
     headers = [(b"host", HOST.encode()), *([(b"content-length", length.encode())] if length else [])]
     app: Any = None
     guard = Guard(app, app, [host_of(HOST) or ""])
-    refusal = guard._refusal(Request({"type": "http", "method": "POST", "path": "/sign-out", "headers": headers}))
-    assert (None if refusal is None else refusal.status_code) == status
+    rejection = guard._rejection(Request({"type": "http", "method": "POST", "path": "/sign-out", "headers": headers}))
+    assert (None if rejection is None else rejection.status_code) == status
 
 
 def test_properties_in_a_form_are_lines_and_blanks_around_them_do_not_count() -> None:

@@ -44,7 +44,7 @@ from support.loop_thread import LoopThread
 from support.secure_scraping import trust_of
 from support.waiting import wait_until
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 pytestmark = pytest.mark.system
 
@@ -57,7 +57,7 @@ class Client(NamedTuple):
 
 
 def send(client: Client) -> object:
-    with Producer(client.nameserver, credentials=client.credentials, send_timeout_s=PATIENCE_S) as producer:
+    with Producer(client.nameserver, credentials=client.credentials, send_timeout_s=TIMEOUT_S) as producer:
         return producer.send(Message("orders", b"x"))
 
 
@@ -70,20 +70,20 @@ def send_on_a_loop(client: Client) -> object:
 
 
 def poll(client: Client) -> object:
-    with PullConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+    with PullConsumer(client.nameserver, group="g-rejected", credentials=client.credentials) as consumer:
         consumer.subscribe("orders")
-        return consumer.poll(PATIENCE_S / 2)
+        return consumer.poll(TIMEOUT_S / 2)
 
 
 def listen(client: Client) -> object:
-    with PushConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+    with PushConsumer(client.nameserver, group="g-rejected", credentials=client.credentials) as consumer:
         consumer.subscribe("orders")
         consumer.start(lambda _: ConsumeResult.SUCCESS)
     return None
 
 
 def receive(client: Client) -> object:
-    with WorkQueueConsumer(client.nameserver, group="g-refused", credentials=client.credentials) as consumer:
+    with WorkQueueConsumer(client.nameserver, group="g-rejected", credentials=client.credentials) as consumer:
         consumer.subscribe("orders")
         return consumer.receive()
 
@@ -108,7 +108,7 @@ def produce(client: Client) -> object:
     """Run the command as a process, since it reads a file or a pipe."""
     given = {"MINIMQ_CREDENTIALS": str(client.credentials)}
     with Minimq(client.nameserver).running("produce", "orders", stdin=subprocess.PIPE, **given) as producing:
-        _, said = producing.communicate(b"x\n", timeout=PATIENCE_S)
+        _, said = producing.communicate(b"x\n", timeout=TIMEOUT_S)
     [line, *_] = said.decode().splitlines()
     raise MinimqError(line.removeprefix("error: "))
 
@@ -122,7 +122,7 @@ USES = {
     "admin": administer,
     "topic list": command("topic", "list"),
     "produce": produce,
-    "consume": command("consume", "orders", "--group", "g-refused", "--exit-at-end"),
+    "consume": command("consume", "orders", "--group", "g-rejected", "--exit-at-end"),
     "peek": command("peek", "orders"),
 }
 
@@ -226,21 +226,21 @@ def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[
         consumer = PullConsumer(group="g-revoked", credentials=file, auto_commit=False)
         opened.callback(consumer.close)
         consumer.subscribe("orders")
-        wait_until(lambda: len(consumer.poll(0.1)) >= 0 and consumer.is_ready, PATIENCE_S, what="it is in the group")
+        wait_until(lambda: len(consumer.poll(0.1)) >= 0 and consumer.is_ready, TIMEOUT_S, what="it is in the group")
         revoke()
 
-        def is_refused() -> bool:
+        def is_rejected() -> bool:
             try:
                 consumer.poll(0.1)
             except NotAuthenticated as error:
                 return "the key in these credentials is not known here, or no longer" in error.message
             return False
 
-        wait_until(lambda: all(is_refused() for _ in range(5)), PATIENCE_S, what="each poll is refused")
+        wait_until(lambda: all(is_rejected() for _ in range(5)), TIMEOUT_S, what="each poll is rejected")
 
 
 class LateStub:
-    """A name server, to which the first request of a stream goes only when the stream was refused."""
+    """A name server, to which the first request of a stream goes only when the stream was rejected."""
 
     def __init__(self, stub: Any) -> None:
         self._stub = stub
@@ -261,7 +261,7 @@ class LateStub:
         return call
 
 
-def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_refusal(
+def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_rejection(
     revoked: tuple[Path, Callable[[], object]], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, revoke = revoked
@@ -274,5 +274,5 @@ def test_the_log_says_why_routes_are_not_watched_though_a_request_met_the_refusa
         def lines() -> list[str]:
             return [record.getMessage() for record in caplog.records if "not watched" in record.getMessage()]
 
-        wait_until(lines, PATIENCE_S, what="the watch has failed")
+        wait_until(lines, TIMEOUT_S, what="the watch has failed")
     assert "reason=the key in these credentials is not known here, or no longer" in lines()[0]
