@@ -193,7 +193,7 @@ class BrokerOptions:
     )
     transaction_expiry_s: float = option(
         24 * 3600.0,
-        "Time after which a transaction that was neither committed nor aborted expires; nobody can commit it later.",
+        "Time after which a transaction that was neither committed nor aborted expires; it cannot be committed later.",
         minimum=0.1,
     )
     transaction_idle_s: float = option(
@@ -216,8 +216,8 @@ class BrokerOptions:
     )
     half_message_expiry_s: float = option(
         7 * 24 * 3600.0,
-        "Time after which a transaction with half messages expires that nobody has decided on. Until then the files "
-        "with its messages are kept.",
+        "Time after which an undecided transaction with half messages expires. Until then the files with its messages "
+        "are kept.",
         minimum=0.1,
     )
     max_staged_bytes: int = option(

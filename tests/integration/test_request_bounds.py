@@ -1,4 +1,4 @@
-"""Real servers reject every request that breaks a bound, and go on serving whoever sent it."""
+"""Real servers reject every request that breaks a bound, and continue to serve its sender."""
 
 from __future__ import annotations
 

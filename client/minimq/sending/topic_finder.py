@@ -16,7 +16,7 @@ from minimq_common.model import TopicRoute
 from minimq_common.names import check_topic
 from minimq_proto.v1 import broker_pb2
 
-#: Lifetime of a cached rejection to create a topic.
+#: Lifetime in the cache of an error that a topic was not created.
 _REJECTED_S = 1.0
 
 

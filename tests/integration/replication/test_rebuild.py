@@ -1,4 +1,4 @@
-"""A damaged slave is made anew of what its master has, by one command."""
+"""A damaged slave is rebuilt from its master by one command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A damaged segment of a slave is made anew of what its master has, by itself."""
+"""A damaged segment of a slave is rebuilt from its master by itself."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_flipped_bit_in_an_old_segment_of_a_slave_is_repaired(tmp_path: Path) 
         flip(damaged)
         slave.start()
         text = f"a damaged segment was repaired segment={int(damaged.stem)} "
-        wait_until(lambda: text in log_of(slave), TIMEOUT_S, what="the segment is made anew")
+        wait_until(lambda: text in log_of(slave), TIMEOUT_S, what="the segment is rebuilt")
         assert f"roles: a segment is damaged, and will be repaired segment={int(damaged.stem)} " in log_of(slave)
         wait_in_sync(cluster, master, slave)
         assert not list(damaged.parent.glob("*.damaged"))
