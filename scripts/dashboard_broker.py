@@ -139,13 +139,6 @@ BROKER = Dashboard(
                         (rate("minimq_broker_denied_total", HERE), "right: {{verb}}"),
                     ),
                 ),
-                one(
-                    "Users that are slowed down",
-                    "percentunit",
-                    "Share of the time for which streams of a user waited for its limit: minimq user limit.",
-                    rate("minimq_broker_throttled_seconds_total", HERE),
-                    "{{user}} {{direction}}",
-                ),
             ),
         ),
         (

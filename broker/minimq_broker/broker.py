@@ -233,9 +233,7 @@ class Broker:
             engine.rejections.note(error)
 
         most = self._options.max_streams
-        limits = CallLimits(
-            max_streams=most, option="--max-streams", user_streams=most, first_request_s=FIRST_REQUEST_S
-        )
+        limits = CallLimits(max_streams=most, option="--max-streams", first_request_s=FIRST_REQUEST_S)
         dispatcher = self._dispatcher = Dispatcher(limits, control=self._control, translate=unreadable, note=note)
         dispatcher.add(_BROKER, service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))

@@ -17,7 +17,7 @@ from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
 from minimq_common.wire.standard_services import StandardServices
-from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_STREAMS_OF_A_CONNECTION, MAX_TABLE_BYTES, MAX_WATCHERS
+from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_STREAMS_OF_A_CONNECTION, MAX_TABLE_BYTES
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.route_table import RouteTable
@@ -150,7 +150,7 @@ class NameServer:
         if self._access is not None and secrets is not None:
             self._control = AccessControl(secrets.keys, self._access.shared)
             self._control.start()
-        limits = CallLimits(user_streams=MAX_WATCHERS, first_request_s=_FIRST_REQUEST_S)
+        limits = CallLimits(first_request_s=_FIRST_REQUEST_S)
         return Dispatcher(limits, control=self._control)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:

@@ -169,9 +169,6 @@ user allow alice --secrets {secrets}
 user deny alice --write orders-archive --secrets {secrets}
 user allow alice --write orders-archive --secrets {secrets}
 user allow alice --read orders* --delete --secrets {secrets}
-user limit alice --in 10MiB --secrets {secrets}
-user limit alice --secrets {secrets}
-user limit alice --in much --secrets {secrets}
 user disable alice --secrets {secrets}
 user enable alice --secrets {secrets}
 user delete-old-keys alice --secrets {secrets}

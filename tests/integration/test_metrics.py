@@ -244,7 +244,6 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
         "minimq_nameserver_brokers_offline",
         "minimq_broker_group_in_flight_messages",
         "minimq_broker_group_blocking_offset",
-        "minimq_broker_throttled_seconds_total",
     }
     unseen |= {
         f"minimq_{role}_{what}_total" for role in ("broker", "nameserver") for what in ("unauthenticated", "denied")

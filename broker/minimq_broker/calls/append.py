@@ -60,15 +60,12 @@ class AppendService:
     async def _receive(
         self, requests: AsyncIterator[broker_pb2.AppendRequest], context: Any, answers: AppendAnswers, caller: Caller
     ) -> None:
-        read, rate = context.read, caller.received
+        read = context.read
         request: Any = await anext(requests, grpc.aio.EOF)  # has a deadline; `context.read` below has none
         while request is not grpc.aio.EOF:
             if request.piece:
                 incomplete, limits = self._engine.incomplete, self._engine.limits
                 request = await incomplete.whole(request, read, answers.acknowledge, limits.max_request_bytes)
-            if rate is not None:
-                await rate.turn()
-                rate.moved(request.ByteSize())
             if request.joined:
                 await self._take_joined(request, answers, caller)
             elif (job := self._take(request, answers, caller)) is not None:

@@ -53,16 +53,12 @@ class AtomicAppendService:
         await self._engine.streams.serve(self._receive(requests, answers), "appendatomic-receiver", answers)
 
     async def _receive(self, requests: AsyncIterator[Any], answers: AnswerStream) -> None:
-        rate = current_caller().received
         read = partial(anext, requests, grpc.aio.EOF)
         while (request := await read()) is not grpc.aio.EOF:
             if request.piece:
                 incomplete, limits = self._engine.incomplete, self._engine.limits
                 acknowledge = partial(_acknowledge, answers)
                 request = await incomplete.whole(request, read, acknowledge, limits.max_request_bytes)
-            if rate is not None:
-                await rate.turn()
-                rate.moved(request.ByteSize())
             await self._take(request, answers)
             del request  # frees the memory before the next request comes
             await answers.fewer(MAX_WAITING)

@@ -50,7 +50,7 @@ class PullService:
     async def serve(self, requests: AsyncIterator[broker_pb2.PullRequest], context: Context) -> None:
         """Start and cancel pulls until the client closes its side and the last pull has ended."""
         pulls: dict[int, asyncio.Task[None]] = {}
-        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent, current_caller().sent)
+        writer: StreamWriter[broker_pb2.PullFrame] = StreamWriter(context, self._engine.unsent)
         receiver = self._engine.streams.receive(self._receive(requests, writer, pulls), "pull-receiver")
         try:
             await asyncio.wait((receiver,))

@@ -15,7 +15,6 @@ from google.protobuf import message
 from google.protobuf.message import DecodeError
 
 from minimq_common.errors import MinimqError
-from minimq_common.security.caller import ByteRate
 from minimq_common.wire import rpc
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget, Write
 
@@ -33,8 +32,7 @@ class StreamWriter(Generic[Message]):
     Messages are encoded here rather than by gRPC (the `Dispatcher` allows it), which saves one copy in memory.
     """
 
-    def __init__(self, context: Any, unsent: UnsentBudget, rate: ByteRate | None = None) -> None:
-        self._rate = rate
+    def __init__(self, context: Any, unsent: UnsentBudget) -> None:
         self._context = context
         self._unsent = unsent
         self._peer: str = context.peer()
@@ -46,8 +44,6 @@ class StreamWriter(Generic[Message]):
         """Wait for the turn and for room for `expected` bytes, then write what `make` returns; False if it is None."""
         await self._turn.acquire()
         try:
-            if self._rate is not None:
-                await self._rate.turn()
             if self._unsent.is_tight:
                 await self._unsent.room(expected() if expected else 0)
             data = _encoded(make())
@@ -57,8 +53,6 @@ class StreamWriter(Generic[Message]):
         if data is None:
             self._turn.release()
             return False
-        if self._rate is not None:
-            self._rate.moved(len(data))
         taken = self._unsent.begin(self._peer, len(data))
         write = asyncio.ensure_future(rpc.write(self._context, data))
         write.add_done_callback(partial(self._written, taken))
@@ -94,10 +88,9 @@ class AnswerStream:
         encode: Callable[[list[Any]], bytes],
         soon: Callable[[Callable[[], None]], object],
         unsent: UnsentBudget,
-        rate: ByteRate | None = None,
     ) -> None:
         self._write, self._peer = context.write, context.peer()
-        self._encode, self._soon, self._unsent, self._rate = encode, soon, unsent, rate
+        self._encode, self._soon, self._unsent = encode, soon, unsent
         self._answers: list[Any] = []
         self._writing: Coroutine[Any, Any, None] | None = None
         self._step: asyncio.Future[Any] | None = None
@@ -172,25 +165,20 @@ class AnswerStream:
         self._is_due = False
         if self._over.done() or not self._answers:
             return
-        if self._rate is None and not self._unsent.is_tight:
+        if not self._unsent.is_tight:
             self._begin_write()
         else:
             self._is_due = True
             self._room_task = asyncio.create_task(self._make_room(), name="answers-room")
 
     async def _make_room(self) -> None:
-        if self._rate is not None:
-            await self._rate.turn()
-        if self._unsent.is_tight:
-            await self._unsent.room(self.next_size())
+        await self._unsent.room(self.next_size())
         self._is_due = False
         self._begin_write()
 
     def _begin_write(self) -> None:
         try:
             data = self.take()
-            if self._rate is not None:
-                self._rate.moved(len(data))
             self._writing = self._write(data)
             self._step = self._writing.send(None)
             if len(data) > SMALL_BYTES:  # the number of streams bounds smaller ones

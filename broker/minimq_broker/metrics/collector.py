@@ -234,14 +234,6 @@ class BrokerMetrics:
             ("limit",),
             (((limit,), rejections[limit]) for limit in LIMITS),
         )
-        yield counters(
-            f"{PREFIX}_throttled_seconds_total",
-            "Time that streams of users with limits have waited, by user and direction.",
-            ("user", "direction"),
-            (((user, way), waited_s) for user, way, waited_s in self._control.waited())
-            if self._control is not None
-            else (),
-        )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
         groups = islice(engine.groups.names(), self._most_series)

@@ -12,15 +12,7 @@ import msgspec
 from minimq.admin.operation import Arguments, Operation, Operations, Param, method
 from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq_common.errors import AccessConflict, DeadlineExceeded, InvalidArgument, MinimqError
-from minimq_common.security.access_document import (
-    NO_LIMITS,
-    AccessDocument,
-    User,
-    changes,
-    decode,
-    shown_limits,
-    to_toml,
-)
+from minimq_common.security.access_document import AccessDocument, User, changes, decode, to_toml
 from minimq_common.security.access_policy import AccessDecision, Policy
 from minimq_common.security.access_rule import Need, Resource, Verb, need_of
 from minimq_common.security.certificates import Trust
@@ -40,7 +32,7 @@ _LOOK_AGAIN_S = 0.02
 _SHOWN = 12
 MANAGE_ACCESS = Need(Verb.ACCESS, Resource.CLUSTER)
 
-_USERS = Table("no users", columns("user state keys roles rules limits"))
+_USERS = Table("no users", columns("user state keys roles rules"))
 _SERVERS = Table("no server", columns("server address version mode digest error", error="Not answering"))
 
 
@@ -100,11 +92,10 @@ class AccessChange(Operation):
 
 
 def said(text: str) -> Callable[[Admin, Arguments, AccessDocument, Plan | None], View]:
-    """Return a view that formats `text` with the name and the limits of a user."""
+    """Return a view that formats `text` with the name of a user."""
 
     def view(_admin: Admin, given: Arguments, later: AccessDocument, _plan: Plan | None) -> View:
-        limits = shown_limits(user.limits or NO_LIMITS) if (user := later.users.get(given.name)) else ""
-        done = text.format(given.name, limits)
+        done = text.format(given.name)
         return View(
             json={"name": given.name, "version": later.version},
             lines=[f"{done}; users and rules have version {later.version} now"],
@@ -125,8 +116,7 @@ def _view_users(_admin: Admin, _given: Arguments, document: AccessDocument, _pla
         rows.append({**row, **_user_row(user, now_ms)})
         keys = ", ".join(f"{key_id} {key.lifetime(now_ms)}".strip() for key_id, key in user.keys.items())
         lists = {"keys": keys, "roles": ", ".join(user.roles), "rules": "; ".join(user.rules)}
-        limits = None if not user.limits or user.limits == NO_LIMITS else shown_limits(user.limits)
-        shown.append({**row, **{key: text or None for key, text in lists.items()}, "limits": limits})
+        shown.append({**row, **{key: text or None for key, text in lists.items()}})
     return View(json=rows, lines=[Rows(_USERS, shown)])
 
 
@@ -142,8 +132,7 @@ def _user_row(user: User, now_ms: int) -> dict[str, object]:
         }
         for key_id, key in user.keys.items()
     ]
-    limits = {name: rate or None for name, rate in msgspec.structs.asdict(user.limits or NO_LIMITS).items()}
-    return {"keys": keys, "roles": list(user.roles), "rules": list(user.rules), "limits": limits}
+    return {"keys": keys, "roles": list(user.roles), "rules": list(user.rules)}
 
 
 def _view_document(_admin: Admin, _given: Arguments, document: AccessDocument, _plan: Plan | None) -> View:
@@ -189,7 +178,7 @@ def _view_status(_admin: Admin, _given: Arguments, found: list[AccessStatus], _p
 
 def _view_decision(_admin: Admin, _given: Arguments, decision: AccessDecision, _plan: Plan | None) -> View:
     return View(
-        json={"allowed": decision.allowed, "reason": decision.reason, "version": decision.version},
+        json={"allowed": decision.allowed, "reason": decision.reason},
         lines=[f"{'yes' if decision.allowed else 'no'}: {decision.reason}"],
         is_complete=decision.allowed,
     )

@@ -8,7 +8,6 @@ from dataclasses import replace as replaced
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
-from msgspec import UNSET
 from msgspec.structs import replace
 
 from minimq.admin import values
@@ -16,11 +15,11 @@ from minimq.admin.access import AccessChange, AccessEdit, AccessOperations, edit
 from minimq.admin.operation import Arguments, Param, method, text_option
 from minimq.admin.views import Plan, View
 from minimq_common.errors import DeadlineExceeded, InvalidArgument
-from minimq_common.security.access_document import NO_LIMITS, AccessDocument, StoredKey, User, from_toml
+from minimq_common.security.access_document import AccessDocument, StoredKey, User, from_toml
 from minimq_common.security.access_policy import Policy, check_decides, denied_by
 from minimq_common.security.access_rule import parse_rule
 from minimq_common.security.user_key import UserKey
-from minimq_common.text_units import bytes_of, check_path, count_of
+from minimq_common.text_units import check_path, count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -58,14 +57,6 @@ _RIGHTS = Param(options=_RIGHT_OPTIONS, made=_rights)
 _RULES = Param(options=_RIGHT_OPTIONS, made=lambda **given: tuple(f"allow {right}" for right in _rights(**given)))
 
 
-def _rate(what: str, text: str) -> int:
-    size = bytes_of(text)
-    if size is None:
-        raise InvalidArgument(f"{what} is {text!r}: write a size, such as 10MiB, or 0 for no limit")
-    return size
-
-
-_IN = "Bytes sent per second, such as 10MiB; 0 for no limit."
 UserName = Annotated[str, Param(complete="users", metavar="USER", help="Name of the user.")]
 _ROLE = "A role of the document, or admin, which may do everything."
 Roles = Annotated[Iterable[str], Param(flag="--role", metavar="ROLE", help=_ROLE)]
@@ -296,35 +287,6 @@ class UserOperations(AccessOperations):
         """Admit a disabled user again. Raises as `change_access`."""
         return self._change_user(name, lambda user: replace(user, disabled=False))
 
-    @AccessChange("user limit", example="user limit alice --in 10MiB --out 50MiB", view=said("user {}: limits {}"))
-    def limit_user(
-        self,
-        name: UserName,
-        *,
-        in_bytes_per_s: Annotated[int | None, Param(flag="--in", read=_rate, metavar="SIZE", help=_IN)] = None,
-        out_bytes_per_s: Annotated[int | None, Param(flag="--out", read=_rate, metavar="SIZE")] = None,
-    ) -> AccessDocument:
-        """Limit the bytes per second that a user sends and reads.
-
-        These are bytes of messages, to and from each broker. Brokers reject nothing: they slow down all streams of the
-        user together.
-
-        Args:
-            name: of the user.
-            in_bytes_per_s: bytes sent per second; 0 for no limit.
-            out_bytes_per_s: bytes read per second; 0 for no limit.
-        """
-        given = {"in_bytes_per_s": in_bytes_per_s, "out_bytes_per_s": out_bytes_per_s}
-        rates = {name: rate for name, rate in given.items() if rate is not None}
-        if not rates:
-            raise InvalidArgument("nothing to change: give --in or --out, such as --in 10MiB; 0 removes a limit")
-
-        def limit(user: User) -> User:
-            limits = replace(user.limits or NO_LIMITS, **rates)
-            return replace(user, limits=UNSET if limits == NO_LIMITS else limits)
-
-        return self._change_user(name, limit)
-
     @AccessChange(
         "user delete",
         example="user delete alice",
@@ -345,22 +307,13 @@ class UserOperations(AccessOperations):
         "access apply", example="access apply access.toml", view=_view_applied, asks="Replace all users and rules?"
     )
     def apply_access(self, document: Annotated[str, Param(metavar="FILE", is_file=True)]) -> AccessDocument:
-        """Replace the document by that in FILE. Its version must be larger.
+        """Replace the document by that in FILE.
 
         Args:
             document: the new one, in TOML.
         """
         later = from_toml(document.encode())
-
-        def edit(former: AccessDocument) -> AccessDocument:
-            if later.version <= former.version:
-                raise InvalidArgument(
-                    f"the document has version {later.version}, and the cluster has {former.version}: give it a larger "
-                    f"version, such as {former.version + 1}"
-                )
-            return later
-
-        return self.change_access(edit)
+        return self.change_access(lambda _former: later)
 
     def _change_user(self, name: str, change: Callable[[User], User]) -> AccessDocument:
         return self.change_access(lambda document: _with(document, name, change(_user(document, name))))

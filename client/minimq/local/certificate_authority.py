@@ -79,7 +79,7 @@ class CertificateAuthority:
                 make_folder(folder)
             certificate, (key, stored) = signer.pair.certificate, issue_key()
             user = written(addresses, Trust(certificate, signer.sign_user(ADMIN), key), about_user(ADMIN))
-            access = AccessDocument(1, {ADMIN: User({key.id: stored}, (ADMIN,))})
+            access = AccessDocument({ADMIN: User({key.id: stored}, (ADMIN,))})
             put_files(
                 {
                     self._authority / _OWN_KEY: signer.pair.key,

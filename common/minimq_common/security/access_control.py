@@ -8,14 +8,13 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
-from weakref import WeakValueDictionary
 
 from minimq_common.errors import NotAuthenticated, SystemBusy, Unavailable
 from minimq_common.record_limit import ALWAYS_WRITTEN
-from minimq_common.security.access_document import NO_LIMITS, AccessDocument, UserLimits
+from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.access_policy import AccessDecision, Policy, Principal, Rejection
 from minimq_common.security.access_rule import Need, Verb
-from minimq_common.security.caller import Decide, KnownCaller, ServerCaller, UserShare
+from minimq_common.security.caller import Decide, KnownCaller, ServerCaller
 from minimq_common.security.shared_access import SharedAccess
 from minimq_common.security.user_key import UserKey, hash_of, id_of
 from minimq_common.serving.periodic import PeriodicTask
@@ -74,7 +73,6 @@ class AccessControl:
         self._keys: tuple[UserKey, ...] = ()
         self._servers: dict[str, ServerCaller] = {}
         self._users: dict[str, _UserCaller] = {}
-        self._shares: WeakValueDictionary[str, UserShare] = WeakValueDictionary()  # by user
         #: The caller of all unauthenticated calls while this server only reports.
         self._unknown = KnownCaller("", _decide_for_unknown, self._denied, sees_all=True)
         self._is_suspended = False
@@ -157,31 +155,14 @@ class AccessControl:
     def _add(self, key_hash: str, found: Principal) -> KnownCaller:
         policy, user = self._policy, found.user
         assert policy is not None
-        share = self._shares.setdefault(user, UserShare(user))
-        share.limit(self._limits_of(policy, user))
-        caller = _UserCaller(
-            user, self._decider(policy, user), self._denied, sees_all=self._sees_all(policy, user), share=share
-        )
+        caller = _UserCaller(user, self._decider(policy, user), self._denied, sees_all=self._sees_all(policy, user))
         caller.principal = found
         self._users[key_hash] = caller
         return caller
 
-    def _limits_of(self, policy: Policy, user: str) -> UserLimits:
-        return NO_LIMITS if self._only_reports else policy.limits_of(user)
-
     def _rejection(self, reason: str, text: str, key: str = "") -> NotAuthenticated:
         self.rejections.caller_rejected(reason, id_of(key))
         return NotAuthenticated(text)
-
-    def waited(self) -> list[tuple[str, str, float]]:
-        """Return users with limits, the direction, and the seconds that their streams have waited. Thread-safe."""
-        shares = [share for known in self._shares.valuerefs() if (share := known()) is not None]
-        return [
-            (share.user, way, rate.waited_s)
-            for share in shares
-            for way, rate in (("in", share.received), ("out", share.sent))
-            if rate.bytes_per_s or rate.waited_s
-        ]
 
     # ---- changes ---------------------------------------------------------------------------------
 
@@ -191,8 +172,6 @@ class AccessControl:
         self._policy = policy
         self._let_go()
         if policy is not None:
-            for share in self._shares.values():
-                share.limit(self._limits_of(policy, share.user))
             for caller in self._users.values():
                 user = caller.user
                 rights = None if former is None else former.rights_of(user)

@@ -15,7 +15,6 @@ import msgspec
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_rule import parse_rule
-from minimq_common.text_units import size_text
 from minimq_common.timestamps import moment
 from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
@@ -26,8 +25,6 @@ _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 _HASH = re.compile(r"[0-9a-f]{64}")
 _KEY_ID = re.compile(r"[a-z2-7]{8}")
 _MAX_KEYS = 8
-#: The lowest rate limit, in bytes per second: at this rate, one frame of messages (about 1 MiB) takes ten seconds.
-MIN_RATE = 100 << 10
 
 
 class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,16 +46,6 @@ class StoredKey(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{'expired' if self.is_over(now_ms) else 'until'} {moment(self.expires_ms):%Y-%m-%d %H:%M} UTC"
 
 
-class UserLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The rate limits of a user at each broker; 0 for no limit."""
-
-    in_bytes_per_s: int = 0
-    out_bytes_per_s: int = 0
-
-
-NO_LIMITS = UserLimits()
-
-
 class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A user, with its keys, roles and own rules."""
 
@@ -67,16 +54,15 @@ class User(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     roles: tuple[str, ...] = ()
     rules: tuple[str, ...] = ()
     disabled: bool = False
-    limits: UserLimits | msgspec.UnsetType = msgspec.UNSET
 
 
 class AccessDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All users and roles, by name."""
 
-    #: Grows with each change.
-    version: int
     users: dict[str, User] = {}
     roles: dict[str, tuple[str, ...]] = {}
+    #: Orders the documents that servers exchange; not in the file.
+    version: int = 0
 
     def encoded(self) -> bytes:
         """Encode as JSON; equal documents have equal bytes."""
@@ -100,8 +86,7 @@ def from_toml(data: bytes) -> AccessDocument:
 
 def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
     """Format a document as TOML, with comments; `from_toml` reads it."""
-    lines = ["# Users and rules: `minimq user` and `minimq access` change them. If you edit this file, increase its",
-             "# version: otherwise servers reject it.", f"version = {document.version}"]  # fmt: skip
+    lines = ["# Users and rules. `minimq user` edits this file; servers apply it within 2 seconds of a change."]
     if document.roles:
         lines += ["", "[roles]", *(f"{_key(name)} = {_listed(rules)}" for name, rules in document.roles.items())]
     for name, user in document.users.items():
@@ -110,8 +95,6 @@ def to_toml(document: AccessDocument, now_ms: int = 0) -> str:
             f"{field} = {_listed(given)}" for field, given in (("roles", user.roles), ("rules", user.rules)) if given
         ]
         lines += ["disabled = true"] if user.disabled else []
-        if user.limits is not msgspec.UNSET:
-            lines += [f"limits.{name} = {rate}" for name, rate in msgspec.structs.asdict(user.limits).items() if rate]
         lines += [f"keys.{key_id} = {_inline(key, now_ms)}" for key_id, key in user.keys.items()]
     return "\n".join(lines) + "\n"
 
@@ -135,7 +118,7 @@ def _inline(key: StoredKey, now_ms: int) -> str:
 
 def changes(former: AccessDocument | None, later: AccessDocument) -> Iterator[str]:
     """Yield lines about all changes for the audit log, without hashes of keys."""
-    before = former or AccessDocument(0)
+    before = former or AccessDocument()
     for kind, old, new in (("user", before.users, later.users), ("role", before.roles, later.roles)):
         for name in sorted(old.keys() | new.keys()):
             if name not in new:
@@ -153,14 +136,7 @@ def _shown(value: User | tuple[str, ...]) -> str:
         f"{key_id}{f' until {key.expires_ms}' if key.expires_ms else ''}" for key_id, key in value.keys.items()
     )
     parts = (f"keys {keys or '-'}", f"roles {', '.join(value.roles) or '-'}", f"rules {'; '.join(value.rules) or '-'}")
-    limits = "" if value.limits is msgspec.UNSET else f", limits {shown_limits(value.limits)}"
-    return f"{', '.join(parts)}{limits}{', disabled' if value.disabled else ''}"
-
-
-def shown_limits(limits: UserLimits) -> str:
-    """Format limits as text; "-" for none."""
-    given = (("in", limits.in_bytes_per_s), ("out", limits.out_bytes_per_s))
-    return ", ".join(f"{way} {size_text(rate)}/s" for way, rate in given if rate) or "-"
+    return f"{', '.join(parts)}{', disabled' if value.disabled else ''}"
 
 
 def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
@@ -172,8 +148,6 @@ def _checked(data: bytes, read: Callable[[], AccessDocument]) -> AccessDocument:
         found = read()
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise InvalidArgument(f"the document of users and rules cannot be read: {error}") from None
-    if not 0 < found.version <= MAX_VERSION:
-        raise InvalidArgument(f"the version of the document is {found.version}: it must be from 1 on, and below 2^63")
     for role, rules in found.roles.items():
         _check_name("role", role)
         for rule in rules:
@@ -196,11 +170,6 @@ def _check_user(name: str, user: User, document: AccessDocument) -> None:
             raise InvalidArgument(f"user {name} has the role {role!r}, which the document does not have")
     if len(user.keys) > _MAX_KEYS:
         raise InvalidArgument(f"user {name} has {len(user.keys)} keys: the limit is {_MAX_KEYS}")
-    for rate in () if user.limits is msgspec.UNSET else msgspec.structs.astuple(user.limits):
-        if rate and not MIN_RATE <= rate <= MAX_VERSION:
-            raise InvalidArgument(
-                f"user {name} has a limit of {rate} bytes a second: the lowest one is {MIN_RATE}, and 0 is none"
-            )
     for key_id, key in user.keys.items():
         is_in_time = 0 <= key.expires_ms <= MAX_VERSION and 0 <= key.created_ms <= MAX_VERSION
         if not _KEY_ID.fullmatch(key_id) or not _HASH.fullmatch(key.hash) or not is_in_time:

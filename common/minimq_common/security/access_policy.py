@@ -5,17 +5,14 @@ Pure: time is an argument.
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from msgspec import UNSET
-
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import ONE_TIME_TRANSACTIONS
-from minimq_common.security.access_document import ADMIN, NO_LIMITS, AccessDocument, User, UserLimits
+from minimq_common.security.access_document import ADMIN, AccessDocument, User
 from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb, parse_rule
 
 #: Prefixes of the topics of a group; rights to these topics are rights to the group.
@@ -63,8 +60,6 @@ class AccessDecision:
     source: str = ""
     #: Why the user is rejected regardless of rules; empty if it is not.
     obstacle: str = ""
-    #: Version of the document; only set by `Policy.answer`.
-    version: int = 0
     #: Allowed only because the server enforces no rules, see `SharedAccess.only_reports`.
     only_reported: bool = False
 
@@ -132,13 +127,13 @@ class Policy:
         """Same as `decide`, for the question whether a user may do something: also considers `rejection`."""
         rejection = self.rejection(user, now_ms)
         if rejection is None:
-            return dataclasses.replace(self.decide(user, need), version=self.document.version)
+            return self.decide(user, need)
         obstacle = {
             Rejection.UNKNOWN: f"there is no user {user}",
             Rejection.DISABLED: f"user {user} is disabled",
             Rejection.EXPIRED: f"key expired: `minimq user rotate {user} --delete-old` makes a new one",
         }[rejection]
-        return AccessDecision(False, of_group(need), obstacle=obstacle, version=self.document.version)
+        return AccessDecision(False, of_group(need), obstacle=obstacle)
 
     def rejection(self, user: str, now_ms: int) -> Rejection | None:
         """Return why all keys of a user are rejected; None if one is valid, or if the user has no keys."""
@@ -167,10 +162,6 @@ class Policy:
         if found is None or found.disabled:
             return None
         return tuple(self._rules(user, found)), ADMIN in found.roles
-
-    def limits_of(self, user: str) -> UserLimits:
-        found = self.document.users.get(user)
-        return NO_LIMITS if found is None or found.limits is UNSET else found.limits
 
     def sees_all(self, user: str) -> bool:
         """Return whether a user may describe everything, so that lists need no filtering."""

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import math
-import time
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, SystemBusy, Unavailable
-from minimq_common.security.access_document import UserLimits
+from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, Unavailable
 from minimq_common.security.access_policy import AccessDecision, rejected
 from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
@@ -30,55 +25,6 @@ Denied = Callable[[str, Need | None], object]
 _SAVED_S = 1.0
 
 
-class ByteRate:
-    """Limits the rate of one user in one direction, over all streams. Lives on one event loop.
-
-    A stream waits until earlier bytes are paid for, then moves a message of any size and owes its bytes. So a message
-    larger than the rate passes, and the next one waits longer.
-    """
-
-    def __init__(self, bytes_per_s: int = 0, clock: Callable[[], float] = time.monotonic) -> None:
-        self.bytes_per_s = bytes_per_s
-        self.waited_s = 0.0
-        self._clock = clock
-        self._paid_at = clock() - _SAVED_S  # the time at which all moved bytes are paid for
-
-    def change(self, bytes_per_s: int) -> None:
-        """Set another rate; this forgets what is owed."""
-        if bytes_per_s != self.bytes_per_s:
-            self.bytes_per_s = bytes_per_s
-            self._paid_at = self._clock() - _SAVED_S
-
-    def owes_s(self) -> float:
-        """Return the seconds until bytes may be moved."""
-        return max(0.0, self._paid_at - self._clock())
-
-    def moved(self, size: int) -> None:
-        """Count bytes that were moved."""
-        if self.bytes_per_s:
-            self._paid_at = max(self._paid_at, self._clock() - _SAVED_S) + size / self.bytes_per_s
-
-    async def turn(self) -> None:
-        """Wait until bytes may be moved."""
-        while owed_s := min(self.owes_s(), _SAVED_S):  # the rate may change meanwhile
-            self.waited_s += owed_s
-            await asyncio.sleep(owed_s)
-
-
-class UserShare:
-    """Open streams and byte rates of one user, shared by all of its keys."""
-
-    def __init__(self, user: str) -> None:
-        self.user = user
-        self.streams: Counter[str] = Counter()  # by method
-        self.received, self.sent = ByteRate(), ByteRate()
-
-    def limit(self, limits: UserLimits) -> None:
-        """Set the limits of the rates."""
-        self.received.change(limits.in_bytes_per_s)
-        self.sent.change(limits.out_bytes_per_s)
-
-
 class Caller:
     """The caller of a server that requires no keys. It may do everything."""
 
@@ -88,9 +34,6 @@ class Caller:
     tag = 0
     #: True if lists need no filtering.
     sees_all = True
-    #: Rates of what the user sends, and of what is sent to the user; None for callers that are no users.
-    received: ByteRate | None = None
-    sent: ByteRate | None = None
 
     def check(self, request: Any, key: Hashable = None) -> None:
         """Raise `AccessDenied` unless the caller may make a request. Allowed requests are cached by `key`."""
@@ -131,9 +74,7 @@ def user_tag(user: str) -> int:
 class KnownCaller(Caller):
     """A caller with a key; the same object for all calls with that. Lives on the server's event loop."""
 
-    def __init__(
-        self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False, share: UserShare | None = None
-    ) -> None:
+    def __init__(self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False) -> None:
         self.user = user
         self.tag = user_tag(user)
         self.sees_all = sees_all
@@ -142,9 +83,6 @@ class KnownCaller(Caller):
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
         self._streams: set[LiveStream] = set()
-        self._share = share or UserShare(user)
-        if share is not None:
-            self.received, self.sent = share.received, share.sent
         self._forgot = False
         self._is_revoked = False
 
@@ -182,22 +120,11 @@ class KnownCaller(Caller):
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
 
     @contextmanager
-    def streaming(self, method: str = "", most: float = math.inf) -> Iterator[None]:
+    def streaming(self) -> Iterator[None]:
         """Register the current task as a stream of this caller. Raises the reason if `end` ends the stream."""
         self._check_in_force()
-        open_streams = self._share.streams
-        if open_streams[method] >= most:
-            raise SystemBusy(
-                f"user {self.user} has {open_streams[method]} {method} streams open, which is half of what this server "
-                "takes, and all that one user may have: close some, or use several users",
-                limit="streams",
-            )
-        open_streams[method] += 1
-        try:
-            with LiveStream(self._streams):
-                yield
-        finally:
-            open_streams[method] -= 1
+        with LiveStream(self._streams):
+            yield
 
     def change_rules(self, decide: Decide, *, sees_all: bool) -> None:
         """Use other rules. Ends all streams if a right was lost on which a stream may depend."""

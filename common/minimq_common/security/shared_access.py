@@ -10,6 +10,8 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from minimq_common.errors import InvalidArgument
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_document import AccessDocument, changes, decode, from_toml
@@ -199,17 +201,7 @@ class AccessFolder(PeriodicTask):
         if found is self._seen:
             return
         self._seen = found
-        in_force = self.shared.rank.version
-        if found.version <= in_force and found.digest != self.shared.rank.digest:
-            log.warning(
-                "access: the file is not in force: its version must be larger, or use `minimq user` and "
-                "`minimq access apply` with the credentials of an administrator file=%s version=%d in_force=%d",
-                self._path,
-                found.version,
-                in_force,
-            )
-        if found.version > in_force:
-            self.shared.offer(found, ACCESS)
+        self.shared.offer(replace(found, version=self.shared.rank.version + 1), ACCESS)
 
     def _read(self, found: Sequence[bytes]) -> AccessDocument:
         try:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -26,7 +25,7 @@ from google.protobuf.message import DecodeError
 
 from minimq_common.errors import InternalError, InvalidArgument, MessageTooLarge, MinimqError, SystemBusy, Unavailable
 from minimq_common.security.access_control import AccessControl
-from minimq_common.security.caller import KnownCaller, ServerCaller, serve_as
+from minimq_common.security.caller import KnownCaller, serve_as
 from minimq_common.security.needs import CallAccess, CallerKind, access_of
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_bounds
@@ -60,8 +59,6 @@ class CallLimits:
     max_streams: int | None = None
     #: The server option that sets `max_streams`, for the text of the error.
     option: str = ""
-    #: Streams per method for all users together; one user may hold half of them.
-    user_streams: float = math.inf
     #: Timeout for the first request of a stream; None means no timeout.
     first_request_s: float | None = None
 
@@ -97,8 +94,6 @@ class Dispatcher(grpc.GenericRpcHandler):
     ) -> None:
         self._limits, self._control = limits, control
         self._translate, self._note = translate, note
-        is_bounded = control is not None and not control.shared.only_reports
-        self._most_of_user = max(1, limits.user_streams / 2) if is_bounded else math.inf
         self._methods: dict[str, _Method] = {}
         self._open: Counter[str] = Counter()
         self._is_draining = False
@@ -177,7 +172,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         with self._entered(method.name):
             caller = self._admit(method, context)
             checked = caller if method.access.kind is CallerKind.USER and not method.in_band else None
-            with self._counted(method.name, caller):
+            with contextlib.nullcontext() if caller is None else caller.streaming():
                 yield _Requests(context.read, method, self._limits.first_request_s, checked)
 
     async def _end(self, error: Exception, method: _Method, context: Any) -> NoReturn:
@@ -208,11 +203,6 @@ class Dispatcher(grpc.GenericRpcHandler):
         caller.enter(method.access)
         serve_as(caller)
         return caller
-
-    def _counted(self, method: str, caller: KnownCaller | None) -> AbstractContextManager[None]:
-        if caller is None:
-            return contextlib.nullcontext()
-        return caller.streaming(method, math.inf if isinstance(caller, ServerCaller) else self._most_of_user)
 
     # ---- streams ---------------------------------------------------------------------------------
 

@@ -73,7 +73,7 @@ def gather_users(visit: PageContext) -> Data:
     try:
         document = asked.required()
     except InvalidArgument:  # the cluster has no access control
-        document = AccessDocument(0)
+        document = AccessDocument()
     shown, part = visit.parameters.part_of([name for name in sorted(document.users) if search.lower() in name.lower()])
     users = replace(document, users={name: document.users[name] for name in shown})
     return {

@@ -26,7 +26,7 @@ EXPIRES_MS = 1_000
 
 def document(version: int, *rules: str, expires_ms: int = 0, disabled: bool = False) -> AccessDocument:
     keys = {ALICE.id: StoredKey(ALICE.hash, expires_ms)}
-    return AccessDocument(version, {"alice": User(keys, rules=rules, disabled=disabled)})
+    return AccessDocument({"alice": User(keys, rules=rules, disabled=disabled)}, version=version)
 
 
 def shown(*keys: UserKey) -> list[tuple[str, str | bytes]]:
@@ -49,7 +49,7 @@ class World(NamedTuple):
 
     def give_role(self, version: int, role: str = "", *rules: str) -> None:
         user = User({ALICE.id: StoredKey(ALICE.hash)}, roles=(role,) if role else (), rules=rules)
-        self.shared.offer(AccessDocument(version, {"alice": user}), "test")
+        self.shared.offer(AccessDocument({"alice": user}, version=version), "test")
 
 
 def world(*, only_reports: bool = False) -> World:
@@ -275,7 +275,7 @@ async def test_a_key_that_another_user_gets_has_the_rights_of_that_user_alone() 
     former = own.identify(shown(ALICE))
     former.check(broker_pb2.PullRequest(topic="t"))
     users = {"alice": User(rules=("allow read topic t",)), "bob": User({ALICE.id: StoredKey(ALICE.hash)})}
-    own.shared.offer(AccessDocument(2, users), "test")
+    own.shared.offer(AccessDocument(users, version=2), "test")
     caller = own.identify(shown(ALICE))
     assert caller.user == "bob"
     with pytest.raises(AccessDenied):

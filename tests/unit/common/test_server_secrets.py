@@ -138,7 +138,7 @@ def test_a_folder_with_users_and_no_keys_of_servers_is_rejected_and_one_without_
     assert access_of(None) is None
     assert access_of(tmp_path) is None
     assert "no keys are required" in caplog.text
-    (tmp_path / "access.toml").write_text("version = 1")
+    (tmp_path / "access.toml").write_text("")
     with pytest.raises(InvalidArgument, match=r"has access\.toml and no cluster\.key"):
         access_of(tmp_path)
 

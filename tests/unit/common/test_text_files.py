@@ -54,7 +54,7 @@ def _authorities(folder: Path, trust: Trust, save: Saved) -> object:
 
 
 def _access(folder: Path, _: Trust, save: Saved) -> object:
-    (folder / "access.toml").write_bytes(save(to_toml(AccessDocument(1))))
+    (folder / "access.toml").write_bytes(save(to_toml(AccessDocument())))
     return from_toml(read_text_file(folder / "access.toml"))
 
 

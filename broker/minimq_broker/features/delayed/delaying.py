@@ -39,8 +39,6 @@ class DelayService:
 
     async def list_delayed(self, request: delay_pb2.ListDelayedRequest) -> delay_pb2.ListDelayedResponse:
         """Return a page of the batches that wait or were recalled. Raises `TopicNotFound`."""
-        if (rate := current_caller().sent) is not None:
-            await rate.turn()
         store = self._engine.store
         topic = store.state.topic(request.topic)
         wanted = DelayedRange(
@@ -67,8 +65,6 @@ class DelayService:
             )
         if page.next is not None:
             answer.next.CopyFrom(delay_pb2.DelayedKey(due_ms=page.next.due_ms, recall_id=page.next.id))
-        if rate is not None:
-            rate.moved(answer.ByteSize())
         return answer
 
     def _page(self, topic_id: int, wanted: DelayedRange) -> DelayedPage:

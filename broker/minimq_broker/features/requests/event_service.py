@@ -14,7 +14,6 @@ from minimq_broker.calls.streams import AnswerStream
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.names import check_client_id, check_group
 from minimq_common.properties import MIN_KEY_BYTES, inbox_of
-from minimq_common.security.caller import current_caller
 from minimq_proto.v1 import events_pb2
 
 Context = grpc.aio.ServicerContext[events_pb2.EventsRequest, events_pb2.ClientEvent]
@@ -196,9 +195,6 @@ class ReplyService:
 
     async def _receive(self, requests: AsyncIterator[events_pb2.ReplyRequest], answers: AnswerStream) -> None:
         async for request in requests:
-            if (rate := current_caller().received) is not None:
-                await rate.turn()
-                rate.moved(request.ByteSize())
             outcomes = [self._forward(item) for item in request.inboxes]
             answers.add(events_pb2.ReplyResponse(request_id=request.request_id, outcomes=outcomes))
             await answers.fewer(MAX_WAITING)

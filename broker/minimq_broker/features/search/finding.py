@@ -49,9 +49,7 @@ class FindService:
 
     async def find(self, request: find_pb2.FindRequest) -> find_pb2.FindResponse:
         """Search for a bounded time. Raises `TopicNotFound`, `QueueNotFound`, `NoPermission`, `SystemBusy`."""
-        search, rate = _search_of(request), current_caller().sent
-        if rate is not None:
-            await rate.turn()
+        search = _search_of(request)
         if self._asked >= MAX_FINDS:
             error = SystemBusy(f"{MAX_FINDS} searches are under way at this broker", limit="finds")
             self._engine.rejections.note(error)
@@ -68,8 +66,6 @@ class FindService:
         self._engine.counters.messages_searched += answer.next_offset - answer.offset
         answer.from_slave = self._engine.handle.is_slave
         answer.is_compacted = state.is_compacted(queue)
-        if rate is not None:
-            rate.moved(answer.ByteSize())
         return answer
 
     def _look(self, queue: QueueKey, request: find_pb2.FindRequest, search: Search) -> find_pb2.FindResponse:

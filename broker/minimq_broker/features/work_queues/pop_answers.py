@@ -19,7 +19,6 @@ from minimq_broker.log.clock import PopClock
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, MinimqError
-from minimq_common.security.caller import ByteRate
 from minimq_common.wire.protocol_bounds import SET_ASIDE_MS
 from minimq_common.wire.rpc import LARGE_BYTES, field_head, to_failure
 from minimq_common.wire.unsent import UnsentBudget
@@ -35,14 +34,9 @@ class PopAnswers(AnswerStream):
     """The answers of one stream. Reads the batches of delivered messages when they are written."""
 
     def __init__(
-        self,
-        context: Any,
-        reader: PopReader,
-        soon: Callable[[Callable[[], None]], object],
-        unsent: UnsentBudget,
-        rate: ByteRate | None,
+        self, context: Any, reader: PopReader, soon: Callable[[Callable[[], None]], object], unsent: UnsentBudget
     ) -> None:
-        super().__init__(context, bytes, soon, unsent, rate)
+        super().__init__(context, bytes, soon, unsent)
         self._reader = reader
         #: By take id: answers a waiting take at once, without messages.
         self.cancels: dict[int, Callable[[], None]] = {}

@@ -104,7 +104,7 @@ class WorkQueueService:
         """Serve takes and settles until the client closes its side and all are answered."""
         engine = self._engine
         caller = current_caller()
-        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent, caller.sent)
+        answers = PopAnswers(context, self._reader, engine.writes.soon, engine.unsent)
         stream = PopClientStream(answers, caller)
         self._streams.add(stream)
         try:
