@@ -39,7 +39,7 @@ _SECTIONS = {
     "--session-grace --session-timeout --max-delay --transaction-expiry --transaction-idle --check-back-after "
     "--check-back-interval --max-check-backs --half-message-expiry --max-staged-bytes",
     "Limits": "--max-body-bytes --max-pending-bytes --max-unsent-bytes --max-streams --max-connections --busy-after",
-    "Logs, metrics and tools": "--log-level --log-format --metrics --metrics-series --otel --otel-batches --reflection",
+    "Logs, metrics and tools": "--log-level --log-format --metrics --metrics-series --reflection",
 }
 
 

@@ -37,7 +37,6 @@ from minimq_broker.log.disk_levels import Watermarks
 from minimq_broker.log.lmdb_file import DamagedFile, unreadable
 from minimq_broker.log.segment import FILES_PER_SEGMENT
 from minimq_broker.options import BrokerOptions
-from minimq_broker.otel.start import start_spans
 from minimq_broker.registration import Registration
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.in_sync import InSyncLimits
@@ -130,9 +129,8 @@ class Broker:
         options = self._options
         self._secrets = secrets_of(options.secrets, options.client_certificates)
         clock = self._new_clock(options)
-        spans = start_spans(options, self._ends)
         engine = self._engine = self._open_engine(options, clock)
-        engine.spans, engine.clock_ahead_s = spans, lambda: clock.ahead_s
+        engine.clock_ahead_s = lambda: clock.ahead_s
         self._ends.push_async_callback(self._close_engine, engine, clock)
         identity = Identity(options.cluster, options.name, options.broker_id, daemon.version(), now_ms())
         server = grpc.aio.server(

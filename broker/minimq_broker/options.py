@@ -282,10 +282,6 @@ class BrokerOptions:
     )
     etcd_key: Path | None = option(None, "File with the private key of this certificate.", metavar="FILE")
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
-    otel: bool = option(
-        False, "Export spans of batches whose messages are traced, by OpenTelemetry; the variables OTEL_* say where to."
-    )
-    otel_batches: int = option(100, "Maximum batches per second that get spans.", minimum=1, maximum=100_000)
 
     def __post_init__(self) -> None:
         check_named("--name", check_broker, self.name)

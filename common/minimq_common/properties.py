@@ -1,9 +1,8 @@
-"""Properties that minimq interprets: trace context, reply address, message group. Pure."""
+"""Properties that minimq interprets: reply address, message group. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import google_crc32c
@@ -12,37 +11,6 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.names import MAX_BROKER
 from minimq_common.text_units import kind_of
 from minimq_common.wire.protocol_bounds import DAY_MS, INBOX_BYTES, MAX_CORRELATION_ID
-
-#: Names from W3C Trace Context.
-TRACEPARENT = "traceparent"
-TRACESTATE = "tracestate"
-#: Length of a traceparent of version 00, the only version.
-PARENT_CHARACTERS = 55
-
-#: Odd hexadecimal digits: the lowest flag means that the trace is recorded.
-_RECORDED = "13579bdf"
-_PARENT = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
-
-
-def recorded_parent(properties: Mapping[str, object]) -> str:
-    """Return the `traceparent` of a message if its trace is recorded; empty otherwise.
-
-    Called for each batch that is sent, so it checks only roughly; the broker parses the value.
-    """
-    parent = properties.get(TRACEPARENT)
-    if isinstance(parent, str) and len(parent) == PARENT_CHARACTERS and parent.isascii() and parent[-1] in _RECORDED:
-        return parent
-    return ""
-
-
-def parsed_parent(text: str) -> tuple[int, int, int] | None:
-    """Return trace id, span id and flags; None if the text is not a valid `traceparent`."""
-    found = _PARENT.fullmatch(text)
-    if found is None:
-        return None
-    trace_id, span_id, flags = (int(number, 16) for number in found.groups())
-    return (trace_id, span_id, flags) if trace_id and span_id else None
-
 
 #: Minimum length of the key of an inbox; it must not be guessable.
 MIN_KEY_BYTES = 16

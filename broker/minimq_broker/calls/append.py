@@ -11,7 +11,7 @@ import grpc.aio
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.limits import Limits
 from minimq_broker.calls.streams import AnswerStream
-from minimq_broker.commit.jobs import AppendJob, AppendStatus, JobTimes
+from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.features.delayed.delays import Delay
 from minimq_broker.features.staged.transaction_service import transaction_of
 from minimq_common.batch import header as batch
@@ -116,9 +116,6 @@ class AppendService:
             )
             if job.delay is not None and has_transaction:
                 raise InvalidArgument("a batch of a transaction cannot be delayed: leave out one of both")
-            if (spans := self._engine.spans) is not None:
-                job.traced_by = spans.parent(request.traceparent)
-                job.times = None if job.traced_by is None else JobTimes()
             if not self._engine.writes.offer(job):
                 return job
         except MinimqError as error:
@@ -143,10 +140,7 @@ class AppendAnswers(AnswerStream):
         self._engine = engine
 
     def answer(self, job: AppendJob) -> None:
-        engine, ended_at = self._engine, monotonic()
-        engine.counters.append_s.add(ended_at - job.came_at)
-        if engine.spans is not None and job.traced_by is not None:
-            engine.spans.make(job.traced_by, job, job.came_at, ended_at)
+        self._engine.counters.append_s.add(monotonic() - job.came_at)
         if job.error is not None:
             self.reject(job.request_id, job.error)
             return

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
 
 from minimq_broker.calls.limits import LimitErrors, Limits
 from minimq_broker.calls.pieces import IncompleteRequests
 from minimq_broker.calls.store_handle import StoreHandle, uncancellable
 from minimq_broker.calls.streams import Streams
 from minimq_broker.calls.writes import WriteRejection, Writes
-from minimq_broker.commit.jobs import AppendJob, Job
+from minimq_broker.commit.jobs import Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
 from minimq_broker.features.work_queues.work_queue_members import Blocking, WorkQueueMembers
@@ -68,7 +67,6 @@ class Engine:
         self.arrivals = LongPolls(self._queue_end)
         self.writes = Writes(self._submit, limits, self.counters, self, observer.rejection, self.arrivals.wake)
         self._loop = asyncio.get_running_loop()
-        self.spans: BatchSpans | None = None
         #: Called with the due time of each delayed batch, in ms since 1970.
         self.delayed: Callable[[int], None] = lambda due_ms: None
         self.observer = observer
@@ -286,13 +284,3 @@ class LongPolls:
 def _resolve(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-class BatchSpans(Protocol):
-    """Makes trace spans of batches that clients have sent. Belongs to the event loop."""
-
-    def parent(self, traceparent: str) -> Any | None:
-        """Return the trace context of the sender; None if the batch gets no spans."""
-
-    def make(self, parent: Any, job: AppendJob, came_at: float, ended_at: float) -> None:
-        """Make the spans of an answered batch."""

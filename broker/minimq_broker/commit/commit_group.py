@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, JobTimes, ReplicaJob
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
 from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
 from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, UncommittedDelays
@@ -109,7 +109,6 @@ class CommitGroup:
         self.stored: list[AppendJob] = []
         self.lost: list[LostEntry] = []
         #: Of the traced jobs.
-        self.times: list[JobTimes] = []
 
     # Made on demand: most groups need none of these.
 
@@ -133,8 +132,6 @@ class CommitGroup:
 
     def add_batch(self, job: AppendJob) -> None:
         """Assign a batch a place, or find its existing one."""
-        if job.times is not None:
-            self.times.append(job.times)
         topic = self.state.topics.get(job.topic) or self.state.topic(job.topic)
         header = job.header
         if job.key_queues is not None and job.key_queues != (topic.compaction.key_queues if topic.compaction else 0):

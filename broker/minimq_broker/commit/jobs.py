@@ -78,14 +78,12 @@ class AppendJob(Job):
     header: Header
     transaction: TransactionId | None = None
     delay: Delay | None = None
-    times: JobTimes | None = None
     key_queues: int | None = None
     #: `Caller.tag` of the sender.
     user: int = field(default=0, kw_only=True)
-    #: For the answer to the sender: request number, monotonic time of arrival, tracing context.
+    #: For the answer to the sender: request number, monotonic time of arrival.
     request_id: int = 0
     came_at: float = 0.0
-    traced_by: Any = None
     status: AppendStatus = field(default=AppendStatus.OK, init=False)
     stored_queue_id: int = field(default=-1, init=False)
     base_offset: int = field(default=-1, init=False)
@@ -100,14 +98,6 @@ class AppendJob(Job):
 
     def decide(self, group: CommitGroup, log: CommitLog) -> None:
         group.add_batch(self)
-
-
-@dataclass(slots=True, eq=False)
-class JobTimes:
-    """Monotonic times of the commit that wrote a traced batch; 0 if it was not written."""
-
-    began_at: float = 0.0
-    stored_at: float = 0.0
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,6 @@ from minimq.consuming.received import ReceivedMessage
 from minimq_common.batch.header import MAX_METADATA
 from minimq_common.errors import MinimqError
 from minimq_common.model import Message, MessageQueue
-from minimq_common.properties import TRACESTATE
 
 #: The version of the conventions that all names here follow: those for messaging are not stable yet.
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.44.0"
@@ -163,8 +162,8 @@ def with_context(message: Message, headers: Mapping[str, str]) -> Message:
     """Return a copy of a message with the context of a span; the message itself if it has no room."""
     properties = message.properties
     made = {**properties, **headers}
-    if TRACESTATE not in headers:
-        made.pop(TRACESTATE, None)  # left over from an invalid traceparent
+    if "tracestate" not in headers:
+        made.pop("tracestate", None)  # left over from an invalid traceparent
     if sum(map(len, made)) + sum(map(len, made.values())) > _MAX_PROPERTIES:
         return message
     return msgspec.structs.replace(message, properties=made)

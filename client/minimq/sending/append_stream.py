@@ -154,13 +154,11 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         transaction: Transaction | None = None,
         due: DueTime | None = None,
         key_queues: int = 0,
-        traceparent: str = "",
     ) -> None:
         """Send a batch; `answer` is called once, unless this raises.
 
         With a transaction, the broker stages the batch. A delay is sent as the time left, so clocks need not agree.
         `key_queues` is the number of queues of a compacted topic from which the queue was chosen; 0 for other topics.
-        `traceparent` is the context of a recorded trace; empty if there is none.
         """
         if self.failure is not None:
             raise self.failure
@@ -168,8 +166,6 @@ class AppendStream(BatchStream[broker_pb2.AppendResponse, broker_pb2.AppendResul
         made = broker_pb2.AppendRequest(request_id=request_id, topic=queue.topic, queue_id=queue.queue_id)
         if key_queues:
             made.key_queues = key_queues
-        if traceparent:
-            made.traceparent = traceparent
         if transaction is not None:
             made.transaction.name = transaction.name
             made.transaction.number = transaction.number

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain, islice, repeat
@@ -24,7 +24,6 @@ from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_
 from minimq_common.errors import MinimqError, SendFailed
 from minimq_common.model import Message, MessageQueue, TopicRoute
 from minimq_common.names import check_topic
-from minimq_common.properties import recorded_parent
 
 #: Messages read from the iterable at a time: few enough to stay in the processor's cache.
 _PART = 512
@@ -44,11 +43,10 @@ Destination = tuple[str, MessageQueue | None, str | None, DueBucket | None]
 class _BulkBuffer:
     """A batch that is being filled, and its share of the buffer."""
 
-    def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None, traceparent: str) -> None:
+    def __init__(self, destination: Destination, records: BatchBuilder, due: DueTime | None) -> None:
         self.destination = destination
         self.records = records
         self.due = due
-        self.traceparent = traceparent
         self.slots: list[Slots] = []
         self.share = BufferShare()
         #: The batch that is sent, and its number in this call.
@@ -60,7 +58,7 @@ class _BulkBuffer:
         portions = []
         begin = 0
         for records in self.records.split(count):
-            portion = _BulkBuffer(self.destination, records, self.due, self.traceparent)
+            portion = _BulkBuffer(self.destination, records, self.due)
             share = portion.share = BufferShare([], records.memory, [])
             portions.append(portion)
             end = begin + len(records)
@@ -243,7 +241,7 @@ class BulkSend:
             message_group,
             is_compacted=takes_only_tombstones(self._find(topic)),
         )
-        batch = self._open[destination] = _BulkBuffer(destination, records, due, _parent_of(first))
+        batch = self._open[destination] = _BulkBuffer(destination, records, due)
         return batch
 
     def _send_open(self) -> None:
@@ -273,7 +271,6 @@ class BulkSend:
                 may_move=self._may_move and queue is not None,
                 message_group=message_group,
                 due=batch.due,
-                traceparent=batch.traceparent,
                 share=batch.share,
             )
             batch.sent = sent
@@ -350,8 +347,3 @@ def _lengths(messages: Sequence[Message]) -> tuple[list[int], bool]:
         if len(alike) == len(messages) and isinstance(topic, str):
             return alike, True
     return lengths_of_bodies(messages), False
-
-
-def _parent_of(message: Message) -> str:
-    properties: object = message.properties
-    return recorded_parent(properties) if properties and isinstance(properties, Mapping) else ""

@@ -8,7 +8,6 @@ import random
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from itertools import accumulate, islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -30,8 +29,7 @@ from minimq_common.errors import (
     SendFailed,
     StaleSequence,
 )
-from minimq_common.model import NO_PROPERTIES, Message, MessageQueue
-from minimq_common.properties import recorded_parent
+from minimq_common.model import Message, MessageQueue
 
 log = logging.getLogger(__name__)  # made a client logger by sender.py: this module is pure
 
@@ -142,8 +140,6 @@ class PendingBatch(msgspec.Struct, eq=False):
     #: When all messages are due; None if they are delivered at once.
     due: DueTime | None = None
     transaction: Transaction | None = None
-    #: Trace context of its first message if that trace is recorded; otherwise empty.
-    traceparent: str = ""
     share: BufferShare = msgspec.field(default_factory=BufferShare)
     count: int = 0
     #: When the producer accepted its oldest message, in seconds on the monotonic clock.
@@ -177,10 +173,6 @@ class PendingBatch(msgspec.Struct, eq=False):
             self.share = BufferShare([item.ticket for item in messages], sum([item.memory for item in messages]))
         if self.due_bucket is not None:
             self.due = max(item.due for item in messages if item.due is not None)
-        properties = messages[0].message.properties
-        if properties is not NO_PROPERTIES:
-            with suppress(Exception):  # a user's mapping may raise anything; encoding reports it
-                self.traceparent = recorded_parent(properties)
 
     @property
     def avoid(self) -> str | None:

@@ -210,7 +210,7 @@ class Sender:
             route = self._routes.known(batch.topic) if batch.queue is not None else None
             key_queues = route.key_queues if route is not None else 0
             answer = partial(self._answered, batch, batch.attempts)
-            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues, batch.traceparent)
+            stream.append(queue, batch.data, answer, batch.transaction, batch.due, key_queues)
         except MinimqError as error:
             self._failed(batch, batch.attempts, error)
 

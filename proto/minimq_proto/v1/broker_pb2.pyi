@@ -167,7 +167,6 @@ class AppendRequest(google.protobuf.message.Message):
     BATCH_FIELD_NUMBER: builtins.int
     TRANSACTION_FIELD_NUMBER: builtins.int
     DELAY_FIELD_NUMBER: builtins.int
-    TRACEPARENT_FIELD_NUMBER: builtins.int
     KEY_QUEUES_FIELD_NUMBER: builtins.int
     JOINED_FIELD_NUMBER: builtins.int
     PIECE_FIELD_NUMBER: builtins.int
@@ -178,8 +177,6 @@ class AppendRequest(google.protobuf.message.Message):
     topic: builtins.str
     queue_id: builtins.int
     batch: builtins.bytes
-    traceparent: builtins.str
-    """The property `traceparent` of the first message if its trace is recorded, else empty; brokers create spans from it."""
     key_queues: builtins.int
     """For a compacted topic: the number of queues on all brokers from which the client has chosen the queue of the key."""
     piece: builtins.bytes
@@ -213,7 +210,6 @@ class AppendRequest(google.protobuf.message.Message):
         batch: builtins.bytes = ...,
         transaction: global___Transaction | None = ...,
         delay: minimq_proto.v1.delay_pb2.Delay | None = ...,
-        traceparent: builtins.str = ...,
         key_queues: builtins.int = ...,
         joined: collections.abc.Iterable[builtins.bytes] | None = ...,
         piece: builtins.bytes = ...,
@@ -221,7 +217,7 @@ class AppendRequest(google.protobuf.message.Message):
         piece_id: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["delay", b"delay", "transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "traceparent", b"traceparent", "transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "delay", b"delay", "joined", b"joined", "key_queues", b"key_queues", "piece", b"piece", "piece_id", b"piece_id", "queue_id", b"queue_id", "request_id", b"request_id", "rest", b"rest", "topic", b"topic", "transaction", b"transaction"]) -> None: ...
 
 global___AppendRequest = AppendRequest
 

@@ -26,7 +26,6 @@ class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     SIZE_UNSPECIFIED: _Size.ValueType  # 0
     INBOX: _Size.ValueType  # 16
-    TRACE_PARENT: _Size.ValueType  # 55
     CODE: _Size.ValueType  # 64
     CORRELATION_ID: _Size.ValueType  # 64
     DIGEST: _Size.ValueType  # 64
@@ -59,7 +58,6 @@ class Size(_Size, metaclass=_SizeEnumTypeWrapper):
 
 SIZE_UNSPECIFIED: Size.ValueType  # 0
 INBOX: Size.ValueType  # 16
-TRACE_PARENT: Size.ValueType  # 55
 CODE: Size.ValueType  # 64
 CORRELATION_ID: Size.ValueType  # 64
 DIGEST: Size.ValueType  # 64

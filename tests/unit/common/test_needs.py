@@ -32,7 +32,6 @@ _BROKERS = "names brokers, which are no secret of users"
 
 #: Texts that take no right, each with the reason.
 EXEMPT = {
-    "AppendRequest.traceparent": "names spans of others, to which those of the broker are added in a system of its own",
     "PullRequest.lease.client_id": _CLIENT,
     "FindRequest.key": _SELECTS,
     "FindRequest.property_value": _SELECTS,

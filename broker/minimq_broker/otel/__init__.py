@@ -1,1 +1,0 @@
-"""Optional OpenTelemetry spans of a broker."""
