@@ -90,6 +90,10 @@ def _captured_completely(fixture: pytest.LogCaptureFixture) -> logging.Handler:
 pytest.LogCaptureFixture.handler = property(_captured_completely)  # type: ignore[assignment,method-assign]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--machine-steps", type=int, help="steps of each test in tests/machine")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if IS_SEED_GIVEN and config.getoption("--hypothesis-seed") is None:

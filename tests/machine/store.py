@@ -1,0 +1,275 @@
+"""The store as the machine drives it. Everything that knows the broker's classes is in this module."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import closing
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, Call, FactJob, Job
+from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.log.entry import effect, stored_ms_of
+from minimq_broker.log.rows import ReadLimits
+from minimq_broker.state.facts import (
+    CommittedOffset,
+    Fact,
+    GroupDeleted,
+    OffsetsCommitted,
+    Topic,
+    TopicDeleted,
+    TopicSet,
+)
+from minimq_broker.state.state import QueueKey, State
+from minimq_broker.state.state_rows import changed_rows
+from minimq_common.batch import header as batch
+from minimq_common.batch.builder import BatchBuilder
+from minimq_common.batch.records import RecordBatch
+from minimq_common.errors import Fenced, StaleSequence
+from minimq_common.files.sealed_rows import unseal
+from minimq_common.model import Message
+
+__all__ = ["AppendJob", "AtomicJob", "FactJob", "Fenced", "Job", "StaleSequence", "StoreOptions"]
+
+ANSWER_TIMEOUT_S = 60.0
+_ALL = ReadLimits(1 << 40, 1 << 40)
+#: Attributes of a state that entries alone do not determine: caches, counters, and what a checkpoint has saved.
+_NOT_STATE = frozenset(
+    [
+        "changed",
+        "_changed",
+        "begun",
+        "made",
+        "saved_mark",
+        "_finished",
+        "_finished_from",
+        "needed_from",
+        "unpublished",
+        "_ordered",
+        "_is_ordered",
+        "_atomic",
+    ]
+)
+
+
+class Found(NamedTuple):
+    """A batch as a reader sees it."""
+
+    base: int
+    stored_ms: int
+    data: bytes
+
+    def __str__(self) -> str:
+        return f"{self.base}: {RecordBatch(self.data).bodies()[0][:8]!r} at {self.stored_ms % 10_000_000}"
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_700_000_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Store:
+    """One open data directory. Nothing happens in it by time; all calls return when they are done."""
+
+    def __init__(self, path: Path, clock: Clock, options: StoreOptions) -> None:
+        self.path, self.options = path, options
+        self._answers: SimpleQueue[Job] = SimpleQueue()
+        self._store = MessageStore(path, self._notify, options, clock, alone=False)
+
+    def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
+        for job in jobs:
+            self._answers.put(job)
+
+    def close(self) -> None:
+        self._store.close()
+
+    # ---- writing ------------------------------------------------------------------------------------
+
+    def write(self, *jobs: Job) -> None:
+        """Submit jobs, so that they share a commit if they may; return when all are answered."""
+        is_busy, go_on = threading.Event(), threading.Event()
+        if len(jobs) > 1:
+
+            def wait() -> None:
+                is_busy.set()
+                go_on.wait(ANSWER_TIMEOUT_S)
+
+            self._store.submit(cast("Job", Call(wait)))
+            assert is_busy.wait(ANSWER_TIMEOUT_S)
+        for job in jobs:
+            self._store.submit(job)
+        go_on.set()
+        waiting = set(jobs)
+        while waiting:  # the begin of a term is answered, too
+            waiting.discard(self._answers.get(timeout=ANSWER_TIMEOUT_S))
+
+    def lead(self) -> None:
+        self._store.lead(self._store.state.term + 1)
+
+    def confirm(self) -> None:
+        """Learn that all replicas have the whole log."""
+        self._store.confirm(self.end)
+
+    def save(self) -> None:
+        """Save a checkpoint."""
+        self._store.call(self._save)
+
+    def _save(self) -> None:
+        assert self._store._writer._save()
+
+    def roll(self) -> None:
+        """Seal the active segment, unless it is empty."""
+        log = self._store.log
+        self._store.call(lambda: log.roll(log.end) if log.end != log.active.start else None)
+
+    # ---- reading ------------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> State:
+        return self._store.state
+
+    @property
+    def end(self) -> int:
+        return self._store.end
+
+    @property
+    def saved(self) -> int:
+        return self._store.saved_position
+
+    @property
+    def pin(self) -> int:
+        """Log position from which on nothing may be removed."""
+        return self._store.needed_from
+
+    @property
+    def segments(self) -> list[int]:
+        return [segment.start for segment in self._store.log.segments]
+
+    def entries(self, position: int) -> Iterator[tuple[int, bytes]]:
+        with closing(self._store.log.entries(position)) as entries:
+            for at, entry in entries:
+                yield at, bytes(entry)
+
+    def read(self, topic_id: int, queue_id: int) -> list[Found]:
+        """Return all batches of a queue, as a reader finds them that starts at offset 0."""
+        key, offset, found = QueueKey(topic_id, queue_id), 0, list[Found]()
+        while offset < self._store.queue_end(key).offset:
+            batches, following = self._store.search(key, offset, _ALL)
+            assert following > offset
+            found += [Found(each.base_offset, each.stored_ms, each.data) for each in batches]
+            offset = following
+        return found
+
+    def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
+        return self._store.bounds(QueueKey(topic_id, queue_id))
+
+    def saved_rows(self) -> dict[tuple[Any, ...], Any]:
+        """Return the rows of the checkpoint, decoded."""
+        return {
+            _key_of(key): msgspec.msgpack.decode(unseal(key, value))
+            for key, value in self._store.snapshot().rows
+            if not key.startswith(b"\0")
+        }
+
+
+def _key_of(key: bytes) -> tuple[Any, ...]:
+    return tuple(msgspec.msgpack.decode(key))
+
+
+class Replay:
+    """The state that the entries of a log add up to."""
+
+    def __init__(self) -> None:
+        self.state = State()
+
+    @property
+    def position(self) -> int:
+        return self.state.position
+
+    def apply(self, position: int, entry: bytes) -> None:
+        assert position == self.state.position, "the log has a gap"
+        view = memoryview(entry)
+        self.state.apply(effect(view, position), position + len(entry), stored_ms_of(view))
+
+    def apply_fact(self, fact: Fact) -> None:
+        """Apply a fact that is in no log."""
+        self.state.apply(fact, self.state.position, 1)
+
+    def rows(self) -> dict[tuple[Any, ...], Any]:
+        """Return all rows that a checkpoint of this state has."""
+        return {row: msgspec.to_builtins(value) for row, value in changed_rows(self.state) if value is not None}
+
+
+def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
+    """Return the first difference of two states, None if they are equal."""
+    if mine == theirs:
+        return None
+    if type(mine) is not type(theirs):
+        return f"{where}: {mine!r} is not {theirs!r}"
+    if isinstance(mine, PopQueue):
+        return difference((mine.done, mine.next, mine.runs), (theirs.done, theirs.next, theirs.runs), where)
+    if isinstance(mine, dict):
+        if mine.keys() != theirs.keys():
+            return f"{where}: keys {mine.keys() ^ theirs.keys()}"
+        pairs = [(f"{where}[{key!r}]", value, theirs[key]) for key, value in mine.items()]
+    elif isinstance(mine, list | tuple) and len(mine) == len(theirs):
+        pairs = [(f"{where}[{at}]", *both) for at, both in enumerate(zip(mine, theirs, strict=True))]
+    elif hasattr(mine, "__dict__"):
+        pairs = [(f"{where}.{name}", getattr(mine, name), getattr(theirs, name)) for name in vars(mine)]
+        pairs = [pair for pair in pairs if pair[0].rpartition(".")[2] not in _NOT_STATE]
+    else:
+        return f"{where}: {mine!r} is not {theirs!r}"
+    return next(filter(None, (difference(one, other, name) for name, one, other in pairs)), None)
+
+
+# ---- batches and jobs ---------------------------------------------------------------------------------
+
+
+def make_batch(
+    bodies: Sequence[bytes], producer_id: int = 0, sequence: int = 0, unsettled: int = 0, **more: Any
+) -> bytes:
+    """Return a batch; `more` are arguments of `Message`, the same for all."""
+    builder = BatchBuilder(1 << 20)
+    builder.add([Message("", body, **more) for body in bodies])
+    return builder.build(1_600_000_000_000, producer_id, sequence, unsettled)
+
+
+def append(topic: str, queue_id: int, data: bytes) -> AppendJob:
+    return AppendJob(topic, queue_id, data, batch.read_header(data))
+
+
+def was_repeated(job: AppendJob) -> bool:
+    return job.status is AppendStatus.ALREADY_STORED
+
+
+def atomic(batches: Sequence[AppendJob], offsets: OffsetsCommitted | None, begins: Sequence[int]) -> AtomicJob:
+    return AtomicJob(batches, offsets, begins)
+
+
+def record(make: Callable[[State], Fact | None] | Fact, *, alone: bool = True) -> FactJob:
+    return FactJob(make if callable(make) else lambda _: make, alone)
+
+
+def create_topic(name: str, queues: int, **more: Any) -> FactJob:
+    return record(lambda state: TopicSet(Topic(name, state.position, queues, queues, **more)))
+
+
+def delete_topic(name: str) -> FactJob:
+    return record(TopicDeleted(name))
+
+
+def delete_group(name: str) -> FactJob:
+    return record(GroupDeleted(name))
+
+
+def offsets(group: str, *items: tuple[int, int, int], forced: bool = False) -> OffsetsCommitted:
+    """Return the fact that a group commits (topic id, queue id, offset)."""
+    return OffsetsCommitted(group, tuple(CommittedOffset(*item) for item in items), forced)
