@@ -35,7 +35,7 @@ class Camera:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Observe all stores that are opened meanwhile."""
+        """Observe all stores that are opened until the end."""
         with mock.patch.object(lmdb, "open", self._open(lmdb.open)):
             calls: dict[str, Any] = {name: self._watched(name, getattr(os, name)) for name in _CALLS}
             with mock.patch.multiple(os, **calls):

@@ -1,4 +1,4 @@
-"""What a store must hold, as plain dictionaries with values that never change."""
+"""The expected content of a store, as plain dictionaries with values that never change."""
 
 from __future__ import annotations
 
