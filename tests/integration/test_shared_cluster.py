@@ -39,6 +39,7 @@ from minimq.consuming.range_reader import RangeReader
 from minimq.features.transactions.decisions import Transaction
 from minimq.features.transactions.transactions import RecordsSender, TransactionCommitter
 from minimq_proto.v1 import broker_pb2
+from support.listening import Listener
 from support.reading import read_all
 from support.waiting import wait_until
 
@@ -111,25 +112,29 @@ def test_clients_that_share_a_cluster_have_one_thread_one_set_of_channels_and_on
     assert len(loops()) == before
 
 
-def test_a_producer_has_one_thread_and_another_for_callbacks_once_it_has_some(
-    cluster: LocalCluster, topic: str
-) -> None:
-    def own() -> list[str]:
-        return sorted(thread.name for thread in set(threading.enumerate()) - before)
+def own_since(before: set[threading.Thread]) -> list[str]:
+    return sorted(thread.name for thread in set(threading.enumerate()) - before)
 
+
+def test_a_client_that_waits_has_one_thread(cluster: LocalCluster, topic: str) -> None:
     before = set(threading.enumerate())
-    with Producer(cluster.nameserver) as producer:
-        assert own() == []
-        brokers = {producer.send(Message(topic, b"body")).queue.broker_name for _ in range(8)}
+    with Producer(cluster.nameserver) as producer, PushConsumer(cluster.nameserver, group=topic) as consumer:
+        assert own_since(before) == []
+        brokers = {producer.send(Message(topic, b"body", tag="other")).queue.broker_name for _ in range(8)}
         assert brokers == {"broker-a", "broker-b"}
-        producer.send_many([Message(topic, b"body")] * 100)
-        producer.send_async(Message(topic, b"body")).result(30)
-        assert own() == ["minimq-cluster"]
-        called = threading.Event()
-        producer.send_async(Message(topic, b"body"), callback=lambda *_: called.set())
-        assert called.wait(30)
-        assert own() == ["minimq-cluster", "minimq-producer-callbacks"]
-    assert own() == []
+        producer.send_many([Message(topic, b"body", tag="other")] * 100)
+        producer.send_async(Message(topic, b"body", tag="other")).result(30)
+        consumer.subscribe(topic, "wanted")
+        listener = Listener()
+        consumer.start(listener)
+        wait_until(lambda: consumer.is_ready)
+        assert own_since(before) == ["minimq-cluster", "minimq-cluster"]
+        producer.send_async(Message(topic, b"body", tag="wanted"), callback=lambda *_: None)
+        wait_until(lambda: listener.calls.total() == 1)
+        assert own_since(before) == [
+            *("minimq-cluster", "minimq-cluster", f"minimq-listener-{topic}-0", "minimq-producer-callbacks")
+        ]
+    wait_until(lambda: own_since(before) == [])
 
 
 def test_plain_clients_and_those_of_asyncio_share_one(cluster: LocalCluster, topic: str) -> None:

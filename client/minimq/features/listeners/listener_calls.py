@@ -20,7 +20,7 @@ Delivery = TypeVar("Delivery")
 
 
 class ListenerThreads(Generic[Delivery]):
-    """A pool of threads that take deliveries from a queue.
+    """A pool of threads that take deliveries from a queue; each of the first `count` deliveries starts one.
 
     They are daemons: a listener that never returns does not keep the process alive.
     """
@@ -29,26 +29,30 @@ class ListenerThreads(Generic[Delivery]):
     has_ended = False
 
     def __init__(self, count: int, deliver: Callable[[Delivery], None], name: str) -> None:
+        self._count = count
         self._deliver = deliver
+        self._name = name
         self._to_do: queue.SimpleQueue[Delivery | None] = queue.SimpleQueue()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"{name}-{number}", daemon=True) for number in range(count)
-        ]
-
-    def start(self) -> None:
-        """Start all threads, or none. Raises `RuntimeError` if the system cannot start one."""
-        try:
-            for thread in self._threads:
-                thread.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def tick(self, now: float) -> None:
-        """Do nothing: a thread reports the end of each call."""
+        self._threads: list[threading.Thread] = []
 
     def add(self, delivery: Delivery) -> None:
         self._to_do.put(delivery)
+        self._grow()
+
+    def tick(self, now: float) -> None:
+        """Try again to start a thread that the system had no room for. Call it periodically."""
+        if not self._to_do.empty():
+            self._grow()
+
+    def _grow(self) -> None:
+        if len(self._threads) < self._count:
+            thread = threading.Thread(target=self._run, name=f"{self._name}-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)  # first: `is_mine` must know it
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._threads.pop()
+                log.warning("consumer: cannot start a thread for the listener, will try again error=%s", error)
 
     def flush(self) -> None:
         """Do nothing: `add` wakes a thread."""
@@ -64,7 +68,7 @@ class ListenerThreads(Generic[Delivery]):
     def close(self) -> None:
         """End each thread after its current delivery; drop pending deliveries."""
         self.withdraw()
-        for _ in self._threads:
+        for _ in range(self._count):
             self._to_do.put(None)
 
     def is_mine(self) -> bool:

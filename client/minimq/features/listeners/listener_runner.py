@@ -91,13 +91,7 @@ class ListenerRunner(Generic[D]):
         self._check_may_start()
         name = f"minimq-listener-{self._source.group}"
         calls = ListenerThreads(self._threads, partial(self._call, listener), name)
-        calls.start()
-        try:
-            self._client.wait(lambda: self._begin(calls))
-        except BaseException:
-            if not self._client.connection.call_soon(self._drop_unused, calls):
-                calls.close()
-            raise
+        self._client.wait(lambda: self._begin(calls))
 
     async def start_on(self, loop: asyncio.AbstractEventLoop, listener: ListenerAdapter) -> None:
         """Start and await the listener on `loop`, which also runs this coroutine."""
@@ -131,10 +125,6 @@ class ListenerRunner(Generic[D]):
         self._calls = calls
         self._taking = self.run(self._take_all())
         self.run(self._watch())
-
-    def _drop_unused(self, calls: ListenerThreads[D]) -> None:
-        if self._calls is not calls:
-            calls.close()
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)

@@ -140,7 +140,7 @@ class PushConsumer(BasePushConsumer):
         group: the consumer group.
         allocation: how the group divides queues, by name or as an object.
         start: where a new group begins: "earliest", "latest" or a time.
-        threads: maximum number of concurrent calls of the listener.
+        threads: maximum number of concurrent calls of the listener; each of the first ones starts a thread.
         batch_size: maximum number of messages in one call; by default 32, and 1 with `mode="work_queue"`.
         mode: "queues" divides queues among the members of the group, "work_queue" delivers messages one by one.
         orderly: preserve the order of each queue.
@@ -177,7 +177,6 @@ class PushConsumer(BasePushConsumer):
             InvalidArgument: there is no subscription, it was started before, or the listener is not a plain function.
             TopicNotFound, TopicUnavailable, Unavailable: a topic was not found.
             Closed: the consumer was closed meanwhile.
-            RuntimeError: the system cannot start another thread.
         """
         self._runner.start(self._adapter(listener, awaited=False))
         self._finalizer.detach()  # it keeps running without references to this object
