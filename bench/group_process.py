@@ -22,6 +22,7 @@ import msgspec
 
 from minimq import Admin, Message, MessageQueue, MinimqError, Producer, PullConsumer, ReceivedMessage
 from minimq.connection.connection import BrokerCalls
+from minimq.consuming import group_member
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.read_ahead import ReadyBatches
 from minimq.rebalance import AllocationStrategy, allocation_strategy, uses_owners
@@ -188,6 +189,7 @@ class Setting:
     topic: str
     group: str
     allocation: str
+    #: Options of the consumer; names in capitals are constants of `group_member`.
     options: Mapping[str, Any]
     list_of_members: Path
 
@@ -196,8 +198,11 @@ def member(setting: Setting, client_id: str, journal: Path) -> None:
     """Run a correct member of the group."""
     end, lines, strategy = end_of_process(), Journal(journal), Counted(allocation_strategy(setting.allocation))
     note_commits(lines, names_of_brokers(setting))
+    for name in filter(str.isupper, setting.options):
+        setattr(group_member, name, setting.options[name])
+    options = {name: value for name, value in setting.options.items() if not name.isupper()}
     consumer = PullConsumer(
-        setting.nameserver, group=setting.group, client_id=client_id, allocation=strategy, **setting.options
+        setting.nameserver, group=setting.group, client_id=client_id, allocation=strategy, **options
     )
     consumer.subscribe(setting.topic)
     reader = Reader(consumer, lines, client_id)

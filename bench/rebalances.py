@@ -26,7 +26,6 @@ from rich.table import Table
 import minimq
 from minimq import Admin
 from minimq.connection.client import ClusterClient
-from minimq.consuming.consumer_options import ConsumerOptions
 from minimq_common.errors import Fenced
 from minimq_proto.v1 import broker_pb2
 
@@ -38,11 +37,7 @@ JUMPS_S = (3600, -3600, -3600, 3600, 0, 0)
 
 #: Short timeouts for scenarios with hanging members. A member stops trusting its leases before brokers give them away.
 SOON_DEAD: Mapping[str, float] = {"session_timeout_s": 3.0, "session_grace_s": 0.5}
-SOON_IN_DOUBT: Mapping[str, float] = {
-    name: value
-    for name, value in {"heartbeat_interval_s": 0.4, "lease_timeout_s": 1.5}.items()
-    if name in ConsumerOptions.__dataclass_fields__
-}
+SOON_IN_DOUBT: Mapping[str, float] = {"HEARTBEAT_INTERVAL_S": 0.4, "LEASE_TIMEOUT_S": 1.5}
 
 
 @dataclass

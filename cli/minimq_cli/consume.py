@@ -60,7 +60,6 @@ def consume(  # noqa: PLR0913 - the options of the command
     where: Where = None,
     output: Annotated[str, output_param(*FORMATS)] = "raw",
     start_timeout: Annotated[float, Param(low=0, metavar="SECONDS")] = START_TIMEOUT_S,
-    read_from_slaves: bool = True,
 ) -> None:
     """Write the messages of a topic to stdout, one on a line, as a member of a group.
 
@@ -94,8 +93,6 @@ def consume(  # noqa: PLR0913 - the options of the command
             10".
         output: the body alone (raw), or a JSON object with everything on each line.
         start_timeout: timeout of waiting at the start for a name server and the brokers of the topic.
-        read_from_slaves: read from a slave while no master of a broker answers; give all members of a group
-            the same.
     """
     from minimq.consuming.consumer import OFFLINE_LOG
     from minimq.consuming.message_filter import Spelling, TagFilter
@@ -107,9 +104,7 @@ def consume(  # noqa: PLR0913 - the options of the command
         )
     expression = " || ".join(tags) or "*"
     TagFilter(expression, Spelling("--tags ", "--where "))
-    made = PullConsumer(
-        nameserver, group=group, start=start, start_timeout_s=start_timeout, read_from_slaves=read_from_slaves
-    )
+    made = PullConsumer(nameserver, group=group, start=start, start_timeout_s=start_timeout)
     with stop_on_signal() as told, _last_commit(made) as consumer:
         consumer.subscribe(topic, expression, where=where)
         route = check_allowed(

@@ -124,7 +124,7 @@ class LineFormat:
                 after_s, at = common.deliver_after_s, common.deliver_at
             is_recallable = found.recallable or common.recallable
             delay = {"deliver_after_s": after_s, "deliver_at": at, "recallable": is_recallable}
-            due_time(replace(common, **delay), 1.0, 0.0, time.time())  # raises if it is invalid
+            due_time(replace(common, **delay), 0.0, time.time())  # raises if it is invalid
         except InvalidArgument as error:
             raise InvalidArgument(f"line {number}: {error.message}") from None
         return delay

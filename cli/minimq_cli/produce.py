@@ -187,7 +187,7 @@ def _check(lines: LineFormat) -> LineFormat:
         )
     check_topic(lines.common.topic)
     check_message(lines.common, len(lines.common.body))
-    due_time(lines.common, 1.0, 0.0, time.time())
+    due_time(lines.common, 0.0, time.time())
     return lines
 
 

@@ -275,7 +275,7 @@ def test_the_end_of_a_with_block_that_ctrl_c_has_left_waits_only_briefly(
     waited: list[float | None] = []
 
     class Watched(Producer):
-        async def close(self, timeout: float | None = None) -> None:
+        async def close(self, timeout: float = 30.0) -> None:
             waited.append(timeout)
             await super().close(timeout)
 

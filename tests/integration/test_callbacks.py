@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
+from minimq.consuming import fetcher, group_member
 from minimq_common.errors import Fenced
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
@@ -149,20 +150,18 @@ def test_a_queue_whose_messages_take_too_long_is_lost_and_its_commit_rejected(
 
 
 @pytest.mark.fault
-def test_the_queues_of_a_broker_that_is_silent_are_lost_until_it_is_back(tmp_path: Path) -> None:
+def test_the_queues_of_a_broker_that_is_silent_are_lost_until_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_member, "HEARTBEAT_INTERVAL_S", 0.2)
+    monkeypatch.setattr(group_member, "LEASE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(fetcher, "LONG_POLL_S", 0.2)
     told = QueueLog()
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)
         with (
             Producer(cluster.nameserver) as producer,
-            PullConsumer(
-                cluster.nameserver,
-                group="g",
-                heartbeat_interval_s=0.2,
-                lease_timeout_s=1.0,
-                long_poll_s=0.2,
-                **told.options,
-            ) as consumer,
+            PullConsumer(cluster.nameserver, group="g", **told.options) as consumer,
         ):
             consumer.subscribe("t")
             wait_until(polled(consumer)(lambda: len(consumer.assignment) == 4), TIMEOUT_S)

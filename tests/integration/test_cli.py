@@ -16,14 +16,13 @@ import termios
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from minimq.admin.admin import Admin
-from minimq.consuming.pull_consumer import PullConsumer
 from minimq.local.local_cluster import LocalCluster
 from minimq.local.server_process import free_port
 from minimq_cli.main import main
@@ -145,23 +144,6 @@ def test_a_new_group_begins_where_it_is_told(minimq: Minimq, topic: str, group: 
     assert "`minimq peek` shows messages without one" in minimq("consume", topic, status=2)
     assert future.startswith("error: --from is '2099-01-01T00:00Z', which is in the future: ")
     assert "--from is 'soon': it must be" in minimq("consume", topic, "--group", group, "--from", "soon", status=2)
-
-
-@pytest.mark.parametrize(("flags", "wanted"), [([], True), (["--no-read-from-slaves"], False)])
-def test_slaves_are_read_unless_it_is_said(
-    cluster: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch, flags: list[str], wanted: bool
-) -> None:
-    made: list[dict[str, Any]] = []
-
-    class Noted(PullConsumer):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            made.append(options)
-            super().__init__(*arguments, **options)
-
-    monkeypatch.setattr("minimq.consuming.pull_consumer.PullConsumer", Noted)
-    arguments = ["--server", cluster.nameserver, "consume", topic, "--group", group, "--exit-at-end", *flags]
-    main.main(arguments, standalone_mode=False)  # with a stdout that is a file
-    assert [options["read_from_slaves"] for options in made] == [wanted]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

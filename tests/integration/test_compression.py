@@ -131,7 +131,7 @@ def test_tags_are_chosen_without_opening_anything_at_the_broker(
     """The last batch has no record that is wanted: only the hashes in its header say so."""
     unwanted = [Message(queue.topic, b"x" * 100, tag="lost") for _ in range(100)]
     sender.append(queue, encoded(unwanted, ALWAYS))
-    with PullConsumer(cluster.nameserver, group=new_name(), auto_commit=False, long_poll_s=1.0) as consumer:
+    with PullConsumer(cluster.nameserver, group=new_name(), auto_commit=False) as consumer:
         consumer.subscribe(queue.topic, "refunded")
         got: list[bytes] = []
 
@@ -169,7 +169,7 @@ def test_a_frame_that_cannot_be_opened_stops_a_reader_and_not_the_queue(tmp_path
             admin.create_topic("t", queues=1)
         with closing(RawSender(cluster.brokers[0].address)) as sender:
             assert [sender.append(queue, data) for data in (bad, good)] == [0, 100]
-        with PullConsumer(cluster.nameserver, group="g", auto_commit=False, long_poll_s=1.0) as consumer:
+        with PullConsumer(cluster.nameserver, group="g", auto_commit=False) as consumer:
             consumer.assign([queue])
             with pytest.raises(CorruptBatch, match=r"cannot be opened.* seek to 100"):
                 wait_until(lambda: consumer.poll(0.05), TIMEOUT_S)

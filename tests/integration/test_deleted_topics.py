@@ -40,10 +40,7 @@ def test_poll_raises_once_and_reads_the_other_topic_and_the_one_that_is_made_ane
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     group = new_name()
-    with (  # which looks at its group by itself so rarely that only what it hears counts
-        PullConsumer(cluster.nameserver, group=group, rebalance_interval_s=3_600) as consumer,
-        Producer(cluster.nameserver) as producer,
-    ):
+    with PullConsumer(cluster.nameserver, group=group) as consumer, Producer(cluster.nameserver) as producer:
         consumer.subscribe(topic)
         consumer.subscribe(other)
         for name in (topic, other):

@@ -12,6 +12,7 @@ import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq.admin.groups import time_to_expiry
+from minimq.consuming import fetcher
 from minimq_common.errors import GroupConflict, GroupNotFound, InvalidArgument, NotDrained
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.command import COMMAND, Minimq, environment
@@ -239,12 +240,14 @@ def test_an_idle_group_goes_by_itself(single: LocalCluster) -> None:
         assert admin.list_groups() == []
 
 
-def test_a_quiet_consumer_with_assigned_queues_keeps_its_group(single: LocalCluster) -> None:
+def test_a_quiet_consumer_with_assigned_queues_keeps_its_group(
+    single: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = MessageQueue("t", "broker-a", 0)
-    quick = {"commit_interval_s": 0.05, "offset_refresh_interval_s": 0.1}
+    monkeypatch.setattr(fetcher, "OFFSET_REFRESH_S", 0.1)
     with (
         Admin(single.nameserver) as admin,
-        PullConsumer(single.nameserver, group="live", **quick) as live,  # type: ignore[arg-type]
+        PullConsumer(single.nameserver, group="live", commit_interval_s=0.05) as live,
     ):
         live.assign([queue])
         wait_until(lambda: [live.poll(0.01), "live" in admin.list_groups()][1], TIMEOUT_S, what="its first commit")

@@ -5,7 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from functools import partial
 
+import pytest
+
 from minimq import Admin, LocalCluster, Permission
+from minimq.consuming import group_member
 from minimq_proto.v1 import broker_pb2
 from support.detour import lead
 from support.group_listener import QueueLog
@@ -36,7 +39,7 @@ def test_changes_that_come_together_are_told_together(cluster: LocalCluster, top
 
 
 def test_a_member_that_was_not_told_of_another_finds_out_by_itself(
-    cluster: LocalCluster, topic: str, group: str
+    cluster: LocalCluster, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing comes after the list that gets lost, but the round that is made though nothing was heard."""
     decider = cluster.brokers[0]
@@ -51,11 +54,11 @@ def test_a_member_that_was_not_told_of_another_finds_out_by_itself(
     with SessionFilter(decider.address) as between, ExitStack() as stack:
         between.loses = loses
         by_detour = partial(lead, ways={decider.address: between.address})
-        first = stack.enter_context(
-            Member(cluster.nameserver, group, topic, Log(), by_detour, rebalance_interval_s=1.0)
-        )
-        wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
-        second = stack.enter_context(Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0))
+        with monkeypatch.context() as patched:
+            patched.setattr(group_member, "REBALANCE_INTERVAL_S", 1.0)
+            first = stack.enter_context(Member(cluster.nameserver, group, topic, Log(), by_detour))
+            wait_until(lambda: len(first.queues) == 8, TIMEOUT_S)
+        second = stack.enter_context(Member(cluster.nameserver, group, topic, Log()))
         wait_until(shared_evenly(first, second, queues=8), TIMEOUT_S)
         assert len(lost) == 1
 
@@ -64,7 +67,7 @@ def test_queues_that_may_not_be_read_leave_and_come_back(
     cluster: LocalCluster, admin: Admin, topic: str, group: str
 ) -> None:
     told = QueueLog()
-    with Member(cluster.nameserver, group, topic, Log(), rebalance_interval_s=300.0, **told.options) as member:
+    with Member(cluster.nameserver, group, topic, Log(), **told.options) as member:
         wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         admin.update_topic(topic, permission=Permission.WRITE)
         wait_until(lambda: member.queues == [], TIMEOUT_S)

@@ -70,7 +70,7 @@ def test_a_topic_that_is_made_anew_under_a_member_is_read_from_its_beginning(
 ) -> None:
     """Though no route has changed by then, and long before everything is said again."""
     log = Log()
-    with Member(cluster.nameserver, group, topic, log, start=start, rebalance_interval_s=300.0) as member:
+    with Member(cluster.nameserver, group, topic, log, start=start) as member:
         wait_until(lambda: len(member.queues) == 8, TIMEOUT_S)
         admin.delete_topic(topic)
         admin.create_topic(topic, queues=4)

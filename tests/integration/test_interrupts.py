@@ -116,7 +116,7 @@ def test_send_many_that_is_interrupted_before_the_sender_knows_of_a_batch_ends(
         raise KeyboardInterrupt
 
     def send() -> None:
-        with suppress(KeyboardInterrupt), Producer(cluster.nameserver, close_timeout_s=0.1) as producer:
+        with suppress(KeyboardInterrupt), Producer(cluster.nameserver) as producer:
             producer.send_many([Message(topic, b"x")] * 300)
 
     monkeypatch.setattr(Sender, "send_batch", interrupted)

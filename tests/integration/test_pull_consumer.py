@@ -225,9 +225,7 @@ def test_a_member_that_is_rejected_hears_of_it_until_the_group_takes_it(
     with PullConsumer(cluster.nameserver, group=group) as first:
         first.subscribe(topic)
         wait_until(lambda: first.poll(0.1) == [] and len(first.assignment) == 8, TIMEOUT_S)
-        with PullConsumer(
-            cluster.nameserver, group=group, allocation=AveragelyByCircle(), rebalance_interval_s=0.3
-        ) as other:
+        with PullConsumer(cluster.nameserver, group=group, allocation=AveragelyByCircle()) as other:
             other.subscribe(topic)
 
             def is_rejected() -> bool:

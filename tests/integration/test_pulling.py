@@ -26,7 +26,7 @@ TIMEOUT_S = 30.0
 @pytest.fixture
 def consumer(cluster: LocalCluster, topic: str, new_name: Callable[[], str]) -> Iterator[PullConsumer]:
     """Closed ahead of the end of the topic."""
-    with PullConsumer(cluster.nameserver, group=new_name(), long_poll_s=5.0) as made:
+    with PullConsumer(cluster.nameserver, group=new_name()) as made:
         yield made
 
 

@@ -18,8 +18,6 @@ from support.raw_member import RawMember
 from support.waiting import wait_until
 
 TIMEOUT_S = 40.0
-#: Members look at their group by themselves so rarely that only what brokers tell them makes them come in time.
-NEVER_S = 3600.0
 
 
 @pytest.fixture
@@ -39,7 +37,7 @@ def test_a_member_with_another_filter_reads_when_the_last_old_one_has_left(
 ) -> None:
     with (
         PullConsumer(cluster.nameserver, group=group) as old,
-        PullConsumer(cluster.nameserver, group=group, rebalance_interval_s=NEVER_S, start="earliest") as new,
+        PullConsumer(cluster.nameserver, group=group, start="earliest") as new,
     ):
         old.subscribe(topic, "red")
         wait_until(lambda: old.poll(0.1) == [] and len(old.assignment) == 8, TIMEOUT_S)
@@ -95,9 +93,7 @@ def test_a_deploy_adds_a_topic_and_the_next_one_takes_it_away(
             for name in topics[1:]:
                 consumer.subscribe(name)
 
-        return Member(
-            cluster.nameserver, group, topics[0], log, subscribe, start="earliest", rebalance_interval_s=NEVER_S
-        )
+        return Member(cluster.nameserver, group, topics[0], log, subscribe, start="earliest")
 
     def send() -> None:
         for name in (topic, added):

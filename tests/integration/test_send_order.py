@@ -172,10 +172,10 @@ def test_flush_waits_for_what_was_handed_in_before_it(single: LocalCluster) -> N
 
 
 @pytest.mark.fault
-@pytest.mark.parametrize("close_timeout_s", [0.05, 0.5])
-def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, close_timeout_s: float) -> None:
+@pytest.mark.parametrize("timeout_s", [0.05, 0.5])
+def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, timeout_s: float) -> None:
     for _ in range(3):
-        producer = Producer(single.nameserver, send_timeout_s=TIMEOUT_S, close_timeout_s=close_timeout_s)
+        producer = Producer(single.nameserver, send_timeout_s=TIMEOUT_S)
         producer.send(Message("t", b"x"))
         single.brokers[0].pause()
         futures: list[Future[SendReceipt]] = []
@@ -193,8 +193,8 @@ def test_every_future_ends_whatever_moment_closing_comes(single: LocalCluster, c
         wait_until(lambda: len(futures) > 100, TIMEOUT_S)  # noqa: B023
         began = time.monotonic()
         with pytest.raises(SendFailed, match="messages were not acknowledged within"):
-            producer.close()
-        assert close_timeout_s <= time.monotonic() - began < TIMEOUT_S
+            producer.close(timeout_s)
+        assert timeout_s <= time.monotonic() - began < TIMEOUT_S
         for thread in threads:
             thread.join(TIMEOUT_S)
         for future in futures:
@@ -228,7 +228,7 @@ def test_an_interrupt_while_messages_are_read_does_not_wait_for_a_broker_that_ha
             yield Message("t", bytes(1000))
         raise KeyboardInterrupt
 
-    with Producer(single.nameserver, close_timeout_s=0.1) as producer:
+    with Producer(single.nameserver) as producer:
         producer.send(Message("t", b"before"))
         single.brokers[0].pause()
         try:

@@ -49,11 +49,9 @@ def test_a_call_that_fills_no_batch_gives_each_queue_its_share(
     assert (told.batches, told.buffered_messages, told.buffered_bytes) == (8, 0, 0)
 
 
-def test_very_few_messages_travel_together_unless_told(cluster: LocalCluster, producer: Producer, topic: str) -> None:
+def test_very_few_messages_travel_together(producer: Producer, topic: str) -> None:
     assert len(by_queue(producer.send_many(numbered(topic, 32)))) == 1
     assert len(by_queue(producer.send_many(numbered(topic, 33)))) == 2
-    with Producer(cluster.nameserver, fault_avoidance=False, min_split_messages=1) as other:
-        assert sorted(by_queue(other.send_many(numbered(topic, 8))).values()) == [1] * 8
 
 
 def test_a_large_call_has_full_batches(producer: Producer, topic: str) -> None:

@@ -173,7 +173,7 @@ def test_a_push_consumer_without_a_stream_has_an_error_until_there_is_one(
 ) -> None:
     with (
         Cluster(cluster.nameserver) as shared,
-        PushConsumer(shared, group=topic, mode=mode, long_poll_s=1.0, start_timeout_s=600) as consumer,
+        PushConsumer(shared, group=topic, mode=mode, start_timeout_s=600) as consumer,
     ):
         consumer.subscribe(topic)
         with monkeypatch.context() as patched:

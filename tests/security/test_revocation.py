@@ -13,6 +13,7 @@ import grpc
 import pytest
 
 from minimq import Admin, ConsumeResult, Credentials, LocalCluster, Message, Producer, PullConsumer, PushConsumer
+from minimq.consuming import group_member
 from minimq.errors import AccessDenied, NotAuthenticated
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
@@ -70,11 +71,12 @@ def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Ad
 
 
 def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
-    secure: LocalCluster, admin: Admin, tmp_path: Path
+    secure: LocalCluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(group_member, "REBALANCE_INTERVAL_S", ROUND_S)
     file = tmp_path / "reader.minimq"
     file.write_text(mutual(secure, "reader", admin.add_user("reader", ["allow read topic orders"])))
-    with PullConsumer(credentials=file, group="g-reader", start="earliest", rebalance_interval_s=ROUND_S) as consumer:
+    with PullConsumer(credentials=file, group="g-reader", start="earliest") as consumer:
         consumer.subscribe("orders")
         text = wait_until(lambda: polled(consumer), TIMEOUT_S, what="it is rejected")
         assert "`minimq user allow reader --group g-reader`" in str(text)

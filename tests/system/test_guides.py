@@ -44,7 +44,6 @@ def test_the_bounds_of_memory_are_the_defaults() -> None:
         assert f"`--{name.replace('_', '-')}` ({getattr(broker, name) >> 20} MiB" in said, name
     assert f"`buffer_bytes` ({ProducerOptions().buffer_bytes >> 20} MiB)" in said
     assert f"`prefetch_bytes` ({ConsumerOptions().prefetch_bytes >> 20} MiB)" in said
-    assert f"`max_in_flight_bytes` ({ConsumerOptions().max_in_flight_bytes >> 20} MiB)" in said
     assert f"{broker.max_connections:,} connections" in said
 
 

@@ -81,7 +81,7 @@ def main() -> None:
 async def async_main(nameserver: str) -> None:
     async with minimq.aio.Producer(nameserver, max_in_flight_requests=4) as producer:
         await (await producer.send_async(Message("orders", b"x")))
-    async with minimq.aio.PullConsumer(nameserver, group="billing", long_poll_s=1.0) as consumer:
+    async with minimq.aio.PullConsumer(nameserver, group="billing") as consumer:
         async for message in consumer:
             print(message.queue_offset)
 

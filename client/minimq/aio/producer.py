@@ -19,6 +19,7 @@ from minimq.features.requests.requester import OpenRequest
 from minimq.features.transactions.open_transaction import BaseTransaction, M, TransactionalConsumer
 from minimq.sending.pending_batch import Outcome
 from minimq.sending.producer import BaseProducer
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.selectors import Selector
 from minimq_common.errors import DeadlineExceeded, SendFailed
@@ -224,7 +225,7 @@ class Producer(BaseProducer):
         self._core.client.connection.process.check()
         await asyncio.to_thread(self._core.flush, timeout)
 
-    async def close(self, timeout: float | None = None) -> None:
+    async def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Flush and close; see `minimq.Producer.close`. Idempotent."""
         if self._finalizer.detach():
             await asyncio.to_thread(self._core.close, timeout)

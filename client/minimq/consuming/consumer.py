@@ -153,7 +153,7 @@ class Consumer:
         self._client = ClusterClient(nameserver, credentials=options.credentials)
         self._process = self._client.connection.process
         self._routes = self._client.routes
-        self._places = ReplicaSelector(self._client, slaves=options.read_from_slaves)
+        self._places = ReplicaSelector(self._client)
         self._group_start = GroupStart(self._client, self.group, self._start, options.request_timeout_s)
         self._starts = OffsetLookup(self._places, self._start, options.request_timeout_s)
         self._fetcher = Fetcher(self._client, self._places, self.group, self.client_id, options, self)
@@ -285,9 +285,7 @@ class Consumer:
         if self._options.model == "broadcasting":
             offsets = self._offsets = LocalOffsets(self._options.offsets_dir, self.group, self.client_id)
             self._fetcher.commits.store = offsets
-            self._member = BroadcastReader(
-                self._client, sorted(self.filters), offsets, self._starts, self._fetcher, self._options
-            )
+            self._member = BroadcastReader(self._client, sorted(self.filters), offsets, self._starts, self._fetcher)
         else:
             filters = {topic: wanted.text for topic, wanted in self.filters.items()}
             self._group_start.begin([topic for topic in filters if not topic.startswith(RETRY_PREFIX)])

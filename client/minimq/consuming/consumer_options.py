@@ -42,29 +42,18 @@ _CHOICES = {"model": get_args(Model), "offset_reset": get_args(OffsetResetRule)}
 class ConsumerChanges(TypedDict, total=False):
     """Options of a consumer as keyword arguments; see `ConsumerOptions`."""
 
-    prefetch_messages: int
     prefetch_bytes: int
-    long_poll_s: float
     commit_interval_s: float
-    offset_refresh_interval_s: float
-    rebalance_interval_s: float
-    heartbeat_interval_s: float
-    lease_timeout_s: float
     request_timeout_s: float
     start_timeout_s: float
     revoke_timeout_s: float
-    max_in_flight_messages: int
-    max_in_flight_bytes: int
-    max_in_flight_span: int
     max_deliveries: int | None
     retry_delays_s: Sequence[float]
-    retry_send_delay_s: float
     orderly_retry_delay_s: float
     consume_timeout_s: float
     invisible_s: float
     handover_timeout_s: float
     model: Model
-    read_from_slaves: bool
     offsets_dir: str | os.PathLike[str]
     offset_reset: OffsetResetRule
     on_offset_reset: OffsetCallback | None
@@ -76,80 +65,62 @@ class ConsumerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Options of consumers.
+    """Options of consumers. The defaults suit most programs; each option names the reason to change it.
 
     Attributes:
-        prefetch_messages: maximum number of prefetched messages of the consumer; with `mode="work_queue"` never more
-            than 4096.
-        prefetch_bytes: maximum bytes of prefetched messages of the consumer. Each queue that it reads has an equal
-            share, but always room for one batch.
-        long_poll_s: seconds that a broker holds a long poll while there is nothing to read.
-        commit_interval_s: seconds between two automatic commits; 0 turns them off.
-        offset_refresh_interval_s: seconds after which an automatic commit repeats an unchanged offset, so that brokers
-            keep the group of a quiet topic; clearly less than their `--group-expiry`.
-        rebalance_interval_s: seconds after which the allocation is checked again without a notification.
-        heartbeat_interval_s: seconds between heartbeats to each broker.
-        lease_timeout_s: seconds without an answer from a broker after which its queues count as lost; more than the
-            heartbeat interval and clearly less than the brokers' `--session-timeout`.
-        request_timeout_s: timeout of calls to brokers in seconds.
+        prefetch_bytes: maximum bytes of prefetched messages, and as much again in flight to listeners. Each queue has
+            an equal share, but always room for one batch. Lower it where memory is scarce; raise it if many queues
+            share a connection with a long round trip.
+        commit_interval_s: seconds between two automatic commits; 0 turns them off. Lower it to reread less after a
+            crash.
+        request_timeout_s: timeout of calls to brokers in seconds. Raise it on networks that are slow or often break.
         start_timeout_s: seconds for which the start of a consumer (`start`, `assign`, or the first polls, each within
-            its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither.
-        revoke_timeout_s: seconds after which a revoked queue is returned although messages are in flight.
-        max_in_flight_messages: maximum number of messages of one queue in flight to listeners.
-        max_in_flight_bytes: maximum bytes of bodies in flight to listeners. Each queue has an equal share, but always
-            room for one call.
-        max_in_flight_span: maximum distance in offsets between the first unfinished message of a queue and the last one
-            delivered, which limits what is reread after a crash. Not for orderly consumers.
+            its own timeout) waits for a name server and for the brokers of its topics; 0 waits for neither. Lower it
+            where a supervisor restarts programs whose servers are unavailable.
+        revoke_timeout_s: seconds after which a revoked queue is returned although messages are in flight. Raise it if
+            the work between two polls, or a listener call, may take longer.
         max_deliveries: deliveries of a message, the first one included, after which it becomes a dead letter; None for
-            16, and for no limit in an orderly consumer.
+            16, and for no limit in an orderly consumer. Lower it if failed messages rarely succeed later.
         retry_delays_s: seconds before each retry; the last value applies to all further retries. The same
-            for all members of a group.
-        retry_send_delay_s: seconds before a message that could not be sent to the retry topic is redelivered to the
-            listener.
-        orderly_retry_delay_s: seconds before an orderly consumer retries, 0.01 to 30.
-        consume_timeout_s: seconds after which a call of the listener counts as hung.
+            for all members of a group. Change it to match the outages of what the listener calls.
+        orderly_retry_delay_s: seconds before an orderly consumer retries, 0.01 to 30. Raise it if each retry costs
+            another service much.
+        consume_timeout_s: seconds after which a call of the listener counts as hung. Raise it for long jobs.
         invisible_s: with `mode="work_queue"`, seconds after which the messages of a consumer that hangs or is cut off
-            are redelivered, from 1 to 43200; a live consumer extends them.
+            are redelivered, from 1 to 43200; a live consumer extends them. Lower it if they must not wait so long;
+            raise it if the process may pause for longer.
         handover_timeout_s: seconds for which a queue that this consumer has left is held for it, unless it reports that
-            its state is saved; 0 turns that off. The same on all members.
+            its state is saved; 0 turns that off. The same on all members. Set it if members keep state for each queue.
         model: with "clustering", the members of the group share the queues; with "broadcasting", this consumer reads
-            all queues and keeps the offsets itself, which needs a stable `client_id`.
-        read_from_slaves: read from a slave while no master of a broker answers. The same on all members.
-        offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json.
+            all queues and keeps the offsets itself, which needs a stable `client_id`. For caches that each process
+            keeps.
+        offsets_dir: folder of the offsets of broadcasting, in GROUP/CLIENT_ID.json. Set it to a volume in containers.
         offset_reset: where to continue if the next message of a queue was deleted before it was read: at the "earliest"
-            or "latest" stored message, or "error", which raises `OffsetOutOfRange`.
-        on_offset_reset: called with an `OffsetReset` that describes the missed messages.
-        on_assigned: called with newly assigned queues, before their first message is delivered.
+            or "latest" stored message, or "error", which raises `OffsetOutOfRange`. Choose "error" if a gap must stop
+            the program.
+        on_offset_reset: called with an `OffsetReset` that describes the missed messages. Set it to report gaps.
+        on_assigned: called with newly assigned queues, before their first message is delivered. Set it to load the
+            state of queues.
         on_revoked: called with queues that are revoked, or at close: after their last message is finished and before
-            their last commit. Return `False` if their state is not saved yet.
-        on_lost: called with queues that were lost without `on_revoked`; the group continues from their last commit.
+            their last commit. Return `False` if their state is not saved yet. Set it to save the state of queues.
+        on_lost: called with queues that were lost without `on_revoked`; the group continues from their last commit. Set
+            it to drop the state of queues.
         credentials: path of the credentials file of a user, or `Credentials`; by default the file named by the variable
-            MINIMQ_CREDENTIALS. A `Cluster` has its own.
+            MINIMQ_CREDENTIALS. A `Cluster` has its own. Set it if one process acts as several users.
     """
 
-    prefetch_messages: int = 100_000
     prefetch_bytes: int = 16 << 20
-    long_poll_s: float = 15.0
     commit_interval_s: float = 5.0
-    offset_refresh_interval_s: float = 3600.0
-    rebalance_interval_s: float = 20.0
-    heartbeat_interval_s: float = 10.0
-    lease_timeout_s: float = 30.0
     request_timeout_s: float = 5.0
     start_timeout_s: float = START_TIMEOUT_S
     revoke_timeout_s: float = 30.0
-    max_in_flight_messages: int = 4096
-    max_in_flight_bytes: int = 16 << 20
-    max_in_flight_span: int = 16_384
     max_deliveries: int | None = None
     retry_delays_s: Sequence[float] = RETRY_DELAYS_S
-    retry_send_delay_s: float = 5.0
     orderly_retry_delay_s: float = 1.0
     consume_timeout_s: float = 900.0
     invisible_s: float = 30.0
     handover_timeout_s: float = 0.0
     model: Model = "clustering"
-    read_from_slaves: bool = True
     offsets_dir: str | os.PathLike[str] = "~/.minimq/offsets"
     offset_reset: OffsetResetRule = "earliest"
     on_offset_reset: OffsetCallback | None = None
@@ -160,11 +131,6 @@ class ConsumerOptions:
 
     def __post_init__(self) -> None:
         check_above_zero(self, but=("commit_interval_s", "handover_timeout_s", "start_timeout_s"))
-        if self.lease_timeout_s <= self.heartbeat_interval_s:
-            raise InvalidArgument(
-                f"lease_timeout_s is {self.lease_timeout_s}: it must be above heartbeat_interval_s, which is "
-                f"{self.heartbeat_interval_s}"
-            )
         if self.max_deliveries is not None and (type(self.max_deliveries) is not int or self.max_deliveries < 1):
             raise InvalidArgument(
                 f"max_deliveries is {self.max_deliveries!r}: it must be a whole number from 1 on, or None"

@@ -38,6 +38,13 @@ from minimq_proto.v1 import broker_pb2
 log = client_logger(__name__)
 
 _TICK_S = 0.2
+#: Brokers notify members of changes; a rebalance without a notification repairs what a lost notification left behind.
+REBALANCE_INTERVAL_S = 20.0
+#: Seconds between heartbeats to each broker: three of them fit into `LEASE_TIMEOUT_S`.
+HEARTBEAT_INTERVAL_S = 10.0
+#: Silence of a broker after which its queues count as lost: half of its `--session-timeout`, after which it grants them
+#: to others.
+LEASE_TIMEOUT_S = 30.0
 #: Short, because a queue that moves in the next rebalance waits this long.
 _MIN_REBALANCE_GAP_S = 0.05
 #: Minimum seconds between two `Holding` requests, which are not urgent.
@@ -72,7 +79,7 @@ class GroupMember:
         self._changed = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
-        self._state = MemberState(revoke_timeout_s=options.revoke_timeout_s, lease_timeout_s=options.lease_timeout_s)
+        self._state = MemberState(revoke_timeout_s=options.revoke_timeout_s, lease_timeout_s=LEASE_TIMEOUT_S)
         self._sessions = BrokerSessions(
             client.connection,
             self._master_of,
@@ -81,7 +88,7 @@ class GroupMember:
             on_rejection=self._rejected,
             on_break=self._session_broke,
             on_fenced=self._fenced,
-            heartbeat_s=options.heartbeat_interval_s,
+            heartbeat_s=HEARTBEAT_INTERVAL_S,
         )
         #: The latest member list of each broker.
         self._lists: dict[str, broker_pb2.GroupMembers] = {}
@@ -90,7 +97,7 @@ class GroupMember:
         self._initial_offsets = InitialOffsets()
         now = time.monotonic()
         self._rejections = GroupErrors(membership.group, fetcher.rejected, options.start_timeout_s, now)
-        self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=options.rebalance_interval_s, now=now)
+        self._rounds = RebalanceSchedule(gap_s=_MIN_REBALANCE_GAP_S, interval_s=REBALANCE_INTERVAL_S, now=now)
         self._deleted = DeletedTopics(client.routes, f"group {membership.group!r}", fetcher.failed)
         self._outage = RetryLog(log)
         self._sent_changes = 0

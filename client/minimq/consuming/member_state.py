@@ -9,7 +9,7 @@ A claim to a queue goes through these phases:
     HELD     the queue is read under a lease
     LEAVING  the queue is revoked for another member: the reader finishes messages in flight, then reports `released`
 
-A lease is trusted for `lease_timeout_s` after the broker's last sign of life. That time counts from when this member
+A lease is trusted for `LEASE_TIMEOUT_S` after the broker's last sign of life. That time counts from when this member
 sent the request that the broker has answered, so neither a delayed answer nor a process that slept extends it. When
 trust ends, the queue is lost, whatever the broker thinks; the member asks for it again, under the former epoch, when
 the broker is back.

@@ -19,6 +19,7 @@ from minimq.sending.interceptor import Interceptors, reason_of
 from minimq.sending.pending_batch import BufferShare, Completion, PendingRecords, UserCall
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
+from minimq.sending.record_accumulator import MIN_SPLIT_MESSAGES
 from minimq.sending.sender import Sender
 from minimq_common.batch.builder import MESSAGE_BYTES, BatchBuilder, lengths_of_bodies
 from minimq_common.errors import MinimqError, SendFailed
@@ -182,9 +183,9 @@ class BulkSend:
     def _add(self, messages: list[Message], lengths: list[int], *, are_alike: bool) -> None:
         start = self._count
         self._count += len(messages)
-        precision_s, monotonic_s, time_s = self._options.delay_precision_s, time.monotonic(), time.time()
+        monotonic_s, time_s = time.monotonic(), time.time()
         if are_alike and not self._is_bound and not self._find(messages[0].topic).key_queues:
-            due = due_time(messages[0], precision_s, monotonic_s, time_s)
+            due = due_time(messages[0], monotonic_s, time_s)
             shared = messages[0].topic, None, None, due and due.bucket
             self._add_to(shared, messages, range(start, self._count), lengths, due)
             return
@@ -195,7 +196,7 @@ class BulkSend:
                 check_topic(message.topic)
             is_chosen = self._is_bound or message.message_group is not None or self._find(message.topic).key_queues
             queue = self._choose(message) if is_chosen else None
-            due = due_time(message, precision_s, monotonic_s, time_s)
+            due = due_time(message, monotonic_s, time_s)
             destination = message.topic, queue, message.message_group, due and due.bucket
             groups[destination].append(index)
             if due is not None:
@@ -251,7 +252,7 @@ class BulkSend:
 
     def _spread(self, batch: _BulkBuffer) -> list[_BulkBuffer]:
         topic, queue, _, _ = batch.destination
-        portions = math.ceil(len(batch.records) / self._options.min_split_messages)
+        portions = math.ceil(len(batch.records) / MIN_SPLIT_MESSAGES)
         if portions > 1 and queue is None and batch.destination not in self._filled:
             portions = min(portions, self._find(topic).write_queue_count())
         else:

@@ -19,7 +19,7 @@ from minimq.features.requests.reply import Reply
 from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
 from minimq.options import with_changes
 from minimq.sending.interceptor import SendInterceptor
-from minimq.sending.producer_core import ProducerCore
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.receipt import BatchReceipt, SendReceipt
 from minimq.sending.receipt_future import ReceiptFuture
@@ -337,11 +337,11 @@ class Producer(BaseProducer):
         """
         self._core.flush(timeout)
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float = CLOSE_TIMEOUT_S) -> None:
         """Flush and close. Idempotent.
 
         Args:
-            timeout: seconds to wait for messages in flight; by default the option `close_timeout_s`.
+            timeout: seconds to wait for messages in flight.
 
         Raises:
             SendFailed: messages were not acknowledged in that time; the text has their number. Their futures

@@ -50,6 +50,8 @@ from minimq_common.retry_log import RetryLog
 
 log = client_logger(__name__)
 
+#: Seconds that `close` waits for receipts by default: several times `send_timeout_s`.
+CLOSE_TIMEOUT_S = 30.0
 #: Seconds to wait for receipts after Ctrl-C: a user sits at the terminal.
 _INTERRUPTED_FLUSH_S = 2.0
 
@@ -162,7 +164,7 @@ class ProducerCore:
             message, size = with_property(message, REPLY_TO, reply_to), size + len(reply_to)
         due = None
         if message.deliver_after_s is not None or message.deliver_at is not None or message.recallable:
-            due = due_time(message, self.options.delay_precision_s, time.monotonic(), time.time())
+            due = due_time(message, time.monotonic(), time.time())
         memory = size + (message_overhead(message) if message.keys or message.properties else PENDING_BYTES)
         return PendingMessage(message, queue, size, outcome, due, memory=memory, may_move=may_move)
 
@@ -322,17 +324,16 @@ class ProducerCore:
 
     def close_timeout_s(self, *, interrupted: bool) -> float:
         """Return how long the end of a `with` block waits for receipts; shorter if Ctrl-C interrupted the block."""
-        whole = self.options.close_timeout_s
-        return min(whole, _INTERRUPTED_FLUSH_S) if interrupted else whole
+        return _INTERRUPTED_FLUSH_S if interrupted else CLOSE_TIMEOUT_S
 
-    def close(self, timeout_s: float | None) -> None:
+    def close(self, timeout_s: float) -> None:
         """Reject new messages, flush and close. Raises `SendFailed` if messages have no receipt. Idempotent.
 
         Does nothing in a fork: threads and connections belong to the parent process.
         """
         if self._process.is_void:
             return
-        timeout_s = self.options.close_timeout_s if timeout_s is None else waiting_s(timeout_s)
+        timeout_s = waiting_s(timeout_s)
         with self._closing:
             if self._closed:
                 return

@@ -24,6 +24,8 @@ from minimq_common.model import MessageQueue
 
 #: Batches of a topic without a route fail after this time; the route is looked up every 0.1 s.
 _ROUTE_TIMEOUT_S = 0.5
+#: Messages of the smallest batch into which others are divided, among the queues: each batch has a fixed cost.
+MIN_SPLIT_MESSAGES = 32
 
 
 class _Key(NamedTuple):
@@ -199,7 +201,7 @@ class DestinationQueues:
         if batch.queue is not None:
             return self._options.batch_messages
         part = math.ceil(len(batch.messages) / self._selector.capacity(batch.topic))
-        batch.part = max(batch.part, part, self._options.min_split_messages)
+        batch.part = max(batch.part, part, MIN_SPLIT_MESSAGES)
         return min(self._options.batch_messages, batch.part)
 
     # ---- turns ----------------------------------------------------------------------------------

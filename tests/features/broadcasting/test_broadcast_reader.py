@@ -44,8 +44,7 @@ def test_a_route_that_changes_amid_a_look_that_fails_is_looked_at_at_once(failur
         client: Any = SimpleNamespace(routes=routes)
         fetcher: Any = routes
         offsets: Any = None
-        options: Any = SimpleNamespace(rebalance_interval_s=20.0)
-        reader = BroadcastReader(client, ["orders"], offsets, offsets, fetcher, options)
+        reader = BroadcastReader(client, ["orders"], offsets, offsets, fetcher)
         reader.start()
         async with asyncio.timeout(60):
             await routes.has_looked.wait()

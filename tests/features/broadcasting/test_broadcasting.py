@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from minimq import Admin, ConsumeResult, LocalCluster, Message, Producer, PullConsumer, PushConsumer
+from minimq.features.broadcasting import broadcasting
 from minimq_common.errors import DataDirectoryInUse, InvalidArgument, StoreError, TopicNotFound
 from minimq_common.model import TopicRoute
 from support.group_listener import QueueLog
@@ -170,7 +171,8 @@ def test_a_topic_that_is_made_anew_under_a_consumer_is_read_from_its_beginning(
 ) -> None:
     """Also when that is so quick that the consumer does not hear of a time without the topic."""
     send(cluster, topic, 0, 300)
-    with new_consumer("one", rebalance_interval_s=0.2) as consumer:
+    monkeypatch.setattr(broadcasting, "CHECK_INTERVAL_S", 0.2)
+    with new_consumer("one") as consumer:
         consumer.subscribe(topic)
         read(consumer, 300)
         if not notices:

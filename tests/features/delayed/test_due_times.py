@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minimq.features.delayed.due_times import MAX_DELAY_S, DueTime, due_time
+from minimq.features.delayed.due_times import MAX_DELAY_S, PRECISION_S, DueTime, due_time
 from minimq_common.errors import InvalidArgument
 from minimq_common.model import Message
 from support.cases import for_each
@@ -18,7 +18,7 @@ NOW, TIME = 1_000.0, 1_700_000_000.0
 
 
 def due_of(**fields: object) -> DueTime | None:
-    return due_time(Message("t", b"x", **fields), 0.1, NOW, TIME)  # type: ignore[arg-type]
+    return due_time(Message("t", b"x", **fields), NOW, TIME)  # type: ignore[arg-type]
 
 
 @for_each("fields", [{}, {"deliver_after_s": 0}, {"deliver_at": 0}, {"message_group": "g"}])
@@ -78,18 +78,18 @@ def test_recallable_messages_never_share_a_bucket() -> None:
 
 
 def test_a_delay_and_a_time_of_day_never_share_a_bucket() -> None:
-    one = due_time(Message("t", b"x", deliver_after_s=5), 0.1, NOW, NOW)
-    other = due_time(Message("t", b"x", deliver_at=NOW + 5), 0.1, NOW, NOW)
+    one = due_time(Message("t", b"x", deliver_after_s=5), NOW, NOW)
+    other = due_time(Message("t", b"x", deliver_at=NOW + 5), NOW, NOW)
     assert one is not None
     assert other is not None
     assert one.at_s == other.at_s
     assert one.bucket != other.bucket
 
 
-@given(st.lists(st.floats(0.001, 2)), st.sampled_from([0.001, 0.1, 5.0]))
-def test_nothing_is_early_nor_later_than_the_precision(delays: list[float], precision_s: float) -> None:
-    dues = [due_time(Message("t", b"x", deliver_after_s=delay), precision_s, NOW, TIME) for delay in delays]
+@given(st.lists(st.floats(0.001, 2)))
+def test_nothing_is_early_nor_later_than_the_precision(delays: list[float]) -> None:
+    dues = [due_time(Message("t", b"x", deliver_after_s=delay), NOW, TIME) for delay in delays]
     for own in dues:
         assert own is not None
         batch = max(due for due in dues if due is not None and due.bucket == own.bucket)
-        assert own.at_s <= batch.at_s <= own.at_s + precision_s
+        assert own.at_s <= batch.at_s <= own.at_s + PRECISION_S

@@ -30,7 +30,6 @@ from minimq import (
 from minimq.aio import PushConsumer as AsyncPushConsumer
 from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.interceptor import ConsumerCall, ReceiveInterceptor
-from minimq.features.listeners.push_consumer import Mode
 from minimq_common.errors import Closed, InternalError, InvalidArgument
 from support.cases import for_each
 from support.groups import members_of
@@ -112,7 +111,8 @@ def test_closing_ends_a_start_that_is_under_way(cluster: LocalCluster, topic: st
 def test_a_thread_that_cannot_be_started_is_started_later(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begin, rejected = threading.Thread.start, []
+    begin = threading.Thread.start
+    rejected: list[threading.Thread] = []
 
     def reject(thread: threading.Thread) -> None:
         if thread.name.startswith(f"minimq-listener-{group}") and len(rejected) < 2:

@@ -23,6 +23,7 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
+from minimq.features.listeners import leased_source
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.listening import Listener
 from support.waiting import wait_until
@@ -239,8 +240,15 @@ def all_came(listener: Listener) -> bool:
 
 
 def test_broadcasting_tries_here_and_then_passes_over(
-    cluster: LocalCluster, producer: Producer, admin: Admin, topic: str, group: str, tmp_path: Path
+    cluster: LocalCluster,
+    producer: Producer,
+    admin: Admin,
+    topic: str,
+    group: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(leased_source, "RETRY_SEND_DELAY_S", 0.05)
     listeners = [
         Listener(lambda message, _: ConsumeResult.RETRY_LATER if message.body == b"bad" else ConsumeResult.SUCCESS)
         for _ in range(2)
@@ -254,7 +262,6 @@ def test_broadcasting_tries_here_and_then_passes_over(
             model="broadcasting",
             offsets_dir=str(tmp_path),
             batch_size=1,
-            retry_send_delay_s=0.05,
             max_deliveries=3,
         )
         consumer.subscribe(topic)

@@ -23,6 +23,7 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
+from minimq.features.listeners import leased_source
 from minimq_common.names import dead_letter_topic
 from support.waiting import wait_until
 
@@ -96,8 +97,9 @@ def test_without_tries_only_what_failed_is_a_dead_letter(
 
 
 def test_a_consumer_for_broadcasting_tries_only_what_failed(
-    cluster: LocalCluster, topic: str, group: str, tmp_path: Path
+    cluster: LocalCluster, topic: str, group: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(leased_source, "RETRY_SEND_DELAY_S", 0.05)
     send(cluster, topic)
     judge = Judge()
     with PushConsumer(
@@ -106,7 +108,6 @@ def test_a_consumer_for_broadcasting_tries_only_what_failed(
         client_id="display-1",
         model="broadcasting",
         offsets_dir=tmp_path,
-        retry_send_delay_s=0.05,
         max_deliveries=3,
     ) as consumer:
         consumer.subscribe(topic)

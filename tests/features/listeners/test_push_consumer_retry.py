@@ -27,6 +27,7 @@ from minimq import (
     ReceivedMessage,
     RetryLater,
 )
+from minimq.features.listeners import leased_source
 from minimq_common.names import dead_letter_topic, retry_topic
 from support.listening import Listener
 from support.waiting import wait_until
@@ -328,14 +329,15 @@ def test_the_exit_of_a_program_does_not_wait_for_copies(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault
-def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(tmp_path: Path) -> None:
+def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Both brokers take nothing for a while; the message is tried again without them, and later through them."""
+    monkeypatch.setattr(leased_source, "RETRY_SEND_DELAY_S", 0.1)
     listener = fail_on(b"bad", attempts=4)
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster, Admin(cluster.nameserver) as admin:
         admin.create_topic("t", queues=2)
-        with PushConsumer(
-            cluster.nameserver, group="g", retry_delays_s=(0.1,), retry_send_delay_s=0.1, request_timeout_s=1.0
-        ) as consumer:
+        with PushConsumer(cluster.nameserver, group="g", retry_delays_s=(0.1,), request_timeout_s=1.0) as consumer:
             with Producer(cluster.nameserver) as producer:
                 sent = producer.send(Message("t", b"bad"))
             for broker in cluster.brokers:
@@ -352,7 +354,8 @@ def test_while_copies_cannot_be_sent_messages_stay_in_flight_and_are_tried_here(
 
 
 @pytest.mark.fault
-def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
+def test_copies_go_to_a_broker_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leased_source, "RETRY_SEND_DELAY_S", 0.2)
     listener = Listener(lambda message, times: ConsumeResult.RETRY_LATER if times == 1 else ConsumeResult.SUCCESS)
     with LocalCluster(brokers=2, data_dir=tmp_path) as cluster:
         with Admin(cluster.nameserver) as admin:
@@ -363,9 +366,7 @@ def test_copies_go_to_a_broker_that_is_there(tmp_path: Path) -> None:
             held.wait(TIMEOUT_S)
             return listener(messages)
 
-        with PushConsumer(
-            cluster.nameserver, group="g", retry_delays_s=(0.1,), retry_send_delay_s=0.2, request_timeout_s=1.0
-        ) as consumer:
+        with PushConsumer(cluster.nameserver, group="g", retry_delays_s=(0.1,), request_timeout_s=1.0) as consumer:
             with Producer(cluster.nameserver) as producer:
                 sent = producer.send(Message("t", b"bad"))
             consumer.subscribe("t")

@@ -130,7 +130,7 @@ def test_a_reader_of_what_was_deleted_goes_on_and_is_told_what_it_missed(by_size
     by_size.send(10)
     resets: list[OffsetReset] = []
     with PullConsumer(
-        by_size.nameserver, group="g", offset_reset=rule, on_offset_reset=resets.append, prefetch_messages=1
+        by_size.nameserver, group="g", offset_reset=rule, on_offset_reset=resets.append, prefetch_bytes=2 * len(BODY)
     ) as consumer:
         consumer.assign([QUEUE])
         read = consumer.poll(TIMEOUT_S, max_messages=1)

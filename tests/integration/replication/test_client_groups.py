@@ -50,7 +50,7 @@ class Members:
                 group="g",
                 auto_commit=False,
                 start="earliest",
-                prefetch_messages=20,
+                prefetch_bytes=1000,
                 request_timeout_s=self._request_timeout_s,
             ) as consumer:
                 consumer.subscribe("t")
@@ -136,7 +136,7 @@ def test_a_listener_gets_everything_once_although_there_is_no_master_for_a_while
                 half.wait(TIMEOUT_S)
             return answer
 
-        with PushConsumer(cluster.nameserver, group="g", start="earliest", prefetch_messages=20, threads=2) as consumer:
+        with PushConsumer(cluster.nameserver, group="g", start="earliest", prefetch_bytes=1000, threads=2) as consumer:
             consumer.subscribe("t")
             consumer.start(hold_after_half)
             wait_until(lambda: len(listener.calls) >= 100, TIMEOUT_S)

@@ -17,7 +17,6 @@ from minimq.connection.client import ClusterClient
 from minimq.connection.client_log import client_logger
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.consuming.commits import OffsetLookup
-from minimq.consuming.consumer_options import ConsumerOptions
 from minimq.consuming.fetcher import Fetcher
 from minimq.consuming.member_state import Grant
 from minimq.consuming.queue_decisions import Commit
@@ -29,6 +28,8 @@ from minimq_common.text_units import expanded
 log = client_logger(__name__)
 
 _TICK_S = 0.2
+#: Seconds between checks of all routes, in case a notification was lost.
+CHECK_INTERVAL_S = 20.0
 _VERSION = 1
 
 
@@ -179,14 +180,12 @@ class BroadcastReader:
         offsets: LocalOffsets,
         starts: OffsetLookup,
         fetcher: Fetcher,
-        options: ConsumerOptions,
     ) -> None:
         self._routes = client.routes
         self._topics = topics
         self._offsets = offsets
         self._starts = starts
         self._fetcher = fetcher
-        self._interval_s = options.rebalance_interval_s
         self._running: asyncio.Task[None] | None = None
         self._is_leaving = False
         self._changed = asyncio.Event()
@@ -243,7 +242,7 @@ class BroadcastReader:
             self._changed.clear()
             now = time.monotonic()
             if now >= self._look_at:
-                self._look_at = now + self._interval_s
+                self._look_at = now + CHECK_INTERVAL_S
                 try:
                     await self._compare()
                     self._outage.worked("broadcasting: goes on")

@@ -17,6 +17,9 @@ MAX_DELAY_S: Final = MAX_DELAY_DAYS * 86_400
 #: A larger number of seconds since 1970 was probably meant as milliseconds.
 _MIN_MS = 10_000_000_000
 
+#: Messages that are due within the same span share a batch: short beside any delay, and long enough to fill batches.
+PRECISION_S: Final = 0.1
+
 _recallable = count(1)
 
 
@@ -51,7 +54,7 @@ class DueTime(NamedTuple):
         return math.ceil(self.at_s * 1000)
 
 
-def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: float) -> DueTime | None:
+def due_time(message: Message, monotonic_s: float, time_s: float) -> DueTime | None:
     """Return when a message is due; None if it is delivered at once."""
     after, at = message.deliver_after_s, message.deliver_at
     if after is None and at is None:
@@ -72,7 +75,7 @@ def due_time(message: Message, precision_s: float, monotonic_s: float, time_s: f
     if not (after or at or message.recallable):
         return None
     alone = next(_recallable) if message.recallable else 0
-    return DueTime(due_s, DueBucket(after is not None, int(due_s / precision_s), alone))
+    return DueTime(due_s, DueBucket(after is not None, int(due_s / PRECISION_S), alone))
 
 
 def _delay_s(given: object) -> float:

@@ -15,13 +15,13 @@ from minimq_common.model import MessageQueue
 class InFlightLimits(NamedTuple):
     """Limits; at any of them, no more messages of a queue are taken."""
 
-    #: Of one queue.
-    messages: int
+    #: Of one queue: enough for many threads, and few enough to redeliver after a crash.
+    messages: int = 4096
     #: Bytes of bodies in all queues, each of which has an equal share.
-    size: int
-    #: Of one queue: distance in offsets from the first unfinished to the last taken message, which limits what is
-    #: reread after a crash.
-    span: int
+    size: int = 16 << 20
+    #: Of one queue: distance in offsets from the first unfinished to the last taken message. Others of these may have
+    #: finished, but are reread after a crash.
+    span: int = 16_384
 
 
 class PoisonCandidates(NamedTuple):

@@ -37,6 +37,8 @@ T = TypeVar("T")
 
 _WAIT_S = 0.2
 _DRAIN_WAIT_S = 0.05
+#: Seconds before a message that could not be sent to the retry topic is redelivered: brokers are usually back by then.
+RETRY_SEND_DELAY_S = 5.0
 #: How long a suspect waits at first for other messages in flight, and how long nothing else is taken while it runs.
 _SUSPECT_WAIT_S = 5.0
 #: Index of the retry delay of a message that is passed on to another member.
@@ -69,7 +71,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         self._retry_topic = retry_topic(group) if options.model == "clustering" else None
         self._rule = RetryRule(options, in_order=calls.in_order)
         self._sender = RetrySender(self._client, group, len(options.retry_delays_s), options.request_timeout_s)
-        limits = InFlightLimits(options.max_in_flight_messages, options.max_in_flight_bytes, options.max_in_flight_span)
+        limits = InFlightLimits(size=options.prefetch_bytes)
         self._in_flight = InFlight(limits, one_at_a_time=calls.in_order)
         #: No further callbacks: closing.
         self._is_over = False
@@ -319,9 +321,7 @@ class LeasedSource(Consumer, Source[LeasedDelivery]):
         again = [redelivered(message) for message in messages] if delivery.verdict is None else messages
         for one in self._in_flight.split(delivery, again):
             one.verdict = delivery.verdict
-            self.host.put_off(
-                one, self._options.orderly_retry_delay_s if self._in_order else self._options.retry_send_delay_s
-            )
+            self.host.put_off(one, self._options.orderly_retry_delay_s if self._in_order else RETRY_SEND_DELAY_S)
         self._fetcher.wake()
 
     def _finish(self, delivery: LeasedDelivery) -> None:

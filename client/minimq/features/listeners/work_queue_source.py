@@ -11,7 +11,8 @@ from typing import Any
 from minimq.connection.client_log import client_logger
 from minimq.connection.cluster import Cluster
 from minimq.connection.retry_schedule import PAUSE_S
-from minimq.consuming.consumer_options import PREFETCH_MESSAGES, ConsumerOptions, WorkQueueOptions, invisible_ms
+from minimq.consuming.consumer_options import ConsumerOptions, WorkQueueOptions, invisible_ms
+from minimq.consuming.fetcher import LONG_POLL_S
 from minimq.consuming.message_filter import TagExpression
 from minimq.consuming.start_position import Start
 from minimq.features.listeners.listener import ListenerCalls, ListenerResult
@@ -30,6 +31,8 @@ log = client_logger(__name__)
 #: Extend an invisible duration when this fraction of it is over.
 _EXTEND_AFTER = 1 / 3
 _CLOSE_S = 5.0
+#: Messages in flight: with batches, calls may take several at once, and each is extended every third of `invisible_s`.
+_MAX_IN_FLIGHT = 4096
 _DEAD_LETTER_RETRY_S = 2.0
 
 #: Defaults of the options that make sense only for leased queues.
@@ -153,7 +156,6 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
             self._rule.max_deliveries or 1,
             start,
             request_timeout_s=options.request_timeout_s,
-            prefetch_messages=min(PREFETCH_MESSAGES, options.prefetch_messages, options.max_in_flight_messages),
             credentials=options.credentials,
         )
         self._batch_size = calls.batch_size
@@ -206,12 +208,12 @@ class WorkQueueSource(Source[WorkQueueDelivery]):
         if (rejected_s := self._reader.rejected_s()) > 0:
             await asyncio.sleep(rejected_s)
         in_flight = sum(len(delivery.messages) for delivery in self.host.in_flight)
-        most = min(room * self._batch_size, self._options.max_in_flight_messages - in_flight)
+        most = min(room * self._batch_size, _MAX_IN_FLIGHT - in_flight)
         if most <= 0:
             await self.host.wait_changed()
             return
         messages = TakenMessages()
-        await self._reader.receive(most, None, self._options.long_poll_s, messages)
+        await self._reader.receive(most, None, LONG_POLL_S, messages)
         for delivery in deliveries(messages, self._batch_size, time.monotonic()):
             if self._group_hashes.add(delivery):
                 self.host.submit(delivery)

@@ -17,7 +17,7 @@ from minimq.connection.finalizers import Finalizer
 from minimq.connection.retry_schedule import PAUSE_S
 from minimq.features.transactions.decisions import Calls, CommitProtocol, Decision, StagedPart, Transaction
 from minimq.sending.pending_batch import Records
-from minimq.sending.producer_core import ProducerCore
+from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore
 from minimq.sending.producer_options import ProducerOptions
 from minimq.sending.receipt import BatchReceipt
 from minimq_common.errors import (
@@ -56,7 +56,7 @@ class RecordsSender:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         """Close; after an error, do not wait for batches in flight."""
         try:
-            self.close(None if error is None else 0.0)
+            self.close(CLOSE_TIMEOUT_S if error is None else 0.0)
         except SendFailed:
             if error is None:  # otherwise raise the error of the block
                 raise
@@ -84,7 +84,7 @@ class RecordsSender:
         """
         return self._core.send_records(topic, queue, records, transaction, may_move=may_move)
 
-    def close(self, timeout_s: float | None = None) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Wait for batches in flight and close. Raises `SendFailed` after the timeout. Idempotent."""
         self._finalizer.close(partial(self._core.close, timeout_s))
 

@@ -74,12 +74,7 @@ class Play:
     """A producer, its two brokers, and the time. Messages are numbered as they are handed in."""
 
     def __init__(self, **options: int) -> None:
-        settings = {
-            "max_in_flight_requests": 2,
-            "batch_messages": 4,
-            "batch_bytes": 1000,
-            "min_split_messages": 4,
-        } | options
+        settings = {"max_in_flight_requests": 2, "batch_messages": 4, "batch_bytes": 1000} | options
         self.options = ProducerOptions(**settings)  # type: ignore[arg-type]  # numbers all of them
         self.routes = Routes()
         self.health = BrokerTroubles()
@@ -247,7 +242,7 @@ def test_messages_gather_while_the_window_is_full() -> None:
 
 
 def delayed(delay_s: float, now: float = 0.0, *, recallable: bool = False) -> DueTime | None:
-    return due_time(Message("t", b"x", deliver_after_s=delay_s, recallable=recallable), 0.1, now, 1e9)
+    return due_time(Message("t", b"x", deliver_after_s=delay_s, recallable=recallable), now, 1e9)
 
 
 def test_delayed_messages_travel_with_those_that_are_due_in_the_same_bucket() -> None:
@@ -309,7 +304,7 @@ def test_a_batch_that_failed_does_not_hold_up_those_that_may_still_go() -> None:
 
 
 def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
-    play = Play(batch_messages=1000, min_split_messages=5)
+    play = Play(batch_messages=1000)
     for _ in range(4):
         play.message()  # all places are taken
     for _ in range(400):
@@ -321,7 +316,7 @@ def test_a_burst_for_any_queue_is_divided_among_the_queues() -> None:
 
 
 def test_what_is_bound_to_a_queue_leaves_together() -> None:
-    play = Play(batch_messages=1000, min_split_messages=5)
+    play = Play(batch_messages=1000)
     for _ in range(400):
         play.message(QUEUES[0])
     play.answer()
