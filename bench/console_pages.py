@@ -37,7 +37,6 @@ PAGES = (
     "/dead-letters",
     "/delayed",
     "/transactions",
-    "/users",
     "/routes?topic={topic}",
     "/conflicts",
 )

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from PIL import Image
 
 from minimq import Admin, Cluster, Credentials, LocalCluster, Message, Producer
+from minimq.local.access_file import AccessFile
 from minimq_cli.console import serving_console
 from minimq_console.app import make_app
 from minimq_console.console_options import ConsoleOptions
@@ -153,7 +154,6 @@ def take_all(camera: Camera, messages: dict[str, str]) -> None:
     camera.take("delayed", "/delayed", "reminders")
     camera.take("waiting", "/delayed/reminders", "Due")
     camera.take("transactions", "/transactions", "checkout")
-    camera.take("users-none", "/users", "access control")
     camera.take("routes", "/routes?topic=orders", "Route of")
     camera.take("conflicts", "/conflicts", "No conflicts")
     camera.take("not-found", "/topics/nothing", "nothing")
@@ -193,21 +193,21 @@ def take_secured(camera: Camera) -> None:
     """Take the screenshots of a secured cluster: sign-in and users."""
     with LocalCluster(brokers=1, secure=True) as cluster, Admin(credentials=cluster.credentials) as admin:
         admin.create_topic("orders", queues=1)
-        admin.add_user("till", ["allow write topic orders"])
+        secrets = cluster.data_dir / "secrets"
+        AccessFile(secrets).add("till", ["allow write topic orders"])
         assert cluster.credentials is not None
         bearer = trust_of(Credentials.from_text(cluster.credentials.read_text())).bearer
         assert bearer is not None
-        with serving_console(cluster.nameserver, "127.0.0.1", 0, credentials=cluster.credentials) as served:
+        given = {"credentials": cluster.credentials, "secrets": str(secrets)}
+        with serving_console(cluster.nameserver, "127.0.0.1", 0, **given) as served:  # type: ignore[arg-type]
             camera = replace(camera, address=served.address)
             camera.take("sign-in", "/users", "credentials file")
             camera.browser.open(f"{served.address}/users")
-            camera.browser.fill("User", "admin")
             camera.browser.fill("Key", "mq_wrong")
             camera.take("sign-in-wrong", None, "No user of this cluster", then="Sign in")
-            camera.browser.fill("User", "admin")
             camera.browser.fill("Key", bearer.text)
             camera.browser.push("Sign in")
-            camera.browser.wait_for("Servers")
+            camera.browser.wait_for("till")
             camera.take("users", "/users", "admin")
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
@@ -111,11 +110,6 @@ def _params(operation: Operation) -> list[click.Parameter]:
         interval = click.FloatRange(0.2, 3600)
         text = "Seconds between two refreshes."
         params.append(Option(["--interval"], type=interval, default=2.0, show_default=True, help=text))
-    if operation.has_folder:
-        act = "Read" if operation.reads else "Change"
-        text = f"{act} access.toml in this folder of `minimq secure init`, without a server, in place of the cluster."
-        folder = click.Path(path_type=Path, file_okay=False)
-        params.append(Option(["--secrets"], type=folder, metavar="DIR", help=text))
     choice = click.Choice(_FORMATS)
     params.append(
         Option(["-o", "--output"], type=choice, default="table", show_default=True, help="Format of the result.")
@@ -125,10 +119,11 @@ def _params(operation: Operation) -> list[click.Parameter]:
 
 def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears: bool = False) -> None:
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
-    secrets = typed.pop("secrets", None)
+    from minimq.admin.admin import Admin
+
     try:
         given = operation.given(**values_of(operation.shown, typed))
-        with _opened(nameserver, secrets) as admin:
+        with Admin(nameserver) as admin:
             with _progress(operation, given):
                 plan = operation.planned(admin, given)
             if dry_run and plan is not None:
@@ -152,32 +147,12 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
         sys.exit(1)
 
 
-@contextmanager
-def _opened(nameserver: str, secrets: Path | None) -> Iterator[Any]:
-    if secrets is None:
-        from minimq.admin.admin import Admin
-
-        with Admin(nameserver) as admin:
-            yield admin
-        return
-    from minimq.admin.access_folder import AccessFolder
-    from minimq.options import nameserver_addresses
-
-    is_given = click.get_current_context().meta.get("nameserver")
-    yield AccessFolder(secrets, nameserver_addresses(nameserver) if is_given else ())
-
-
 def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict[str, Any]:
     """Convert what click parsed to argument values, by parameter name."""
     source: dict[str, Any] = {}
     for each in parameters:
         given = typed.get(each.key)
-        if each.about.made is not None:
-            defaults = {part.name: part.default for part in each.parts}
-            given = each.about.made(**{**defaults, **values_of(each.parts, typed)})
-        elif each.about.is_file:
-            given = _content(Path(typed[each.key]))
-        elif each.parts:
+        if each.parts:
             source_of = click.get_current_context().get_parameter_source
             stray = [part.flag for part in each.parts if source_of(part.key) is not ParameterSource.DEFAULT]
             if stray and not given:
@@ -187,19 +162,9 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
     return read(parameters, source, lambda each: each.label)
 
 
-def _content(path: Path) -> str:
-    from minimq_common.files.text_file import read_text_file
-    from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
-
-    try:
-        return read_text_file(path, MAX_DOCUMENT_BYTES).decode()
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"cannot read {path}: {error}") from None
-
-
 def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
     """Replace parameters by options in an error message; what the user typed stays unchanged."""
-    own = [each for each in operation.shown if not (each.is_argument or each.about.made)]
+    own = [each for each in operation.shown if not each.is_argument]
     flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
     own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}
     lists_options = message.startswith("nothing to change: ")
@@ -245,8 +210,6 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
         return [Option(names, is_flag=True, default=True, show_default=True, help=parameter.help)]
     if parameter.kind is bool:
         return [Option(names, is_flag=True, help=parameter.help)]
-    if about.options:
-        return options_of(about.options)
     if parameter.parts:
         found = [Option(names, is_flag=True, help=parameter.help)]
         return [*found, *(each for part in parameter.parts for each in _options(part))]
@@ -375,5 +338,4 @@ _COMPLETE = {
     "topics": _completion(lambda admin: admin.list_topics()),
     "groups": _completion(lambda admin: admin.list_groups()),
     "brokers": _completion(lambda admin: sorted({each.broker_name for each in admin.cluster()})),
-    "users": _completion(lambda admin: sorted(admin.access().users)),
 }

@@ -39,6 +39,7 @@ def console(  # noqa: PLR0913 - the options of the command
     root_path: Annotated[str, Param(metavar="PATH")] = "",
     trusted_proxies: Annotated[Sequence[str], Param(flag="--trusted-proxy", metavar="ADDRESS")] = (),
     registry: Annotated[str, Param(metavar="URL")] = "",
+    secrets: Annotated[str, Param(metavar="DIR")] = "",
 ) -> None:
     """Show the cluster in a browser until Ctrl-C or SIGTERM: brokers, topics, messages, groups, and problems.
 
@@ -47,8 +48,9 @@ def console(  # noqa: PLR0913 - the options of the command
 
     With --registry, the page of a message shows its decoded body, which needs `pip install 'minimq[schemas]'`.
 
-    On a secured cluster, give --credentials: each visitor then signs in with the name and key of a user. With
-    --allow-changes, visitors may change what their rights allow; stderr gets a line for each change and each sign-in.
+    On a secured cluster, give --credentials: each visitor then signs in with the key of a user. With --allow-changes,
+    visitors may change what their rights allow; stderr gets a line for each change and each sign-in. With --secrets, a
+    page shows the users and rules to visitors who may manage the cluster.
 
     \b
     Examples:
@@ -75,6 +77,8 @@ def console(  # noqa: PLR0913 - the options of the command
             are trusted.
         registry: schema registry that decodes Avro, Protobuf and JSON bodies. Set a URL with a password,
             http://USER:PASSWORD@HOST:PORT, by the variable: other users see the options of a process.
+        secrets: folder with access.toml, that of the servers or of `minimq secure init`; without it, the console knows
+            the ids of keys, but no users.
     """
     given = dict(locals())
     open_more_files()

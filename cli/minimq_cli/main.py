@@ -39,9 +39,9 @@ COMMANDS = {
     "dlq": ("minimq_cli.nouns:dlq", "Describe, resend or delete dead letters."),
     "bench": ("minimq_cli.bench:bench", "Measure throughput and latency."),
     "secure": ("minimq_cli.secure:secure", "Make certificates and credentials."),
-    "user": ("minimq_cli.nouns:user", "Add users, grant rights, and rotate or revoke keys."),
-    "access": ("minimq_cli.nouns:access", "Show or replace the document of users and rules."),
-    "can": ("minimq_cli.nouns:can", "Show whether a USER may do something, and by which rule."),
+    "user": ("minimq_cli.user:user", "Add users, grant rights, and rotate or revoke keys."),
+    "access": ("minimq_cli.user:access", "Check the file of users and rules."),
+    "can": ("minimq_cli.user:can", "Show whether a USER may do something, and by which rule."),
 }
 
 #: Names of the parameters that all commands share.
@@ -94,7 +94,7 @@ class _Main(Group):
             return None
         module, _, name = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
-        if cmd_name not in ("local", "secure"):
+        if cmd_name not in ("local", "secure", "user", "can", "access"):
             _accept_everywhere(command)
         return command
 
@@ -137,7 +137,7 @@ def _reporting_default_cluster(callback: Callable[..., Any] | None) -> Callable[
     @functools.wraps(callback)
     def named(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
-        is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER or kwargs.get("secrets")
+        is_chosen = context.meta.get(_NAMESERVER) or context.obj != DEFAULT_NAMESERVER
         if not is_chosen and sys.stderr.isatty():
             text = f"using the cluster at {DEFAULT_NAMESERVER}, the default; --server chooses another one"
             click.echo(text, err=True)

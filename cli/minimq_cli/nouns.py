@@ -16,8 +16,6 @@ _NOUNS = {
     "topic": "admin.topics:TopicOperations",
     "group": "admin.groups:GroupOperations",
     "transaction": "features.half_messages.operations:TransactionOperations",
-    "user": "admin.users:UserOperations",
-    "access": "admin.users:UserOperations",
     "delayed": "features.delayed.operations:DelayedOperations",
     "message": "admin.messages:MessageOperations",
     "dlq": "features.dead_letters.operations:DeadLetterOperations",
@@ -25,10 +23,6 @@ _NOUNS = {
 }
 #: Further help of a group of commands.
 _MORE = {
-    "user": "The commands change a running cluster, with the credentials of an administrator, and return when the "
-    "change is in force at all servers. With --secrets DIR they change access.toml in a folder of `minimq secure init` "
-    "instead; servers that were started with that folder follow within a second if its version is larger than that of "
-    "the cluster.",
     "message": "These commands need no group, and leave no trace. `minimq peek ADDRESS` shows a message.",
     "dlq": "A dead letter is a message that a group could not process; it is open until it is resent or deleted.",
 }
@@ -36,7 +30,7 @@ _MORE = {
 #: Commands of nouns that are not operations.
 _BESIDES = {"dlq": "dlq:describe"}
 #: Operations without a noun.
-_ALONE = {"route": "admin.topics:TopicOperations", "can": "admin.users:UserOperations"}
+_ALONE = {"route": "admin.topics:TopicOperations"}
 
 
 def __getattr__(noun: str) -> click.Command:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import click
 
-from minimq.admin.access_folder import AccessFolder
 from minimq.admin.operation import Param
 from minimq.admin.texts import duration_of
 from minimq.admin.views import Row, Rows, Table, View, columns
+from minimq.local.access_file import AccessFile
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_cli.base import Group, confirm
 from minimq_cli.commands import Output, declared, show
-from minimq_common.errors import InvalidArgument, MinimqError
+from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
-from minimq_common.security.access_document import AccessDocument
 from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
 from minimq_common.text_units import check_path
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
-
-#: Timeout in seconds of the request for the users of the cluster.
-_ANSWER_S = 2.0
 
 #: The steps of --ca, and descriptions of their results.
 _STEPS = {
@@ -79,7 +75,7 @@ def _init(
 ) -> None:
     """Make an authority in DIR, a certificate for all servers, and the user admin with its credentials.
 
-    Servers with that folder require a key from every caller; `minimq user add NAME --secrets DIR` adds users. The
+    Servers with that folder require a key from every caller; `minimq user add NAME` adds users. The
     authority is valid for ten years, a certificate for 397 days.
 
     Example: minimq secure init secrets --host mq1.example.org,mq2.example.org -s mq1.example.org:9876
@@ -131,9 +127,8 @@ def _renew(
         if ca == "add":
             click.echo(_not_changed(directory))
             click.echo(
-                "Give each of these users a file that trusts both, by `minimq user rotate NAME --to FILE` with the "
-                "changed credentials of an administrator, or let them put the content of "
-                f"{authority.server / ROOTS} into theirs, as `ca`."
+                "Give each of these users a file that trusts both, by `minimq user rotate NAME --to FILE`, or let them "
+                f"put the content of {authority.server / ROOTS} into theirs, as `ca`."
             )
         if ca != "retire":
             click.echo(f"When all have them, {authority.next_step}")
@@ -168,12 +163,8 @@ def _issue(
     click.echo(written)
     if not authority.has_key(user):
         click.echo("note: there is no key in it: copy the line `key` of the user's former credentials there", err=True)
-    document = _access_document(directory)
-    if document is not None and user not in document.users:
-        click.echo(
-            f"note: {ACCESS} has no user {user}: unless the running cluster has, `minimq user add {user}` adds one",
-            err=True,
-        )
+    if user not in _users(directory):
+        click.echo(f"note: {ACCESS} has no user {user}: `minimq user add {user}` adds one", err=True)
 
 
 @declared("new-key", "Print a new key for cluster.key.")
@@ -202,9 +193,8 @@ def _show_certificates(_nameserver: str, directory: Directory, *, output: Output
         for name, certificate in found.items()
     ]
     show(View(json=rows, lines=[Rows(_CERTIFICATES, rows)]), output)
-    document = _access_document(directory)
-    if output == "table" and document is not None:
-        click.echo(f"\n{ACCESS} has version {document.version} and the users {', '.join(sorted(document.users))}")
+    if output == "table" and (users := _users(directory)):
+        click.echo(f"\n{ACCESS} has the users {', '.join(sorted(users))}")
     for name, certificate in found.items():
         left = certificate.ends_at - time.time()
         if left < EXPIRES_SOON_S:
@@ -223,34 +213,14 @@ secure = Group(
 
 def _not_changed(directory: Path) -> str:
     """Return a sentence about credentials that are not in the directory, and so are not changed."""
-    document, is_whole = _newest_document(directory)
-    users = [] if document is None else document.users
-    absent = sorted(name for name in users if not (directory / f"{name}.minimq").exists())
-    parts = [f"those of {', '.join(absent)}"] if absent else []
-    if not is_whole:
-        parts.append(
-            "those of users that only the running cluster has, which does not answer here (`minimq user list`)"
-        )
-    if not parts:
+    absent = sorted(name for name in _users(directory) if not (directory / f"{name}.minimq").exists())
+    if not absent:
         return f"The credentials of all users are in {directory}."
-    return f"Credentials that are not in {directory} are not changed: {', and '.join(parts)}."
+    return f"Credentials that are not in {directory} are not changed: those of {', '.join(absent)}."
 
 
-def _newest_document(directory: Path) -> tuple[AccessDocument | None, bool]:
-    """Return the document of the running cluster and True, or access.toml and False if it does not answer."""
-    from minimq.admin.admin import Admin
-
-    try:
-        with Admin(credentials=directory / "admin.minimq", timeout_s=_ANSWER_S) as admin:
-            return admin.access(), True
-    except MinimqError:
-        return _access_document(directory), False
-
-
-def _access_document(directory: Path) -> AccessDocument | None:
-    if not (directory / "server" / ACCESS).exists():
-        return None
-    return AccessFolder(directory).access()
+def _users(directory: Path) -> Iterable[str]:
+    return AccessFile(directory).read().users if (directory / "server" / ACCESS).exists() else ()
 
 
 def _remedy(directory: Path, name: str) -> str:

@@ -14,14 +14,12 @@ from minimq.admin.views import Plan
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.record_limit import ALWAYS_WRITTEN
-from minimq_common.security.access_rule import Need
 from minimq_common.text_units import quoted
 from minimq_console.answers import address_of
 from minimq_console.console import Console
 from minimq_console.page import ActionLink, Data, PageContext
 from minimq_console.parameters import Parameters, address, with_query
 from minimq_console.produce import Sender
-from minimq_console.visitors import Visitor
 
 _audit = logging.getLogger("minimq.audit")
 
@@ -45,14 +43,7 @@ class Action:
         """Return the link to its form for one object, or to its plan if `query` fills the form in."""
         filled_in = query or {}
         place = address(self.form.path, names) + (with_query({**filled_in, "step": "check"}) if filled_in else "")
-        needs = self.needs(Parameters([*filled_in.items()], names))
-        return ActionLink(self.form.action, label or self.form.label, place, needs)
-
-    def needs(self, given: Parameters) -> frozenset[Need]:
-        """Return the rights that it needs, as far as the form input determines them."""
-        missing = dict.fromkeys(each.name for each in self._parameters.values() if each.is_required)
-        texts = {name: self._text(given, name).strip() or None for name in self.form.fields}
-        return needs_of(self._operation, self._operation.given(**{**missing, **texts, **given.names}))
+        return ActionLink(self.form.action, label or self.form.label, place)
 
     def fields(self, visit: PageContext) -> list[Data]:
         """Return the fields, with the form input or their initial values."""
@@ -183,17 +174,9 @@ def toggles(action: Action, now: Permission, **names: str) -> list[ActionLink]:
     return found
 
 
-def needs_of(operation: Operation, given: Arguments) -> frozenset[Need]:
-    return frozenset(operation.needs(given)) if operation.needs is not None else frozenset()
-
-
-def check_rights(console: Console, visitor: Visitor, needs: frozenset[Need]) -> None:
-    """Raise `AccessDenied` if a visitor lacks one of the rights; asks the cluster."""
+def check_changes_allowed(console: Console) -> None:
     if not console.allow_changes:
         raise AccessDenied("this console only reads: start it with --allow-changes to use its actions")
-    if missing := needs - visitor.rights(needs):
-        rights = " and ".join(sorted(f"'{need}'" for need in missing))
-        raise AccessDenied(f"user {visitor.user} may not do this: it takes {rights}")
 
 
 class ActionLog:

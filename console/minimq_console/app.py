@@ -18,6 +18,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp
 
 from minimq import Cluster, __version__
+from minimq.local.access_file import AccessFile
 from minimq_common.errors import MinimqError
 from minimq_common.security.channel_security import open_credentials
 from minimq_common.security.credentials import CredentialsArgument
@@ -36,7 +37,7 @@ from minimq_console.visitors import Observer, Visitors
 #: Responses smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
 _CLUSTER, *_ROUTES = cluster.PAGES
-#: All pages, in the order of the navigation.
+#: All pages of a console without --secrets, in the order of the navigation.
 PAGES = (_CLUSTER, *topics.PAGES, *groups.PAGES, *deferred.PAGES, *_ROUTES, *messages.PAGES)
 
 
@@ -45,7 +46,7 @@ def open_console(
     nameserver: str | Sequence[str] | None, options: ConsoleOptions, credentials: CredentialsArgument | None = None
 ) -> Iterator[ConsoleServer]:
     """Serve the console of a cluster within the block."""
-    secured = open_credentials(credentials)
+    secured, users = open_credentials(credentials), AccessFile(Path(options.secrets)) if options.secrets else None
     options.check(asks_for_keys=secured is not None)
     with Cluster(nameserver, credentials=credentials) as cluster:  # finds out the name servers, and connects to none
         nameservers = cluster.nameservers
@@ -55,7 +56,7 @@ def open_console(
 
     with ExitStack() as opened:
         everybody = open_observer("") if secured is None else None
-        app, console = make_app(Visitors(everybody, secured, open_observer), nameservers, options)
+        app, console = make_app(Visitors(everybody, secured, open_observer, users), nameservers, options, users)
         # Called last: an action that is under way ends when its connection is closed, and writes its audit line.
         opened.callback(console.wait_for_actions)
         if everybody is not None:
@@ -66,17 +67,20 @@ def open_console(
         yield served
 
 
-def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOptions) -> tuple[ASGIApp, Console]:
+def make_app(
+    visitors: Visitors, nameservers: Sequence[str], options: ConsoleOptions, users: AccessFile | None = None
+) -> tuple[ASGIApp, Console]:
     """Return the application, and the state that its pages share."""
+    pages = PAGES if users is None else (*PAGES, cluster.USERS)
     rendering = Rendering(
         {
-            "navigation": [page for page in PAGES if page.label is not None],
+            "navigation": [page for page in pages if page.label is not None],
             "nameservers": ", ".join(nameservers),
             "version": __version__,
         }
     )
     decode = decoder(options.registry) if options.registry else None
-    console = Console(rendering, allow_changes=options.allow_changes, decode=decode)
+    console = Console(rendering, allow_changes=options.allow_changes, decode=decode, users=users)
 
     async def on_error(request: Request, error: Exception) -> Response:
         return failure_answer(console, request, failure_of(error))
@@ -89,7 +93,7 @@ def make_app(visitors: Visitors, nameservers: Sequence[str], options: ConsoleOpt
 
     app = Starlette(
         routes=[
-            *(Route(page.path, PageHandler(page, console).answer, methods=["GET"]) for page in PAGES),
+            *(Route(page.path, PageHandler(page, console).answer, methods=["GET"]) for page in pages),
             *ActionPages(console).routes(),
             *JsonApi(console).routes(),
             Route(messages.BODY_PATH, functools.partial(messages.download, console), methods=["GET"]),

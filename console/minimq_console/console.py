@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from minimq.local.access_file import AccessFile
 from minimq_common.errors import SystemBusy
 from minimq_console.action_runs import MAX_UNDER_WAY
 from minimq_console.answers import Rendering
@@ -25,8 +26,16 @@ MAX_STREAMS, MAX_TAILS = 1_000, 40
 class Console:
     """Bounds the threads and streams of one console. Used on the event loop, except for the thread pools."""
 
-    def __init__(self, rendering: Rendering, *, allow_changes: bool = False, decode: Decode | None = None) -> None:
+    def __init__(
+        self,
+        rendering: Rendering,
+        *,
+        allow_changes: bool = False,
+        decode: Decode | None = None,
+        users: AccessFile | None = None,
+    ) -> None:
         self.rendering = rendering
+        self.users = users
         self.decode = decode
         self.allow_changes = allow_changes
         self.gathering = ThreadPoolExecutor(_GATHERING + MAX_READS, "minimq-console-page")

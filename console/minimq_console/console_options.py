@@ -35,6 +35,7 @@ class ConsoleOptions:
     tls_certificate: str = ""
     tls_key: str = ""
     registry: str = ""
+    secrets: str = ""
     root_path: str = ""
     trusted_proxies: tuple[str, ...] = ()
 

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from minimq_common.errors import InvalidArgument, MinimqError, NotAuthenticated
+from minimq_common.errors import MinimqError, NotAuthenticated
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_console.answers import address_of, failure_of, form_of, html_answer, json_answer, path_of
 from minimq_console.console import Console
@@ -228,17 +228,14 @@ class SignInPages:
     async def sign_in(self, request: Request) -> Response:
         """Sign a visitor in, or show the form again with the reason."""
         form = await form_of(request)
-        name, to = form.text("name", most=_MAX_NAME), _place(form.text("to"))
-        key = form.text("key", most=_MAX_KEY)
-        if len(name) >= _MIN_SECRET_LENGTH and name.lstrip().startswith(_SECRET):  # no page or log may show it
-            return self._form(request, to, error=InvalidArgument("a key was typed as the name: it was not used"))
+        to, key = _place(form.text("to")), form.text("key", most=_MAX_KEY)
         host, address = request.client.host if request.client else "-", address_of(request.scope)
         browser = new_id()
         try:
-            user = await self._visitors.sign_in(browser, name, key, host)
+            user = await self._visitors.sign_in(browser, key, host)
         except MinimqError as error:
-            _audit.warning("console: a visitor was not let in user=%r from=%s reason=%r", name, address, error.message)
-            return self._form(request, to, name, error)
+            _audit.warning("console: rejected a sign-in from=%s reason=%r", address, error.message)
+            return self._form(request, to, error)
         _audit.info("console: a visitor has signed in user=%r from=%s", user, address, extra=ALWAYS_WRITTEN)
         begin_session(request, browser)
         return RedirectResponse(to, 303)
@@ -250,9 +247,9 @@ class SignInPages:
         begin_session(request)
         return RedirectResponse(SIGN_IN_PATH, 303)
 
-    def _form(self, request: Request, to: str, name: str = "", error: MinimqError | None = None) -> Response:
-        shown: dict[str, object] = {"title": "Sign in", "to": to, "name": name}
-        shown |= {"problem": None if error is None else error.message, "most_name": _MAX_NAME, "most_key": _MAX_KEY}
+    def _form(self, request: Request, to: str, error: MinimqError | None = None) -> Response:
+        problem = None if error is None else error.message
+        shown: dict[str, object] = {"title": "Sign in", "to": to, "problem": problem, "most_key": _MAX_KEY}
         status = 200 if error is None else 403 if isinstance(error, NotAuthenticated) else failure_of(error).status
         return html_answer(self._console, request, "sign_in.html", shown, status)
 

@@ -24,7 +24,7 @@ from minimq import Admin, __version__
 from minimq.admin.operation import Arguments, Operation, Parameter, flag, operations_of, read
 from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy
 from minimq_console.action_runs import MAX_UNDER_WAY
-from minimq_console.actions import ActionLog, check_rights, needs_of
+from minimq_console.actions import ActionLog, check_changes_allowed
 from minimq_console.answers import body_of, failure_of, json_answer
 from minimq_console.console import MAX_READS, Console
 from minimq_console.visitors import Visitor
@@ -97,7 +97,7 @@ class JsonApi:
         self, operation: Operation, visitor: Visitor, given: Arguments, log: ActionLog, *, dry_run: bool, yes: bool
     ) -> object:
         if not operation.reads:
-            check_rights(self._console, visitor, needs_of(operation, given))
+            check_changes_allowed(self._console)
         admin: Admin = visitor.observer.changer
         plan = operation.planned(admin, given)
         question = operation.question(given, plan)
@@ -165,7 +165,7 @@ def _path(operation: Operation) -> str:
 
 def _parameters(operation: Operation) -> list[Parameter]:
     switches = (*([] if operation.reads else [_DRY_RUN]), *([_YES] if operation.asks else ()))
-    return [each for each in (*operation.shown, *switches) if not each.about.is_local]
+    return [*operation.shown, *switches]
 
 
 def _struct_of(name: str, parameters: Iterable[Parameter]) -> type[msgspec.Struct]:

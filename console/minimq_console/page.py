@@ -10,11 +10,11 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as LateError
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
@@ -24,7 +24,6 @@ from starlette.responses import Response, StreamingResponse
 from minimq import Admin
 from minimq.admin.operation import operations_of
 from minimq_common.errors import DeadlineExceeded, MinimqError, NotAuthenticated
-from minimq_common.security.access_rule import Need
 from minimq_console import answers
 from minimq_console.console import MAX_STREAMS, MAX_TAILS, Console
 from minimq_console.parameters import Parameters, WrongParameter
@@ -54,12 +53,11 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class ActionLink:
-    """A link to an action on one object, and the rights that it needs."""
+    """A link to an action on one object. The servers reject it if the visitor lacks a right."""
 
     action: str
     label: str
     address: str
-    needs: frozenset[Need]
 
 
 class PendingCall(Generic[Value]):
@@ -130,28 +128,9 @@ class PageContext:
         self.missing += sample.problems(self.now)
         return sample
 
-    def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
-        """Return those of the rights that the visitor has; none if no actions are offered. Asks the cluster."""
-        asked = frozenset(needs) if self.console.allow_changes else frozenset()
-        return self.ask("your rights", lambda: self.visitor.rights(asked)).or_else(frozenset()) if asked else asked
-
-    def offers(self, *offers: ActionLink) -> list[dict[str, str]]:
-        """Return links to those actions that the visitor may use, in their order. Asks the cluster."""
-        return self.offers_of_rows([offers])[0]
-
-    def offers_of_rows(self, rows: Sequence[Sequence[ActionLink]]) -> list[list[dict[str, str]]]:
-        """Do as `offers` for several rows, with one request to the cluster."""
-        if not self.console.allow_changes:
-            return [[] for _ in rows]
-        rights = self.rights(need for row in rows for offer in row for need in offer.needs)
-        return [
-            [
-                {"action": offer.action, "label": offer.label, "address": offer.address}
-                for offer in row
-                if rights.issuperset(offer.needs)
-            ]
-            for row in rows
-        ]
+    def offers(self, *offers: ActionLink) -> list[Data]:
+        """Return links to actions; none if the console only reads."""
+        return [asdict(each) for each in offers] if self.console.allow_changes else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from minimq import Admin, Cluster, Message, Producer, SendReceipt
 from minimq.admin.descriptions import TopicDescription
-from minimq.admin.operation import Arguments, Form, Operation, Param, right
+from minimq.admin.operation import Arguments, Form, Operation, Param
 from minimq.admin.texts import duration_of, listing
 from minimq.admin.values import properties_of
 from minimq.admin.views import Plan, View
@@ -126,7 +126,6 @@ class Sender(Admin):
     @Operation(
         "message send",
         example="message send orders",
-        needs=right("write topic topic"),
         plan=_plan,
         view=_view,
         forms=[

@@ -6,19 +6,19 @@ import asyncio
 import hashlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from hmac import compare_digest
 
 from minimq import Admin, Cluster
 from minimq.consuming.range_reader import RangeOptions, RangeReader
+from minimq.local.access_file import AccessFile
 from minimq_common.errors import InvalidArgument, NotAuthenticated
-from minimq_common.security.access_rule import Need
+from minimq_common.security.access_policy import Policy
 from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials, CredentialsArgument
 from minimq_common.security.credentials_file import CredentialsFile, about_user, written
-from minimq_common.security.user_key import parse_key
+from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_console.produce import Sender
 from minimq_console.sampler import Sampler
@@ -33,8 +33,7 @@ _PAGE_CALL_S = 0.85
 _SAMPLER_CALL_S = 2.0
 #: Timeout in seconds of a call of an action, which does not delay pages.
 _ACTION_CALL_S = 10.0
-#: Deliberately does not say whether the name or the key was wrong.
-_UNKNOWN = "no user of this cluster has this name and this key: look at both, and whether the key is still in force"
+_UNKNOWN = "no user of this cluster has this key: check it, and whether it has expired or was revoked"
 
 
 class Observer:
@@ -70,18 +69,12 @@ class Observer:
 class Visitor:
     #: Random id in the session of the browser. No `repr` shows it.
     browser: str = field(repr=False)
-    #: The user whose credentials are used for calls; empty on a cluster without access control.
+    #: The user whose key is used for calls, or "key ID" if the console does not know the users; empty on a cluster
+    #: without access control.
     user: str
     observer: Observer
     #: Returns False once the sign-in has ended; streams have to check it.
     is_signed_in: Callable[[], bool]
-
-    def rights(self, needs: Iterable[Need]) -> frozenset[Need]:
-        """Return those of the rights that the visitor has; asks the cluster. Raises `MinimqError`."""
-        asked = frozenset(needs)
-        if not self.user or not asked:
-            return asked
-        return self.observer.admin.own_rights(asked)[1]
 
 
 class Visitors:
@@ -92,10 +85,12 @@ class Visitors:
         everybody: Observer | None,
         credentials: CredentialsFile | None = None,
         open_observer: Callable[[Credentials], Observer] | None = None,
+        users: AccessFile | None = None,
     ) -> None:
         self._everybody = everybody
         self._credentials = credentials
         self._open_observer = open_observer
+        self._users = users
         #: A view is the SHA-256 of a key.
         self._sign_ins: SignIns = SignIns()
         self._observers: dict[str, Observer] = {}
@@ -132,15 +127,13 @@ class Visitors:
             sign_in.requests -= 1
             sign_in.seen_s = time.monotonic()
 
-    async def sign_in(self, sign_in_id: str, name: str | None, bearer: str, host: str) -> str:
-        """Sign in the user of a key, whose name must be `name` unless that is None; return the user name."""
+    async def sign_in(self, sign_in_id: str, bearer: str, host: str) -> str:
+        """Sign in the user of a key; return its name."""
         now_s, view = time.monotonic(), _digest(bearer)
         self._attempts.check(host, now_s)
-        observer = await asyncio.to_thread(self._connect, bearer.strip())
+        key, observer = await asyncio.to_thread(self._connect, bearer.strip())
         try:
-            user = await asyncio.to_thread(_user_of, observer)
-            if not user or (name is not None and not compare_digest(user.encode(), name.encode())):
-                raise NotAuthenticated(_UNKNOWN)
+            user = await asyncio.to_thread(self._check, key, observer)
             self._sign_ins.add(sign_in_id, user, view, time.monotonic())
         except BaseException:
             await asyncio.to_thread(observer.close)
@@ -156,7 +149,7 @@ class Visitors:
     async def _sign_in_once(self, sign_in_id: str, bearer: str, host: str) -> None:
         entering = self._entering.get(sign_in_id)
         if entering is None:
-            entering = asyncio.create_task(self.sign_in(sign_in_id, None, bearer, host))
+            entering = asyncio.create_task(self.sign_in(sign_in_id, bearer, host))
             self._entering[sign_in_id] = entering
             entering.add_done_callback(lambda _: self._entering.pop(sign_in_id))
         await asyncio.shield(entering)
@@ -180,7 +173,7 @@ class Visitors:
             self._close_unused()
             await asyncio.gather(*self._closing)
 
-    def _connect(self, text: str) -> Observer:
+    def _connect(self, text: str) -> tuple[UserKey, Observer]:
         assert self._credentials is not None
         assert self._open_observer is not None
         try:
@@ -188,7 +181,15 @@ class Visitors:
         except InvalidArgument:
             raise NotAuthenticated(_UNKNOWN) from None
         trust = Trust(self._credentials.trust().roots, None, key)
-        return self._open_observer(Credentials.from_text(written((), trust, about_user("a visitor"))))
+        return key, self._open_observer(Credentials.from_text(written((), trust, about_user("a visitor"))))
+
+    def _check(self, key: UserKey, observer: Observer) -> str:
+        try:
+            observer.admin.list_topics()  # every user may
+        except NotAuthenticated:
+            raise NotAuthenticated(_UNKNOWN) from None
+        name = "" if self._users is None else Policy(self._users.read()).user_of(key.hash)
+        return name or f"key {key.id}"
 
     def _sweep(self) -> None:
         self._sign_ins.sweep(time.monotonic())
@@ -202,13 +203,6 @@ class Visitors:
         task = asyncio.create_task(asyncio.to_thread(observer.close))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
-
-
-def _user_of(observer: Observer) -> str:
-    try:
-        return observer.admin.own_rights(())[0]
-    except NotAuthenticated:
-        raise NotAuthenticated(_UNKNOWN) from None
 
 
 def _digest(bearer: str) -> str:

@@ -231,7 +231,7 @@ def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleVisito
 
 
 @pytest.mark.parametrize(
-    "path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/users", "/routes", "/conflicts"]
+    "path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/routes", "/conflicts"]
 )
 def test_each_page_of_the_navigation_has_three_faces(console: ConsoleVisitor, path: str) -> None:
     complete(console, path)

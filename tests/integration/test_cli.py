@@ -463,7 +463,7 @@ def test_a_table_on_a_terminal_is_as_wide_as_that_and_whole(
     [
         (("topic", "list"), True),
         (("topic", "list", "-s", "127.0.0.1:1"), False),
-        (("user", "list", "--secrets", "nowhere"), False),
+        (("user", "list"), False),
         (("topic", "list", "--help"), False),
     ],
 )

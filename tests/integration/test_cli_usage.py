@@ -281,14 +281,11 @@ def test_topics_and_groups_are_completed(cluster: LocalCluster, admin: Admin, to
     assert completed(NOBODY, "topic", "describe", "-s", cluster.nameserver, topic[:-1]) == [topic]
 
 
-def test_brokers_and_users_are_completed() -> None:
+def test_brokers_are_completed_with_credentials() -> None:
     with LocalCluster(brokers=2, secure=True) as secured:
         given = (secured.nameserver, "--credentials", str(secured.credentials))
         for words in (["cluster", "permission"], ["cluster", "promote"], ["topic", "create", "x", "--broker"]):
             assert completed(*given, *words, "br") == ["broker-a", "broker-b"]
-        for words in (["user", "rotate"], ["user", "delete"], ["can"]):
-            assert completed(*given, *words, "ad") == ["admin"]
-        assert completed(*given, "user", "rotate", "x") == []
 
 
 def test_without_a_name_server_nothing_is_completed_soon_and_in_silence(capfd: pytest.CaptureFixture[str]) -> None:

@@ -166,22 +166,15 @@ user list --secrets {secrets}
 user list --secrets {secrets} --output json
 user allow alice --read orders* --group billing --secrets {secrets}
 user allow alice --secrets {secrets}
-user deny alice --write orders-archive --secrets {secrets}
-user allow alice --write orders-archive --secrets {secrets}
 user allow alice --read orders* --delete --secrets {secrets}
-user disable alice --secrets {secrets}
-user enable alice --secrets {secrets}
 user delete-old-keys alice --secrets {secrets}
-user delete nobody --yes --secrets {secrets}
+user remove nobody --secrets {secrets}
 can alice write topic orders --secrets {secrets}
 can alice manage topic orders --secrets {secrets} --output json
 can alice eat topic orders --secrets {secrets}
-user delete alice --yes --secrets {secrets}
-user list
+access check --secrets {secrets}
+user remove alice --secrets {secrets}
 user list --secrets {missing}
-access status
-access describe
-can alice write topic orders
 """
 
 

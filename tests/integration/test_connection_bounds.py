@@ -72,7 +72,7 @@ def test_a_connection_has_so_many_streams_and_further_ones_are_reset(
                 break
         assert (told, reset) == (most, list(numbers[most:]))
         with Admin(cluster.nameserver, timeout_s=TIMEOUT_S) as admin:
-            admin.access_status()
+            admin.cluster()
 
 
 @pytest.mark.parametrize("role", ["broker", "nameserver"])

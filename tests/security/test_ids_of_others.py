@@ -17,6 +17,7 @@ from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 from support.reading import read_all
 from support.secure_scraping import trust_of
 from support.stores import numbered_batch
+from support.users import Users
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -49,8 +50,9 @@ def world(secure: LocalCluster, new_name: Callable[[], str]) -> World:
     rules = [f"allow {right}" for right in (f"write topic {topic}", f"read topic {topic}", f"read group {group}")]
     with Admin(credentials=secure.credentials) as admin:
         admin.create_topic(topic, queues=1)
-        alice = admin.add_user(names[0], [*rules, f"allow write transaction {group}"])
-        mallory = admin.add_user(names[1], rules)
+    users = Users(secure)
+    alice = users.add(names[0], [*rules, f"allow write transaction {group}"])
+    mallory = users.add(names[1], rules)
     return World(secure, Credentials.from_text(alice), Credentials.from_text(mallory), topic, group)
 
 

@@ -28,6 +28,7 @@ from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, controller_pb2, nameserver_pb2, replication_pb2
 from support.bounds import bounds_of
 from support.secure_scraping import trust_of
+from support.users import Users
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -165,16 +166,13 @@ def calls(secure: LocalCluster) -> list[Call]:
 class Keys:
     """Channels to all servers with one key each."""
 
-    def __init__(self, secure: LocalCluster, authority: CertificateAuthority, opened: ExitStack) -> None:
+    def __init__(self, secure: LocalCluster, opened: ExitStack) -> None:
         self._secure = secure
-        self._authority = authority
         self._opened = opened
 
-    def of_user(self, name: str, text: str) -> dict[str, Any]:
-        """Return channels with the key in some credentials and a certificate of the user."""
-        bearer = key_of(text)
-        mutual = self._authority.credentials(name, [], bearer)
-        return self.channels(bearer, Credentials.from_text(mutual))
+    def of_user(self, text: str) -> dict[str, Any]:
+        """Return channels with the key and the certificate in some credentials."""
+        return self.channels(key_of(text), Credentials.from_text(text))
 
     def channels(self, bearer: UserKey | None, own: CredentialsArgument | None = None) -> dict[str, Any]:
         known = trust_of(own or self._secure.credentials)
@@ -184,9 +182,14 @@ class Keys:
 
 
 @pytest.fixture(scope="module")
-def keys(secure: LocalCluster, authority: CertificateAuthority) -> Iterator[Keys]:
+def keys(secure: LocalCluster) -> Iterator[Keys]:
     with ExitStack() as opened:
-        yield Keys(secure, authority, opened)
+        yield Keys(secure, opened)
+
+
+@pytest.fixture(scope="module")
+def users(secure: LocalCluster) -> Users:
+    return Users(secure)
 
 
 @pytest.fixture(scope="module")
@@ -202,15 +205,15 @@ def key_of(text: str) -> UserKey:
 
 
 def test_whoever_lacks_a_key_or_a_right_is_rejected_and_changes_nothing(
-    secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
+    secure: LocalCluster, admin: Admin, users: Users, keys: Keys, calls: list[Call]
 ) -> None:
     assert len(calls) > 45
-    expired = key_of(admin.add_user("expired", lifetime_s=0.001))
-    revoked = key_of(admin.add_user("rotated", roles=["admin"]))
-    admin.rotate_user("rotated", delete_old=True)
-    disabled = key_of(admin.add_user("disabled", roles=["admin"]))
-    admin.disable_user("disabled")
-    misplaced = keys.channels(key_of(admin.add_user("misplaced", roles=["admin"])))  # beside the certificate of admin
+    expired = key_of(users.add("expired", lifetime_s=1e-3))
+    revoked = key_of(users.add("rotated", roles=["admin"]))
+    users.rotate("rotated", delete_old=True)
+    disabled = key_of(users.add("disabled", roles=["admin"]))
+    users.disable("disabled")
+    misplaced = keys.channels(key_of(users.add("misplaced", roles=["admin"])))  # beside the certificate of admin
     unknown = {
         "none": None,
         "garbage": UserKey("", "garbage"),
@@ -219,7 +222,7 @@ def test_whoever_lacks_a_key_or_a_right_is_rejected_and_changes_nothing(
         "revoked": revoked,
         "disabled": disabled,
     }
-    powerless = keys.of_user("powerless", admin.add_user("powerless"))
+    powerless = keys.of_user(users.add("powerless"))
     wait_for_members_to_leave(admin)
     before = state_of(secure, keys)
     for name, bearer in unknown.items():
@@ -249,10 +252,10 @@ def wait_for_members_to_leave(admin: Admin) -> None:
     wait_until(lambda: not any(group.members for group in admin.describe_groups()), TIMEOUT_S, what=left)
 
 
-def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, calls: list[Call]) -> None:
+def test_whoever_has_exactly_the_rights_is_served(users: Users, keys: Keys, calls: list[Call]) -> None:
     calls = [call for call in calls if all(need.name or need.resource is Resource.CLUSTER for need in call.needs)]
     rules = {f"allow {need}" for call in calls for need in call.needs}
-    entitled = keys.of_user("entitled", admin.add_user("entitled", sorted(rules)))
+    entitled = keys.of_user(users.add("entitled", sorted(rules)))
     for call in calls:
         found = outcome(call.make(entitled[call.address]))
         assert (found is AccessDenied) == (call.kind is CallerKind.SERVER), (str(call), found)
@@ -260,14 +263,14 @@ def test_whoever_has_exactly_the_rights_is_served(admin: Admin, keys: Keys, call
 
 
 def test_whoever_lacks_one_of_the_rights_is_rejected_and_changes_nothing(
-    secure: LocalCluster, admin: Admin, keys: Keys, calls: list[Call]
+    secure: LocalCluster, admin: Admin, users: Users, keys: Keys, calls: list[Call]
 ) -> None:
     needed = {need for call in calls for need in call.needs if need.name or need.resource is Resource.CLUSTER}
     lacking: dict[Need, dict[str, Any]] = {}
     for number, need in enumerate(sorted(needed, key=str)):
         rules = [*(f"allow {other}" for other in needed - {need}), f"deny {need}"]
         user = f"lacks-{number}"
-        lacking[need] = keys.of_user(user, admin.add_user(user, rules))
+        lacking[need] = keys.of_user(users.add(user, rules))
     wait_for_members_to_leave(admin)
     before = state_of(secure, keys)
     for need, channels in lacking.items():

@@ -21,7 +21,6 @@ from minimq import (
     Admin,
     Cluster,
     ConsumeResult,
-    Credentials,
     LocalCluster,
     Message,
     Producer,
@@ -42,6 +41,7 @@ from minimq_nameserver.server import NameServer
 from support.command import Minimq
 from support.loop_thread import LoopThread
 from support.secure_scraping import trust_of
+from support.users import Users
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -207,17 +207,12 @@ def test_a_wrong_address_is_found_though_the_status_of_the_stream_was_lost(secur
 
 
 @pytest.fixture
-def revoked(
-    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
-) -> Iterator[tuple[Path, Callable[[], object]]]:
+def revoked(secure: LocalCluster, tmp_path: Path) -> tuple[Path, Callable[[], object]]:
     """The credentials of a user who may read, and what removes the user."""
     rules = ["allow read topic orders", "allow read group g-revoked"]
-    with Admin(credentials=secure.credentials) as admin:
-        bearer = trust_of(Credentials.from_text(admin.add_user("revoked", rules))).bearer
-        assert bearer is not None
-        file = tmp_path / "revoked.minimq"
-        file.write_text(authority.credentials("revoked", [secure.nameserver], bearer))
-        yield file, lambda: admin.delete_user("revoked")
+    users, file = Users(secure), tmp_path / "revoked.minimq"
+    file.write_text(users.add("revoked", rules))
+    return file, lambda: users.remove("revoked")
 
 
 def test_each_poll_says_that_the_key_was_revoked(revoked: tuple[Path, Callable[[], object]]) -> None:

@@ -18,7 +18,8 @@ from minimq.errors import AccessDenied, NotAuthenticated
 from minimq_broker.options import BrokerOptions
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2
-from support.live_user import RULES, TIMEOUT_S, Idle, Sending, Stream, mutual, stubs, written_messages
+from support.live_user import RULES, TIMEOUT_S, Idle, Sending, Stream, stubs, written_messages
+from support.users import Users
 from support.waiting import wait_until
 
 ROUND_S = 0.2
@@ -27,20 +28,25 @@ pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")
+def users(secure: LocalCluster) -> Users:
+    return Users(secure)
+
+
+@pytest.fixture(scope="module")
 def admin(secure: LocalCluster) -> Iterator[Admin]:
     with Admin(credentials=secure.credentials) as made:
         yield made
 
 
-def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure: LocalCluster, admin: Admin) -> None:
+def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure: LocalCluster, users: Users) -> None:
     live = "live"
     with ExitStack() as opened:
-        own = Idle(secure, text := mutual(secure, live, admin.add_user(live, RULES)), "g-live", opened)
-        others = Idle(secure, mutual(secure, "bystander", admin.add_user("bystander", RULES)), "g-other", opened)
+        own = Idle(secure, text := users.add(live, RULES), "g-live", opened)
+        others = Idle(secure, users.add("bystander", RULES), "g-other", opened)
         sending = Sending(Credentials.from_text(text))
         wait_until(lambda: sending.sent >= 20_000, TIMEOUT_S, what="it sends")
         administrator, _ = stubs(secure, secure.credentials, opened)
-        admin.disable_user(live)  # it returns when this is in force everywhere
+        users.disable(live)  # it returns when this is in force everywhere
         stored = written_messages(administrator)
         wait_until(lambda: not own.open(), TIMEOUT_S, what="its streams are ended")
         assert own.errors() == {f"the key of user {live} is not in force any more: this stream is ended"}
@@ -53,57 +59,54 @@ def test_a_user_who_is_disabled_loses_all_streams_and_stores_nothing_more(secure
         assert others.open() >= {"append", "pop", "session", "watch"}  # a pull ends with what was sent
 
 
-def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, admin: Admin, tmp_path: Path) -> None:
+def test_a_key_is_replaced_without_a_failed_send(secure: LocalCluster, users: Users, tmp_path: Path) -> None:
     file = tmp_path / "rotating.minimq"
 
-    def write(text: str) -> None:
-        file.write_text(mutual(secure, "rotating", text))
-
-    write(admin.add_user("rotating", RULES))
+    file.write_text(users.add("rotating", RULES))
     sending = Sending(file)
     for _ in range(3):
         wait_until(lambda before=sending.sent: sending.sent > before, TIMEOUT_S, what="it sends")  # type: ignore[misc]
-        write(admin.rotate_user("rotating"))
-        admin.delete_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
+        file.write_text(users.rotate("rotating"))
+        users.delete_old_keys("rotating")  # its streams end at once, maybe before it has looked at the file
     wait_until(lambda before=sending.sent: sending.sent > before, TIMEOUT_S, what="it sends")  # type: ignore[misc]
     sending.stop()
     assert sending.error is None
 
 
 def test_a_consumer_without_a_right_is_told_and_reads_once_it_has_it(
-    secure: LocalCluster, admin: Admin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    secure: LocalCluster, users: Users, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(group_member, "REBALANCE_INTERVAL_S", ROUND_S)
     file = tmp_path / "reader.minimq"
-    file.write_text(mutual(secure, "reader", admin.add_user("reader", ["allow read topic orders"])))
+    file.write_text(users.add("reader", ["allow read topic orders"]))
     with PullConsumer(credentials=file, group="g-reader", start="earliest") as consumer:
         consumer.subscribe("orders")
         text = wait_until(lambda: polled(consumer), TIMEOUT_S, what="it is rejected")
         assert "`minimq user allow reader --group g-reader`" in str(text)
-        admin.add_rules("reader", ["allow read group g-*"])
+        users.allow("reader", "allow read group g-*")
         wait_until(lambda: isinstance(found := polled(consumer), int) and found > 0, TIMEOUT_S, what="it reads")
 
 
 def test_a_listener_goes_on_with_its_other_topics_while_one_is_rejected(
-    secure: LocalCluster, admin: Admin, caplog: pytest.LogCaptureFixture
+    secure: LocalCluster, admin: Admin, users: Users, caplog: pytest.LogCaptureFixture
 ) -> None:
     for topic in ("allowed", "rejected"):
         admin.create_topic(topic, queues=1)
-    key = admin.add_user("listener", ["allow read topic *", "allow read group g-listener"])
+    key = users.add("listener", ["allow read topic *", "allow read group g-listener"])
     heard: list[object] = []
 
     def hear(message: object) -> ConsumeResult:
         heard.append(message)
         return ConsumeResult.SUCCESS
 
-    credentials = Credentials.from_text(mutual(secure, "listener", key))
+    credentials = Credentials.from_text(key)
     with PushConsumer(
         credentials=credentials, group="g-listener", mode="work_queue", start="earliest", threads=1, batch_size=1
     ) as consumer:
         for topic in ("allowed", "rejected"):
             consumer.subscribe(topic)
         consumer.start(hear)
-        admin.add_rules("listener", ["deny read topic rejected"])
+        users.allow("listener", "deny read topic rejected")
         wait_until(lambda: rejections(caplog), TIMEOUT_S, what="a topic is rejected")
         with Producer(credentials=secure.credentials) as producer:
             producer.send_many([Message("allowed", b"x")] * 40)
@@ -125,17 +128,17 @@ def polled(consumer: PullConsumer) -> int | str:
 
 
 def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_nobody(
-    secure: LocalCluster, admin: Admin
+    secure: LocalCluster, users: Users
 ) -> None:
     live = "less"
     with ExitStack() as opened:
-        own = Idle(secure, mutual(secure, live, admin.add_user(live, RULES)), "g-less", opened)
-        others = Idle(secure, mutual(secure, "more", admin.add_user("more", RULES)), "g-more", opened)
+        own = Idle(secure, users.add(live, RULES), "g-less", opened)
+        others = Idle(secure, users.add("more", RULES), "g-more", opened)
         everything = own.open()
         assert everything == set(own.streams)
-        admin.add_rules(live, ["allow read topic other"])
+        users.allow(live, "allow read topic other")
         assert (own.open(), others.open()) == (everything, everything)
-        admin.delete_rules(live, ["allow read topic orders"])
+        users.delete_rules(live, "allow read topic orders")
         wait_until(lambda: own.open() == {"watch"}, TIMEOUT_S, what="its streams to the broker are ended")
         assert own.errors() == {f"the rights of user {live} have changed: reopen this stream"}
         [frame] = own.broker.Pull(iter([own.pull]), timeout=TIMEOUT_S)
@@ -144,10 +147,10 @@ def test_a_right_that_is_taken_is_lost_at_once_and_one_that_is_given_disturbs_no
         assert others.open() == everything
 
 
-def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: LocalCluster, admin: Admin) -> None:
+def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: LocalCluster, users: Users) -> None:
     with ExitStack() as opened:
-        own = Idle(secure, mutual(secure, "owner", admin.add_user("owner", RULES)), "g-id", opened)
-        thief, _ = stubs(secure, Credentials.from_text(mutual(secure, "thief", admin.add_user("thief", RULES))), opened)
+        own = Idle(secure, users.add("owner", RULES), "g-id", opened)
+        thief, _ = stubs(secure, Credentials.from_text(users.add("thief", RULES)), opened)
         group = "g-id-session"
         requests = [
             broker_pb2.SessionRequest(client_id="g-id", heartbeat=broker_pb2.Heartbeat()),
@@ -165,10 +168,10 @@ def test_a_client_id_is_of_its_user_alone_in_the_groups_that_it_is_in(secure: Lo
         assert answers(own.broker, requests[:1], opened)[0].HasField("heartbeat")
 
 
-def test_a_client_id_is_kept_for_its_user_in_the_grace_of_its_session(secure: LocalCluster, admin: Admin) -> None:
+def test_a_client_id_is_kept_for_its_user_in_the_grace_of_its_session(secure: LocalCluster, users: Users) -> None:
     with ExitStack() as opened:
-        text = mutual(secure, "absent", admin.add_user("absent", RULES))
-        other = mutual(secure, "thief-of-ids", admin.add_user("thief-of-ids", RULES))
+        text = users.add("absent", RULES)
+        other = users.add("thief-of-ids", RULES)
         thief, _ = stubs(secure, Credentials.from_text(other), opened)
         numbers = itertools.count()
 
@@ -186,16 +189,16 @@ def test_a_client_id_is_kept_for_its_user_in_the_grace_of_its_session(secure: Lo
         assert "is in use by another client in group" in said
 
 
-def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: LocalCluster, admin: Admin) -> None:
+def test_a_session_without_rights_keeps_no_client_id_from_its_owner(secure: LocalCluster, users: Users) -> None:
     with ExitStack() as opened:
-        text = mutual(secure, "squatter", admin.add_user("squatter"))
+        text = users.add("squatter")
         stranger, _ = stubs(secure, Credentials.from_text(text), opened)
         squatting = Stream(
             stranger.Session, broker_pb2.SessionRequest(client_id="g-wanted", heartbeat=broker_pb2.Heartbeat(number=1))
         )
         opened.callback(squatting.close)
         squatting.wait_for(1)
-        rightful = Idle(secure, mutual(secure, "rightful", admin.add_user("rightful", RULES)), "g-wanted", opened)
+        rightful = Idle(secure, users.add("rightful", RULES), "g-wanted", opened)
         # It may not push that one out either: what it is rejected concerns itself alone.
         squatting.say(broker_pb2.SessionRequest(leave=broker_pb2.LeaveGroup(group="g-wanted-session")))
         squatting.wait_for(2)

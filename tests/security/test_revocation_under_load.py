@@ -10,6 +10,7 @@ import pytest
 
 from minimq import Admin, Credentials, LocalCluster
 from support.live_user import QUEUES, RULES, TIMEOUT_S, TOPIC, Idle, Sending, stubs, written_messages
+from support.users import Users
 from support.waiting import wait_until
 
 PER_SECOND = 20_000
@@ -29,7 +30,7 @@ pytestmark = [pytest.mark.system, pytest.mark.long]
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Two brokers and two name servers: a change is made at one broker, and reaches the other one by name servers."""
+    """Two brokers and two name servers: all read one file."""
     folder = tmp_path_factory.mktemp("two")
     with LocalCluster(brokers=2, nameservers=2, data_dir=folder, secure=True) as cluster:
         with Admin(credentials=cluster.credentials) as admin:
@@ -38,40 +39,41 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         yield cluster
 
 
-def rotate(admin: Admin, user: str) -> None:
-    admin.rotate_user(user, delete_old=True)
+def rotate(users: Users, user: str) -> None:
+    users.rotate(user, delete_old=True)
 
 
-def take_all_rights(admin: Admin, user: str) -> None:
-    admin.delete_rules(user, ALL_RULES)
+def take_all_rights(users: Users, user: str) -> None:
+    users.delete_rules(user, *ALL_RULES)
 
 
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        pytest.param(Admin.disable_user, NOT_IN_FORCE, id="disabled"),
-        pytest.param(Admin.delete_user, NOT_IN_FORCE, id="removed"),
+        pytest.param(Users.disable, NOT_IN_FORCE, id="disabled"),
+        pytest.param(Users.remove, NOT_IN_FORCE, id="removed"),
         pytest.param(rotate, NOT_IN_FORCE, id="rotated"),
         pytest.param(take_all_rights, CHANGED, id="powerless"),
     ],
 )
 def test_a_second_after_the_change_nothing_is_stored_and_no_stream_is_open(
-    two: LocalCluster, change: Callable[[Admin, str], object], reason: str, request: pytest.FixtureRequest
+    two: LocalCluster, change: Callable[[Users, str], object], reason: str, request: pytest.FixtureRequest
 ) -> None:
     live = f"live-{request.node.callspec.id}"
-    with Admin(credentials=two.credentials) as admin, ExitStack() as opened:
+    users = Users(two)
+    with ExitStack() as opened:
         numbers = range(len(two.brokers))
         administrators = [stubs(two, two.credentials, opened, number)[0] for number in numbers]
-        text = admin.add_user(live, ALL_RULES)
+        text = users.add(live, ALL_RULES)
         own = [Idle(two, text, f"g-{live}-{number}", opened, QUIET, number) for number in numbers]
-        beside = Idle(two, admin.add_user(f"beside-{live}", ALL_RULES), f"g-beside-{live}", opened, QUIET)
+        beside = Idle(two, users.add(f"beside-{live}", ALL_RULES), f"g-beside-{live}", opened, QUIET)
         streams = {f"{name} {number}": each for number in numbers for name, each in own[number].streams.items()}
         before = sum(written_messages(stub) for stub in administrators)
         sending = Sending(Credentials.from_text(text), PER_SECOND)
         wait_until(lambda: sending.rate >= 0.95 * PER_SECOND, TIMEOUT_S, what="it sends at its rate")
         rate = sending.rate
         assert all(stream.is_open for stream in streams.values())
-        change(admin, live)  # it returns when all servers have acknowledged it
+        change(users, live)  # it returns when all servers have read the file
         changed_at = time.monotonic()
         time.sleep(PROMISE_S)
         stored = [written_messages(stub) for stub in administrators]

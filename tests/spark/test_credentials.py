@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from minimq import Admin, LocalCluster
 from support.key_search import files_with, found_in, secrets_in
+from support.users import Users
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -55,8 +56,8 @@ def test_rows_are_written_and_read_with_a_file_or_its_content(
     [log] = event_log.iterdir()
     assert b"minimq" in b"".join(file.read_bytes() for file in ([log] if log.is_file() else log.iterdir()))
     assert files_with(event_log, secrets) == []
-    with Admin(credentials=cluster.credentials) as admin:
-        bob = admin.add_user("bob", ["allow read topic other"])
+    users = Users(cluster)
+    bob = users.add("bob", ["allow read topic other"])
     # Tasks follow each other in the processes of Spark: what admin has opened there must not serve bob.
     rejected = spark.read.format("minimq").options(credentialsSecret=bob, topic="t").load()
     with pytest.raises(Exception, match="user bob has no right to topic t") as raised:
@@ -65,8 +66,7 @@ def test_rows_are_written_and_read_with_a_file_or_its_content(
     in_the_plan = "Failed to initialize Python data source writer"
     with pytest.raises(Exception, match=f"(?s){in_the_plan}.*MinimqSparkError: user bob has no right to topic t"):
         rows.write.format("minimq").mode("append").options(credentialsSecret=bob, topic="t").save()
-    with Admin(credentials=cluster.credentials) as admin:
-        eve = admin.add_user("eve", ["allow write topic t"])
+    eve = users.add("eve", ["allow write topic t"])
     given = {"credentialsSecret": eve, "topic": "t", "transactional": "true"}
     with pytest.raises(Exception, match=r"`minimq user allow eve --transaction 'spark-batch-\*'`"):
         rows.write.format("minimq").mode("append").options(**given).save()

@@ -84,10 +84,9 @@ class ConsoleVisitor:
         }
         return self._ask("POST", path, urlencode(fields).encode(), own)
 
-    def sign_in(self, name: str, key: str) -> Reply:
-        """Sign in with a name and a key."""
+    def sign_in(self, key: str) -> Reply:
         form = self.get("/sign-in")
-        return self.post("/sign-in", {"token": form.token, "to": "/", "name": name, "key": key})
+        return self.post("/sign-in", {"token": form.token, "to": "/", "key": key})
 
     def _ask(self, method: str, path: str, body: bytes | None, headers: dict[str, str]) -> Reply:
         began = time.monotonic()

@@ -15,7 +15,6 @@ import grpc
 
 from minimq import Credentials, LocalCluster, Message, Producer
 from minimq.errors import MinimqError
-from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.security.credentials import CredentialsArgument
 from minimq_common.wire import rpc
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc, nameserver_pb2, nameserver_pb2_grpc
@@ -121,14 +120,6 @@ def stubs(
     broker = opened.enter_context(rpc.open_channel(secure.brokers[broker_number].address, trust))
     nameserver = opened.enter_context(rpc.open_channel(secure.nameservers[0].address, trust))
     return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
-
-
-def mutual(secure: LocalCluster, name: str, text: str) -> str:
-    """Return the credentials of a user with the certificate that the cluster wants as well."""
-    bearer = trust_of(Credentials.from_text(text)).bearer
-    assert bearer is not None
-    authority = CertificateAuthority(secure.data_dir / "secrets")
-    return authority.credentials(name, [secure.nameserver], bearer)
 
 
 class Sending:

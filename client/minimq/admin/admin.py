@@ -11,7 +11,6 @@ from minimq.admin.groups import GroupOperations
 from minimq.admin.master_client import MasterClient
 from minimq.admin.messages import MessageOperations
 from minimq.admin.topics import TopicOperations
-from minimq.admin.users import UserOperations
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -32,13 +31,12 @@ class AdminMethods(
     DelayedOperations,
     TransactionOperations,
     MessageOperations,
-    UserOperations,
 ):
     """The methods of `Admin` for threads and for asyncio."""
 
 
 class Admin(AdminMethods):
-    """Manages topics, groups, dead letters, delayed messages, transactions, brokers and users, and finds messages.
+    """Manages topics, groups, dead letters, delayed messages, transactions and brokers, and finds messages.
 
     Thread-safe; a context manager. A change is applied on every master of the cluster that the name servers know. If a
     change fails half-way, repeat it to complete it.

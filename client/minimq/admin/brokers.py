@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from minimq.admin import values
 from minimq.admin.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
 from minimq.admin.texts import duration_of, say_permission, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import state_of
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from minimq.admin.descriptions import ReplicationReport
     from minimq.connection.offline_brokers import ConflictReport
 
-_MANAGE_CLUSTER = right("manage cluster")
 #: Timeout of a promotion in seconds, enough for a long lease.
 _PROMOTION_S = 60.0
 
@@ -289,7 +288,6 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster delete-broker",
         example="cluster delete-broker broker-b",
-        needs=_MANAGE_CLUSTER,
         plan=lambda _admin, given: Plan(
             sentences=[
                 f"Deletes broker {given.broker_name} from the name servers; its data stays. If it starts, it is back."
@@ -330,7 +328,6 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster permission",
         example="cluster permission broker-a read",
-        needs=_MANAGE_CLUSTER,
         plan=_plan_permission,
         view=_view_permission,
         forms=[
@@ -377,7 +374,6 @@ class BrokerOperations(Operations):
     @Operation(
         "cluster promote",
         example="cluster promote broker-a --replica 1",
-        needs=_MANAGE_CLUSTER,
         plan=_plan_promotion,
         view=_view_promotion,
         asks="Promote replica {replica_id} of {broker_name}, although messages that it does not have are lost?",

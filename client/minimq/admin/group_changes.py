@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, cast
 from minimq.admin import values
 from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag
 from minimq.admin.texts import left_out, listing
 from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view
 from minimq.consuming.start_position import offset_or_start
@@ -23,7 +23,6 @@ from minimq_common.errors import (
 )
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_group, check_topic, dead_letter_topic, retry_topic
-from minimq_common.security.access_rule import Need
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import MIN_MS, Time
 from minimq_proto.v1 import broker_pb2
@@ -36,7 +35,6 @@ _RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"
-_MANAGE_GROUP: Final = right("manage group group")
 
 #: Maximum number of queues that a plan lists, and of names that an error lists.
 _MAX_QUEUES, _NAMED = 20, 5
@@ -72,10 +70,6 @@ def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, in
     if fresh := len(new) - len(moves):
         said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
     return said
-
-
-def _reset_needs(given: Arguments) -> Sequence[Need]:
-    return (*_MANAGE_GROUP(given), *(right("read topic topic")(given) if given.topic else ()))
 
 
 def _topic_choices(admin: Admin, given: Arguments) -> Mapping[str, Sequence[tuple[str, str]]]:
@@ -210,7 +204,6 @@ class GroupChanges(Operations):
     @Operation(
         "group reset-offset",
         example="group reset-offset billing orders --to earliest",
-        needs=_reset_needs,
         plan=_plan_reset,
         view=_view_reset,
         asks="Reset group {group} in topic {topic}, and skip messages?",
@@ -348,7 +341,6 @@ class GroupChanges(Operations):
     @Operation(
         "group delete",
         example="group delete 'test-*' --yes",
-        needs=_MANAGE_GROUP,
         plan=_plan_deletion,
         view=_view_deletion,
         asks="Delete group {group}?",

@@ -32,8 +32,6 @@ from typing import (
 
 from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument
-from minimq_common.names import check_group, check_producer_group, check_topic
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.text_units import quoted
 
 if TYPE_CHECKING:
@@ -48,12 +46,6 @@ A = TypeVar("A")
 #: The arguments of a call as attributes, defaults included.
 Arguments = SimpleNamespace
 _OPERATIONS, _COLLECT = "__operations__", "__collect__"
-_CHECK_NAME: Mapping[str, Callable[[str], str]] = {
-    "topic": check_topic,
-    "group": check_group,
-    "transaction": check_producer_group,
-    "cluster": str,
-}
 #: Used if a `Param` sets no bounds.
 _INT64_BOUNDS = (-(1 << 63), (1 << 63) - 1)
 
@@ -73,7 +65,7 @@ class Param:
     choices: Mapping[str, object] = field(default_factory=dict)
     low: float | None = None
     high: float | None = None
-    #: What shell completion offers: "topics", "groups", "brokers" or "users".
+    #: What shell completion offers: "topics", "groups" or "brokers".
     complete: str = ""
     #: The default in commands and forms, as text, if it differs from the method's.
     default: str | None = None
@@ -89,14 +81,8 @@ class Param:
     parts: Mapping[str, Param] = field(default_factory=dict)
     #: A callback that receives errors; views find these in `given.collected`.
     is_collected: bool = False
-    #: Options of the command from which `made` builds the value; it receives their values by name.
-    options: Sequence[Parameter] = ()
-    made: Callable[..., object] | None = None
     #: The help in commands and forms, where values are text: in place of that of the docstring.
     help: str = ""
-    #: Only the CLI has it; the CLI takes a file name and passes the file's content.
-    is_local: bool = False
-    is_file: bool = False
 
 
 HIDDEN = Param(is_hidden=True)
@@ -139,8 +125,6 @@ class Parameter:
     @property
     def parts(self) -> list[Parameter]:
         """The options that the command has in place of this parameter."""
-        if self.about.options:
-            return list(self.about.options)
         helps = _parse((inspect.getdoc(self.kind) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
         by_name = {each.name: each for each in (fields(self.kind) if is_dataclass(self.kind) else ())}
         return [
@@ -308,11 +292,10 @@ class Operation:
     _: KW_ONLY
     #: Renders the result. The view of a change must not call the cluster: it could fail after the change was made.
     view: Callable[[Admin, Arguments, Any, Any], View]
-    #: It changes nothing. All others need rights, are planned before they run, and are written to the audit log.
+    #: It changes nothing. All others are planned before they run, and are written to the audit log.
     reads: bool = False
     #: An example command without `minimq`; by default the name.
     example: str = ""
-    needs: Callable[[Arguments], Sequence[Need]] | None = None
     #: Returns what would change, or raises the error that prevents it. Call `planned` before `run`.
     plan: Callable[[Admin, Arguments], Plan] | None = None
     #: The confirmation question if data may be lost or exposed; parameters in braces: "Delete topic {name}?"
@@ -326,17 +309,14 @@ class Operation:
     fixed: Mapping[str, object] = field(default_factory=dict)
     #: The command can repeat it until Ctrl-C.
     can_watch: bool = False
-    #: The command can do it in a folder of secrets, without a server.
-    has_folder: bool = False
     #: The help; by default that of the docstring.
     text: str = ""
     function: Callable[..., Any] = len
 
     def __call__(self, function: Callable[Concatenate[Any, P], T] | Method[P, T, T]) -> Method[P, T, T]:
         """Declare a method; it may be several operations."""
-        facts = (self.needs, self.plan, self.asks, self.forms)
-        if any(facts) if self.reads else not all(facts[:2]):
-            raise TypeError(f"{self.name}: give needs and plan; or reads=True, and no needs, plan, asks or forms")
+        if any((self.plan, self.asks, self.forms)) if self.reads else not self.plan:
+            raise TypeError(f"{self.name}: give a plan; or reads=True, and no plan, asks or forms")
         declared: Any = function
         setattr(function, _OPERATIONS, [replace(self, function=declared), *getattr(function, _OPERATIONS, [])])
         return method(declared)
@@ -410,27 +390,9 @@ class Operation:
         return {name: values[name] for name in kept}
 
 
-def right(text: str) -> Callable[[Arguments], Sequence[Need]]:
-    """Return `Operation.needs` for "manage topic name"; nothing is needed while the parameter `name` is None."""
-
-    def needs(given: Arguments) -> Sequence[Need]:
-        verb, resource, *parameter = text.split()
-        names = [vars(given).get(each) for each in parameter]
-        if None in names:
-            return ()
-        return (Need(Verb(verb), Resource(resource), *(_CHECK_NAME[resource](str(name)) for name in names)),)
-
-    return needs
-
-
 def flag(name: str, text: str, option: str = "") -> Parameter:
     """Return a switch that only the plan and the view use."""
     return Parameter(name, bool, False, False, False, text, Param(flag=option))
-
-
-def text_option(name: str, metavar: str, text: str, option: str = "") -> Parameter:
-    """Return a text option for `Param.options`, which may be repeated."""
-    return Parameter(name, str, True, False, (), text, Param(flag=option, metavar=metavar))
 
 
 def operations_of(owner: type) -> list[Operation]:

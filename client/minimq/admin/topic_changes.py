@@ -11,7 +11,7 @@ from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, TopicSettings
 from minimq.admin.groups import say_readers
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param
 from minimq.admin.texts import duration_of, left_out, listing, say_permission, size_of
 from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
@@ -185,7 +185,6 @@ class TopicChanges(TopicCreation):
     @Operation(
         "topic update",
         example="topic update orders --queues 32",
-        needs=right("manage topic name"),
         plan=_plan_update,
         view=_view_update,
         asks="Change topic {name}?",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final, SupportsIndex
 from minimq.admin import values
 from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param
 from minimq.admin.texts import duration_of, left_out, listing, size_of
 from minimq.admin.views import Plan, View, offline_rows
 from minimq.arguments import check_permission
@@ -97,7 +97,6 @@ class TopicCreation(Operations):
     @Operation(
         "topic create",
         example="topic create orders --queues 16",
-        needs=right("manage topic name"),
         plan=_plan_creation,
         view=_view_creation,
         forms=[

@@ -11,7 +11,7 @@ from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, topic_from_wire
 from minimq.admin.groups import say_readers
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method
 from minimq.admin.texts import left_out, listing, missing
 from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view, offline_rows, plain, row_of
 from minimq.connection.offline_brokers import by_broker, check_route
@@ -264,7 +264,6 @@ class TopicOperations(TopicChanges):
     @Operation(
         "topic delete",
         example="topic delete orders",
-        needs=right("manage topic name"),
         plan=_plan_deletion,
         view=_view_deletion,
         asks="Delete topic {name}?",

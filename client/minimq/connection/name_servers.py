@@ -8,7 +8,6 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import compress
 from typing import TYPE_CHECKING, TypeVar
 
 import grpc
@@ -35,7 +34,6 @@ from minimq_common.errors import (
 )
 from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
 from minimq_common.names import check_address
-from minimq_common.security.access_rule import Need
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
 from minimq_common.wire.channels import Channels, explained
@@ -126,21 +124,6 @@ class NameServers:
         request = nameserver_pb2.GetClusterRequest()
         view = await self.ask(lambda stub: stub.GetCluster, request, view_from_wire, timeout_s)
         return list(view.brokers)
-
-    async def rights(self, needs: Sequence[Need], timeout_s: float = DEFAULT_TIMEOUT_S) -> tuple[str, frozenset[Need]]:
-        """Return the name of the client's user, and which of the given rights it has. Raises as `ask` does."""
-
-        def read(answer: nameserver_pb2.CheckRightsResponse) -> tuple[str, frozenset[Need]]:
-            if len(answer.allowed) != len(needs):
-                raise InvalidArgument(f"an answer about {len(answer.allowed)} rights when asked about {len(needs)}")
-            return answer.user, frozenset(compress(needs, answer.allowed))
-
-        asked = (
-            nameserver_pb2.AskedRight(verb=each.verb.value, resource=each.resource.value, name=each.name)
-            for each in needs
-        )
-        request = nameserver_pb2.CheckRightsRequest(rights=asked)
-        return await self.ask(lambda stub: stub.CheckRights, request, read, timeout_s)
 
     async def ask(
         self, method: Method[Request, Response], request: Request, read: Callable[[Response], T], timeout_s: float
@@ -259,19 +242,6 @@ class NameServers:
             for conflict in answer.conflicts
         ]
         return sorted(reports, key=lambda report: (report.broker_name, report.address, report.nameserver))
-
-    async def access(self) -> dict[str, tuple[int, str, bool] | MinimqError]:
-        """Return, by name server, version and digest of its rules and whether it only reports; or its error."""
-        answers = await asyncio.gather(*map(self._cluster, self.addresses), return_exceptions=True)
-        found: dict[str, tuple[int, str, bool] | MinimqError] = {}
-        for address, answer in zip(self.addresses, answers, strict=True):
-            if isinstance(answer, nameserver_pb2.GetClusterResponse):
-                found[address] = answer.access_version, answer.access_digest, answer.access_only_reports
-            elif isinstance(answer, MinimqError):
-                found[address] = answer
-            else:
-                raise answer
-        return found
 
     async def wait_until_shown(self, lack: Callable[[ClusterView], str | None], timeout_s: float) -> None:
         """Wait until `lack`, which returns what is missing, returns None for every reachable name server."""

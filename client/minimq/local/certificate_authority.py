@@ -119,14 +119,12 @@ class CertificateAuthority:
             put_files({path: written(addresses, trust, about_user(user)).encode()})
         return path
 
-    def credentials(self, user: str, nameservers: Sequence[str], key: UserKey) -> str:
-        """Return the text of a credentials file, with a certificate if the authority's key is here to sign it."""
-        addresses = _checked(nameservers)
-        # The access document rejects other names, with the reason.
-        is_signed = _USER.fullmatch(user) and (self._authority / _OWN_KEY).exists()
+    def sign_user(self, user: str) -> Pair | None:
+        """Return a new certificate of a user; None if the authority's key is elsewhere."""
+        if not _USER.fullmatch(user) or not (self._authority / _OWN_KEY).exists():
+            return None  # the access document rejects other names, with the reason
         with self._alone():
-            pair = self._signer().sign_user(user) if is_signed else None
-            return written(addresses, Trust(read_text_file(self.server / ROOTS), pair, key), about_user(user))
+            return self._signer().sign_user(user)
 
     def nameservers(self, user: str = ADMIN) -> tuple[str, ...]:
         """Return the name servers in the credentials of a user, or else of `admin`; empty if neither file exists."""

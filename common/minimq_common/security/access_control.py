@@ -301,5 +301,5 @@ def _why(rejection: Rejection, user: str) -> str:
         remedy = f"an administrator can make a new one with `minimq user rotate {user}`"
         return f"the key of user {user} has expired: {remedy}"
     if rejection is Rejection.DISABLED:
-        return f"user {user} is disabled: an administrator can admit it again with `minimq user enable {user}`"
+        return f"user {user} is disabled: an administrator can remove that line from access.toml"
     return _NO_USER

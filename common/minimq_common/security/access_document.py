@@ -80,8 +80,20 @@ def decode(data: bytes) -> AccessDocument:
 
 
 def from_toml(data: bytes) -> AccessDocument:
-    """Parse and check a document in TOML. Raises `InvalidArgument`."""
-    return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
+    """Parse and check a document in TOML. Raises `InvalidArgument`, with the line where possible."""
+    try:
+        return _checked(data, lambda: msgspec.convert(tomllib.loads(data.decode()), AccessDocument))
+    except InvalidArgument as error:
+        raise error.with_message(_line_of(data, error.message) + error.message) from None
+
+
+def _line_of(data: bytes, message: str) -> str:
+    """Return "line N: " for the first line with what an error is about: a quoted text, or else the table of a user."""
+    about = re.search(r"'([^']+)'", message) or re.match(r"user (\S+) ", message)
+    for number, line in enumerate(data.decode(errors="replace").splitlines() if about else (), 1):
+        if about is not None and about[1] in line:
+            return f"line {number}: "
+    return ""
 
 
 def to_toml(document: AccessDocument, now_ms: int = 0) -> str:

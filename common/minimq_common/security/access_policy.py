@@ -19,7 +19,7 @@ from minimq_common.security.access_rule import USER, Need, Resource, Rule, Verb,
 _GROUP_TOPIC_PREFIXES = ("%RETRY%", "%DLQ%")
 
 _ADMIN_SOURCE = "role admin"
-#: Options of `minimq user allow` and `minimq user deny`.
+#: Options of `minimq user allow`.
 _OPTIONS = {
     (Verb.WRITE, Resource.TOPIC): "--write",
     (Verb.READ, Resource.TOPIC): "--read",
@@ -27,8 +27,6 @@ _OPTIONS = {
     (Verb.READ, Resource.GROUP): "--group",
     (Verb.WRITE, Resource.TRANSACTION): "--transaction",
 }
-#: Prefix of the source of a rule from a role.
-_ROLE = "role "
 
 
 class Rejection(Enum):
@@ -146,16 +144,6 @@ class Policy:
             return Rejection.EXPIRED
         return None
 
-    def overridden(self, user: str, rules: Iterable[Rule]) -> Iterator[tuple[Rule, Rule, str]]:
-        """Yield each rule that has no effect because another denies all of it, with that other rule and its source."""
-        found = self.document.users.get(user)
-        denying = [each for each in self._rules(user, found) if not each[0].allows] if found is not None else []
-        for rule in rules:
-            for denial, source in denying:
-                if rule.allows and denial.covers(rule, user):
-                    yield rule, denial, source
-                    break
-
     def rights_of(self, user: str) -> object:
         """Return a value that only changes when a decision about the user may change."""
         found = self.document.users.get(user)
@@ -241,7 +229,10 @@ def rejected(user: str, decision: AccessDecision) -> str:
     if user.startswith("%"):
         return f"a server {what}"
     if decision.rule is not None:
-        return f"user {user} {what}, whatever else is allowed: {denied_by(user, decision.rule, decision.source)}"
+        return (
+            f"user {user} {what}, whatever else is allowed: the rule '{decision.rule}' of {decision.source} denies it; "
+            "an administrator can remove it from access.toml"
+        )
     if need.verb is Verb.ACCESS:  # a user with this right can grant itself all others
         return f"user {user} {what}: only administrators may, and `minimq user allow {user} {_rights(need)}` makes one"
     grant = f"an administrator can grant it with `minimq user allow {user} "
@@ -249,20 +240,6 @@ def rejected(user: str, decision: AccessDecision) -> str:
         write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
         return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
     return f"user {user} {what}: {grant}{_rights(need)}`"
-
-
-def denied_by(user: str, rule: Rule, source: str) -> str:
-    """Return which rule denies something, and how to remove it."""
-    if source.startswith(_ROLE):
-        role = source.removeprefix(_ROLE)
-        remedy = (
-            f"an administrator can take that role away with `minimq user allow {user} --role {role} --delete`, or "
-            "change it with `minimq access apply`"
-        )
-    else:
-        right = _right(rule.verb, rule.resource, rule.pattern)
-        remedy = f"an administrator can remove that rule with `minimq user deny {user} {right} --delete`"
-    return f"the rule '{rule}' of {source} denies it; {remedy}"
 
 
 def _rights(need: Need) -> str:

@@ -74,13 +74,6 @@ class Rule:
         is_same_verb = self.verb is need.verb or (self.allows and need.verb is Verb.DESCRIBE)
         return is_same_verb and self.resource is need.resource and matches(self.pattern, need.name, user)
 
-    def covers(self, other: Rule, user: str) -> bool:
-        """Return whether the rule applies to everything that another rule applies to."""
-        if (self.verb, self.resource) != (other.verb, other.resource):
-            return False
-        mine, theirs = (rule.pattern.replace(USER, user) for rule in (self, other))
-        return mine == theirs or (mine.endswith("*") and theirs.startswith(mine[:-1]))
-
 
 def matches(pattern: str, name: str, user: str) -> bool:
     """Return whether a pattern matches a name. One with `*` matches no name with a `%`: those are minimq's own."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from minimq.admin.activity import ActivityProblem, BrokerActivity, say_without_master
 from minimq.admin.brokers import status_rows
-from minimq_common.errors import InvalidArgument
+from minimq.local.access_file import user_rows
+from minimq_common.errors import AccessDenied
 from minimq_common.model import MASTER_ID
-from minimq_common.security.access_document import AccessDocument
+from minimq_common.security.access_policy import Policy
+from minimq_common.security.access_rule import need_of
 from minimq_console.actions import ACTIONS, toggles
 from minimq_console.page import ActionLink, Data, Page, PageContext
 
@@ -17,14 +17,14 @@ def gather_cluster(visit: PageContext) -> Data:
     """Return the brokers and problems of the last sample."""
     sample, sampler = visit.sample(), visit.observer.sampler
     found, brokers = sample.activity, sample.activity.brokers if sample.activity is not None else ()
-    actions, statuses = visit.offers_of_rows([_actions(each) for each in brokers]), [each.status for each in brokers]
+    statuses = [each.status for each in brokers]
     return {
         "now": visit.now,
         "read_at": sample.at,
         "problems": [*map(ActivityProblem, say_without_master(statuses)), *(found.problems if found else ())],
         "replicas": [
-            {**row, "in_per_s": each.in_per_s, "out_per_s": each.out_per_s, "actions": own}
-            for row, each, own in zip(status_rows(statuses), brokers, actions, strict=True)
+            {**row, "in_per_s": each.in_per_s, "out_per_s": each.out_per_s, "actions": visit.offers(*_actions(each))}
+            for row, each in zip(status_rows(statuses), brokers, strict=True)
         ],
         "topic_count": found.topic_count if found else 0,
         "group_count": len(found.groups) if found else 0,
@@ -66,29 +66,21 @@ def gather_routes(visit: PageContext) -> Data:
 
 
 def gather_users(visit: PageContext) -> Data:
-    """Return the document of users and rules, and which version is in force at each server."""
-    search = visit.parameters.text("search")
-    asked = visit.ask("users and rules", visit.admin.access)
-    status = visit.ask("the servers", visit.admin.access_status)
-    try:
-        document = asked.required()
-    except InvalidArgument:  # the cluster has no access control
-        document = AccessDocument()
-    shown, part = visit.parameters.part_of([name for name in sorted(document.users) if search.lower() in name.lower()])
-    users = replace(document, users={name: document.users[name] for name in shown})
-    return {
-        "version": document.version or None,
-        "search": search,
-        "part": part,
-        "users": visit.shown("user list", users),
-        "roles": [{"role": name, "rules": rules} for name, rules in sorted(document.roles.items())],
-        "servers": visit.shown("access status", status.or_else([])),
-    }
+    """Return the users and rules in the folder of the console. Raises `AccessDenied` without the right to them."""
+    assert visit.console.users is not None
+    search, document, need = visit.parameters.text("search"), visit.console.users.read(), need_of("manage", "cluster")
+    if not Policy(document).decide(visit.visitor.user, need).allowed:
+        raise AccessDenied(f"{visit.visitor.user or 'a caller without a key'} may not see the users: it takes '{need}'")
+    users = [each for each in user_rows(document) if search.lower() in each["user"].lower()]
+    shown, part = visit.parameters.part_of(users)
+    roles = [{"role": name, "rules": rules} for name, rules in sorted(document.roles.items())]
+    return {"search": search, "part": part, "users": shown, "roles": roles}
 
 
+#: Only of a console that has a folder with users and rules.
+USERS = Page("/users", "users.html", gather_users, "Users and rules", label="Users", live_s=5.0)
 PAGES = (
     Page("/", "cluster.html", gather_cluster, "Cluster", label="Cluster"),
-    Page("/users", "users.html", gather_users, "Users and rules", label="Users", live_s=5.0),
     Page("/routes", "routes.html", gather_routes, "Routes", label="Routes"),
     Page("/conflicts", "conflicts.html", gather_conflicts, "Conflicts", label="Conflicts"),
 )

@@ -41,14 +41,8 @@ def gather_letters(visit: PageContext) -> Data:
         ),
     ).required()
     visit.missing += [*(error.message for error in damages), *missing(offline, {}, "not shown")]
-    actions, *actions_of_rows = visit.offers_of_rows(
-        [
-            [action.on(group=group, label=f"{action.form.label} several") for action in _LETTER_ACTIONS],
-            *(
-                [action.on({"id": each.place, "topic": each.topic or ""}, group=group) for action in _LETTER_ACTIONS]
-                for each in letters
-            ),
-        ]
+    actions = visit.offers(
+        *(action.on(group=group, label=f"{action.form.label} several") for action in _LETTER_ACTIONS)
     )
     rows = [
         row_of(
@@ -59,9 +53,11 @@ def gather_letters(visit: PageContext) -> Data:
             keys=each.keys[:MAX_KEYS],
             size=len(each.body),
             preview=preview(each.body),
-            actions=own,
+            actions=visit.offers(
+                *(action.on({"id": each.place, "topic": each.topic or ""}, group=group) for action in _LETTER_ACTIONS)
+            ),
         )
-        for each, own in zip(letters, actions_of_rows, strict=True)
+        for each in letters
     ]
     return {"group": group, "part": part, "letters": rows, "actions": actions if rows else []}
 
@@ -95,12 +91,10 @@ def gather_waiting(visit: PageContext) -> Data:
     ).required()
     visit.missing += missing(route.required().offline, {}, "not listed")
     rows = visit.shown("delayed list", batches, topic=topic, limit=len(batches))
-    handles = [each["recall_handle"] for each in rows]
-    actions = visit.offers_of_rows(
-        [[ACTIONS["recall"].on({"handle": handle}, topic=topic)] if handle else [] for handle in handles]
-    )
-    waiting = [{**row, "actions": own} for row, own in zip(rows, actions, strict=True)]
-    return {"topic": topic, "part": part, "waiting": waiting}
+    for row in rows:
+        handle = row["recall_handle"]
+        row["actions"] = visit.offers(ACTIONS["recall"].on({"handle": handle}, topic=topic)) if handle else []
+    return {"topic": topic, "part": part, "waiting": rows}
 
 
 # ---- Transactions -----------------------------------------------------------------------------------
@@ -119,10 +113,8 @@ def gather_transactions(visit: PageContext) -> Data:
     visit.missing += [*failed, *left_out(listed.offline, "its transactions are not listed")]
     shown, part = visit.parameters.part_of(listed.transactions)
     ends = ACTIONS["commit-transaction"], ACTIONS["rollback-transaction"]
-    actions = visit.offers_of_rows(
-        [[end.on(group=each.group, number=str(each.number)) for end in ends] for each in shown]
-    )
     rows = visit.shown("transaction list", replace(listed, transactions=shown))
+    actions = [visit.offers(*(end.on(group=each.group, number=str(each.number)) for end in ends)) for each in shown]
     found = [{**row, "actions": own} for row, own in zip(rows, actions, strict=True)]
     return {"group": group, "count": listed.count, "part": part, "transactions": found}
 

@@ -33,7 +33,6 @@ PATHS = (
     "/delayed",
     "/delayed/reminders",
     "/transactions",
-    "/users",
     "/routes?topic=orders",
     "/conflicts",
     "/create-topic",

@@ -230,7 +230,7 @@ def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: 
     for name, file in (("alice", folder / "alice.minimq"), ("bob", bob)):
         add = ["user", "add", name, "--to", str(file), "--secrets", str(folder)]
         assert CliRunner().invoke(main, add).exit_code == 0
-    absent = f"Credentials that are not in {folder} are not changed: those of bob, and those of users that only the"
+    absent = f"Credentials that are not in {folder} are not changed: those of bob."
     added = run("renew", folder, "--ca", "add")
     assert absent in added.stdout
     assert "`minimq user rotate NAME --to FILE`" in added.stdout

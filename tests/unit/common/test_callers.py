@@ -94,7 +94,7 @@ async def test_keys_tell_callers_and_whoever_has_none_is_told_what_to_do() -> No
         assert ALICE.text not in raised.value.message
     assert own.control.rejections.unauthenticated == {"none": 1, "unknown": 2, "malformed": 4}
     own.allow(2, disabled=True)
-    with pytest.raises(NotAuthenticated, match="`minimq user enable alice`"):
+    with pytest.raises(NotAuthenticated, match="remove that line from access"):
         own.identify(shown(ALICE))
     own.allow(3, expires_ms=EXPIRES_MS)
     own.identify(shown(ALICE))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of, right
+from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of
 from minimq.admin.views import Plan, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
@@ -147,7 +147,6 @@ class Owner:
 
     @Operation(
         "thing change",
-        needs=right("manage cluster"),
         plan=lambda *_: PLAN,
         view=lambda *_: View(json={}),
         forms=[

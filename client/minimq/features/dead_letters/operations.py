@@ -10,22 +10,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, iterating, right
-from minimq.admin.texts import listing, missing
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, iterating
+from minimq.admin.texts import missing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker, say_offline
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter, Wants, choice_of
-from minimq_common.errors import (
-    AccessDenied,
-    DamagedMessages,
-    InvalidArgument,
-    TopicUnavailable,
-    TransportError,
-    Unavailable,
-)
+from minimq_common.errors import DamagedMessages, InvalidArgument, TopicUnavailable, TransportError, Unavailable
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
-from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.text_units import count_of
 from minimq_common.timestamps import moment, timestamp_ms
 
@@ -74,7 +66,6 @@ CHOICE: Final = {
     "ids": Param(flag="--id", metavar="ID|BROKER:QUEUE@OFFSET", help=_PLACE),
 }
 _ALL = flag("all", "All open dead letters of the group.", "--all")
-_READ_GROUP: Final = right("read group group")
 _PAGE: Final = "/dead-letters/{group}"
 _FIELDS: Final = {
     "ids": "Only these",
@@ -82,15 +73,10 @@ _FIELDS: Final = {
     "reason": "Only those with this reason",
     "key": "Only those with this key",
 }
-#: Maximum number of topics that a plan names, and of rights that it checks; brokers check all.
-_MAX_TOPICS, _MAX_RIGHTS = 20, 1_000
+#: Maximum number of topics that a plan names.
+_MAX_TOPICS = 20
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
-
-
-def _resend_needs(given: Arguments) -> Sequence[Need]:
-    topic = "to" if given.to else "topic"
-    return (*_READ_GROUP(given), *(right(f"write topic {topic}")(given) if given.to or given.topic else ()))
 
 
 def chosen_of(given: Arguments) -> DeadLetterFilter:
@@ -177,11 +163,6 @@ def _plan_resend(admin: Admin, given: Arguments) -> Plan:
     found = _OpenDeadLetters(admin, given, "resent")
     if found.is_none:
         return _nothing(given, found)
-    if not given.only_group:
-        topics = [topic for topic in found.topics if topic and not given.to][:_MAX_RIGHTS]
-        needs = {Need(Verb.WRITE, Resource.TOPIC, topic) for topic in topics}
-        if lacking := sorted(need.name for need in needs - admin.own_rights(needs)[1]):
-            raise AccessDenied(f"you may not send to {listing(lacking)}: give another topic to which you may send")
     sentences = [f"Resends {found.total} of group {given.group}."]
     for topic, count in found.topics.most_common(_MAX_TOPICS):
         where = f"to topic {given.to or topic}" if given.to or topic else "that do not name their topic"
@@ -364,7 +345,6 @@ class DeadLetterOperations(Operations):
     @Operation(
         "dlq resend",
         example="dlq resend billing --all --dry-run",
-        needs=_resend_needs,
         plan=_plan_resend,
         view=_view_settled("resent"),
         abouts=CHOICE,
@@ -423,7 +403,6 @@ class DeadLetterOperations(Operations):
     @Operation(
         "dlq delete",
         example="dlq delete billing --until -30d --yes",
-        needs=_READ_GROUP,
         plan=_plan_delete,
         view=_view_settled("deleted"),
         asks="Delete these dead letters of group {group}?",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin import values
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, iterating, method, right
+from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, iterating, method
 from minimq.admin.texts import duration_of, instant_of, missing, size_of
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import by_broker
@@ -20,7 +20,6 @@ from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MinimqError, TopicNotFound
 from minimq_common.model import MessageQueue, OfflineBroker
 from minimq_common.names import check_topic
-from minimq_common.security.access_rule import Need
 from minimq_common.timestamps import Time, moment, timestamp_ms
 from minimq_proto.v1 import delay_pb2
 
@@ -89,10 +88,6 @@ def _handle(given: Arguments) -> RecallHandle:
     if getattr(given, "topic", handle.topic) != handle.topic:
         raise InvalidArgument(f"this recall handle is of topic {handle.topic}: open the form of that topic")
     return handle
-
-
-def _write_topic(given: Arguments) -> Sequence[Need]:
-    return right("write topic topic")(Arguments(topic=getattr(given, "topic", None) or _handle(given).topic))
 
 
 def _plan_recall(_admin: Admin, given: Arguments) -> Plan:
@@ -220,7 +215,6 @@ class DelayedOperations(Operations):
     @Operation(
         "delayed recall",
         example="delayed recall pu6yY5SlbG9nc6hicm9rZXItYc8AAAGb",
-        needs=_write_topic,
         plan=_plan_recall,
         view=_view_recall,
         asks="Recall this message?",

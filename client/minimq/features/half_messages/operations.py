@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from minimq.admin import values
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, right
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param
 from minimq.admin.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
 from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
@@ -123,7 +123,6 @@ def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operatio
     return Operation(
         f"transaction {verb}",
         example=f"transaction {verb} shop 4611686018427387904",
-        needs=right("write transaction group"),
         plan=_plan_end,
         view=_view_end,
         asks=f"{label} transaction {{number}} of producer group {{group}}?",
