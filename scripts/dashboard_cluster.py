@@ -146,12 +146,6 @@ CLUSTER = Dashboard(
                     "{{broker}}",
                 ),
                 one(
-                    "Version of users and rules",
-                    "short",
-                    "One line if all servers agree: minimq access status.",
-                    f"minimq_broker_access_version{{{JOB}}} or minimq_nameserver_access_version{{{JOB}}}",
-                ),
-                one(
                     "Calls without a valid key",
                     "cps",
                     "By what is wrong with the key; the logger minimq.audit names the callers.",

@@ -30,7 +30,7 @@ _SECTIONS = {
     "Place in the cluster": "--name --id --cluster --listen --advertise --nameserver --data-dir",
     "Replication": "--role --controller --min-in-sync --replica-lag --replication-timeout --term-lease --etcd-ca "
     "--etcd-cert --etcd-key",
-    "Security": "--secrets --client-certificates --access-mode --access-max-age",
+    "Security": "--secrets --client-certificates",
     "Retention and disk": "--retention --retention-bytes --dead-letter-retention --dead-letter-bytes --disk-warn "
     "--disk-delete-early --disk-reject --segment-bytes --rewrite-after --retention-check --checkpoint-interval "
     "--verify-interval --max-clock-jump",

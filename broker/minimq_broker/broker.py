@@ -14,8 +14,6 @@ from typing import Protocol
 
 import grpc.aio
 
-from minimq_broker.access import AccessService
-from minimq_broker.access_links import AccessLinks
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver
@@ -45,10 +43,9 @@ from minimq_broker.replication.service import ReplicationService, ReplicationVie
 from minimq_broker.service import BrokerService
 from minimq_common.errors import BrokerConflict, CorruptEntry, MinimqError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
-from minimq_common.security.access_control import AccessControl
+from minimq_common.security.access_control import AccessControl, control_of
 from minimq_common.security.certificates import security_of_files
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
-from minimq_common.security.shared_access import AccessFolder, access_of
 from minimq_common.serving import daemon
 from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
@@ -109,7 +106,6 @@ class Broker:
         #: Waits for a name server before this replica reports to its controller.
         self._joining: asyncio.Task[None] | None = None
         self._secrets: ServerSecrets | None = None
-        self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
         #: Stops what was started, in reverse order. `_until` is the deadline, in loop time.
         self._ends, self._until = AsyncExitStack(), math.inf
@@ -147,16 +143,13 @@ class Broker:
         self._start_upkeep(engine, snapshots, clock)
         replication_view = ReplicationView(engine.handle, self._roles)
         transactions = self._start_publishing(engine, options, clock)
-        access = await self._start_access(engine, options)
-        service = self._service = BrokerService(engine, identity, options, replication_view, transactions, access)
+        service = self._service = BrokerService(engine, identity, options, replication_view, transactions)
         self._start_task(service.halves)
         self._start_task(SlowDisk(engine.handle, service.still_syncing))
         if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
         standard = self._add_services(server, engine, service, replication)
-        if self._access is not None:  # users and rules may be outdated until then
-            await self._access.shared.settled.wait()
         registration = Registration(
             options.nameservers,
             self._describe,
@@ -206,24 +199,12 @@ class Broker:
         self._ends.push_async_callback(shown.stop)
         self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
 
-    async def _start_access(self, engine: Engine, options: BrokerOptions) -> AccessService:
-        self._access = access_of(
-            options.secrets, only_reports=options.access_mode == "report", max_age_s=options.access_max_age_s
-        )
-        if self._access is None:
-            return AccessService(engine, None)
-        service = AccessService(engine, self._access.shared)
-        links = AccessLinks(options.nameservers, self._access.shared, security_of(self._secrets))
-        for each in (service, self._access, links):
-            self._start_task(each)
-        return service
-
     def _add_services(
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
     ) -> StandardServices:
-        if self._access is not None and self._secrets is not None:
-            self._control = control = AccessControl(self._secrets.keys, self._access.shared)
-            self._start_task(control)
+        self._control = control_of(self._secrets)
+        if self._control is not None:
+            self._start_task(self._control)
 
         def note(method: str, error: MinimqError) -> None:
             if isinstance(error, SystemBusy) and error.limit == "streams":

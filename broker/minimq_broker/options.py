@@ -256,23 +256,12 @@ class BrokerOptions:
     secrets: Path | None = option(
         None,
         "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections then use "
-        "TLS, and with its cluster.key every caller needs a key. Replaced files apply to new connections.",
+        "TLS, and with its cluster.key and access.toml every caller needs a key. Changed files apply within 2 seconds.",
         metavar="DIR",
     )
     client_certificates: Literal["off", "required"] = option(
         "off",
         "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
-    )
-    access_mode: Literal["enforce", "report"] = option(
-        "enforce",
-        "With cluster.key in --secrets, reject clients without a key or a right (enforce), or let them in and report "
-        "what would be rejected in the log and the metrics (report).",
-    )
-    access_max_age_s: float = option(
-        0.0,
-        "With cluster.key in --secrets, time without a connection to any name server after which users are rejected, "
-        "since users and rules may have changed meanwhile; 0 trusts them at any age.",
-        minimum=0,
     )
     etcd_ca: Path | None = option(
         None, "File with the CAs of etcd, in PEM; needed for --controller etcds://...", flag="--etcd-ca", metavar="FILE"
@@ -291,12 +280,7 @@ class BrokerOptions:
             if address or flag == "--listen":
                 check_named(flag, check_address, address)
         check_limits(self)
-        check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)
-        if self.access_max_age_s and not self.nameservers:
-            raise InvalidArgument(
-                f"--access-max-age is {self.access_max_age_s:g}, but there is no name server to learn changes from: "
-                "give --nameserver HOST:PORT, or leave --access-max-age out"
-            )
+        check_secrets(self.secrets, self.client_certificates)
         marks = [mark for mark in (self.disk_warn, self.disk_delete_early, self.disk_reject) if mark < 1]
         if marks != sorted(marks):
             raise InvalidArgument(

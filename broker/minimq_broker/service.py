@@ -6,7 +6,6 @@ import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from minimq_broker.access import AccessService
 from minimq_broker.calls.administration import called_by
 from minimq_broker.calls.append import AppendService
 from minimq_broker.calls.atomic_append import AtomicAppendService
@@ -37,7 +36,6 @@ class BrokerService:
         options: BrokerOptions,
         replication: Replication,
         transactions: TransactionService,
-        access: AccessService,
     ) -> None:
         self._engine = engine
         self._options = options
@@ -50,11 +48,10 @@ class BrokerService:
         self._topics = TopicService(engine, options.auto_create_queues)
         self._transactions = transactions
         self.halves = HalfMessageService(engine, options, lambda: self._attending.attendants, transactions.wake)
-        self._access = access
         self._delays = DelayService(engine)
         self._offsets = OffsetService(engine)
         self._atomic = AtomicAppendService(engine, self._offsets, self.halves, lambda: self._popping)
-        self._status = StatusService(engine, identity, replication, access)
+        self._status = StatusService(engine, identity, replication)
 
     def begin(self) -> None:
         """Start new sessions, because the engine has the groups and leases of a new role."""
@@ -117,8 +114,6 @@ class BrokerService:
             "Probe": _answer(self._status.probe),
             "SetPermission": _answer(self._status.set_permission),
             "Promote": _answer(self._status.promote),
-            "GetAccess": _answer(self._access.get),
-            "SetAccess": _answer(self._access.set),
         }
 
 

@@ -1,7 +1,6 @@
 """The errors that minimq raises, and those that servers return. `MinimqError` is the base of all of them."""
 
 from minimq_common.errors import (
-    AccessConflict,
     AccessDenied,
     BrokerConflict,
     BufferFull,
@@ -56,7 +55,6 @@ from minimq_common.errors import (
 )
 
 __all__ = [
-    "AccessConflict",
     "AccessDenied",
     "BrokerConflict",
     "BufferFull",

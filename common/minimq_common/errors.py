@@ -265,12 +265,6 @@ class AccessDenied(ServerError):
     retry_s = _REJECTED_RETRY_S
 
 
-class AccessConflict(ServerError):
-    """Users and rules have changed since they were read."""
-
-    code = "ACCESS_CONFLICT"
-
-
 class BrokerConflict(ServerError):
     """Another broker has the name and id, or the address, under which this one registers."""
 

@@ -49,7 +49,6 @@ _STATUS: dict[type[errors.MinimqError], int] = {
     errors.OffsetOutOfRange: 404,
     errors.TopicExists: 409,
     errors.GroupConflict: 409,
-    errors.AccessConflict: 409,
     errors.TransactionEnded: 409,
     errors.DeadlineExceeded: 504,
     errors.TransportError: 503,

@@ -20,7 +20,7 @@ from minimq_nameserver.server import NameServer
 _SECTIONS = {
     "Brokers": "--listen --expire-after --scan-every --start-grace --remember-offline --remember-offline-brokers",
     "Controller": "--controller-dir --term-lease",
-    "Security": "--secrets --client-certificates --access-mode --access-max-age",
+    "Security": "--secrets --client-certificates",
     "Logs, metrics and tools": "--log-level --log-format --metrics --reflection",
 }
 

@@ -12,7 +12,6 @@ from minimq_common.errors import InvalidArgument
 from minimq_common.model import Permission, TopicRoute
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.security.shared_access import SharedAccess
 from minimq_common.serving.periodic import slices
 from minimq_common.wire.convert import route_to_wire, to_wire
 from minimq_nameserver.bounds import MAX_ANSWER_BYTES
@@ -63,7 +62,7 @@ class Answers:
             if answer is not None:
                 self._kept_bytes -= len(answer.encoded)
 
-    def cluster(self, access: SharedAccess | None, *, settled: bool) -> bytes:
+    def cluster(self, *, settled: bool) -> bytes:
         """Return the state of the cluster as the current caller may see it."""
         may_see = current_caller().sees(Resource.CLUSTER, "")
         conflicts = self._table.conflicts(self._clock()) if may_see else []
@@ -76,9 +75,6 @@ class Answers:
             offline=[self._offline_to_wire(offline) for offline in self._table.offline()],
             conflicts=[self._conflict_to_wire(conflict) for conflict in conflicts],
             settled=settled,
-            access_version=0 if access is None else access.rank.version,
-            access_digest="" if access is None else access.rank.digest,
-            access_only_reports=access is not None and access.only_reports,
         ).SerializeToString()
 
     async def topics(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:

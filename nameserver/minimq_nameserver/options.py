@@ -64,23 +64,12 @@ class NameServerOptions:
     secrets: Path | None = option(
         None,
         "Directory with tls.crt, tls.key and ca.crt, as `minimq secure init` writes them: all connections then use "
-        "TLS, and with its cluster.key every caller needs a key. Replaced files apply to new connections.",
+        "TLS, and with its cluster.key and access.toml every caller needs a key. Changed files apply within 2 seconds.",
         metavar="DIR",
     )
     client_certificates: Literal["off", "required"] = option(
         "off",
         "With --secrets, whether clients and servers need a certificate of a CA in ca.crt (required) or not (off).",
-    )
-    access_mode: Literal["enforce", "report"] = option(
-        "enforce",
-        "With cluster.key in --secrets, reject clients without a key or a right (enforce), or let them in and report "
-        "what would be rejected in the log and the metrics (report).",
-    )
-    access_max_age_s: float = option(
-        0.0,
-        "With cluster.key in --secrets, time without a connection to any broker after which users are rejected, "
-        "since users and rules may have changed meanwhile; 0 trusts them at any age.",
-        minimum=0,
     )
     reflection: bool = option(False, "Let tools such as grpcurl list the calls of this server.")
 
@@ -89,4 +78,4 @@ class NameServerOptions:
         if self.metrics:
             check_named("--metrics", check_address, self.metrics)
         check_limits(self)
-        check_secrets(self.secrets, self.client_certificates, self.access_max_age_s)
+        check_secrets(self.secrets, self.client_certificates)

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 import grpc.aio
 
-from minimq_common.security.access_control import AccessControl
+from minimq_common.security.access_control import AccessControl, control_of
 from minimq_common.security.server_secrets import ServerSecrets, secrets_of
-from minimq_common.security.shared_access import AccessFolder, access_of
 from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
@@ -69,7 +68,6 @@ class NameServer:
         self._standard: StandardServices | None = None
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
-        self._access: AccessFolder | None = None
         self._control: AccessControl | None = None
 
     @property
@@ -85,17 +83,12 @@ class NameServer:
     async def start(self) -> None:
         """Start serving; returns once requests are served."""
         secrets = secrets_of(self._options.secrets, self._options.client_certificates)
-        self._access = access_of(
-            self._options.secrets,
-            only_reports=self._options.access_mode == "report",
-            max_age_s=self._options.access_max_age_s,
-        )
-        if self._access is not None:
-            self._service.share_access(self._access.shared)
-            self._access.start()
+        self._control = control_of(secrets)
+        if self._control is not None:
+            self._control.start()
         connections = ("grpc.max_allowed_incoming_connections", connections_within_limit(MAX_CONNECTIONS))
         self._server = grpc.aio.server(options=(*_SERVER_OPTIONS.items(), connections))
-        dispatcher = self._make_dispatcher(secrets)
+        dispatcher = Dispatcher(CallLimits(first_request_s=_FIRST_REQUEST_S), control=self._control)
         dispatcher.add(_NAMESERVER, methods_of(_NAMESERVER, self._service))
         services = [_NAMESERVER.full_name]
         if self._options.controller_dir is not None:
@@ -131,8 +124,6 @@ class NameServer:
             await self._metrics.stop()
         if self._control is not None:
             await self._control.stop()
-        if self._access is not None:
-            await self._access.stop()
         if self._settling is not None:
             self._settling.cancel()
         await self._expiry.stop()
@@ -145,13 +136,6 @@ class NameServer:
             await server.stop(_DRAIN_S)
         if controller is not None:
             await controller.close()
-
-    def _make_dispatcher(self, secrets: ServerSecrets | None) -> Dispatcher:
-        if self._access is not None and secrets is not None:
-            self._control = AccessControl(secrets.keys, self._access.shared)
-            self._control.start()
-        limits = CallLimits(first_request_s=_FIRST_REQUEST_S)
-        return Dispatcher(limits, control=self._control)
 
     async def _start_metrics(self, secrets: ServerSecrets | None) -> None:
         # Imported late: takes a tenth of the start of a name server, and only metrics need it.

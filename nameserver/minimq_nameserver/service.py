@@ -10,12 +10,11 @@ from typing import Any
 
 import grpc.aio
 
-from minimq_common.errors import InvalidArgument, MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
+from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
 from minimq_common.names import check_address, check_broker, check_topic
 from minimq_common.record_limit import ALWAYS_WRITTEN
-from minimq_common.security.access_rule import Resource, need_of
+from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
-from minimq_common.security.shared_access import SharedAccess, exchange
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import retrieve
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
@@ -51,7 +50,6 @@ class NameServerService:
         self.watchers = Watchers()
         self._settled = asyncio.Event()
         self._streams: set[rpc.LiveStream] = set()
-        self._access: SharedAccess | None = None
         self._stopping = False
         self.counters = CallCounters()
         self.registrations = Registrations(table, clock, self.counters, self._changed)
@@ -66,8 +64,6 @@ class NameServerService:
     def settle(self) -> None:
         """Treat topics without a route as nonexistent from now on, and start sending events to watchers."""
         self._settled.set()
-        if self._access is not None:
-            self._access.settled.set()
 
     def end_streams(self) -> None:
         """End all streams because this name server stops. Watchers get no events of brokers that leave thereby."""
@@ -80,10 +76,6 @@ class NameServerService:
         self._answers.forget(topics)
         if not self._stopping:
             self.watchers.publish(topics)
-
-    def share_access(self, shared: SharedAccess) -> None:
-        """Exchange users and rules with brokers from now on."""
-        self._access = shared
 
     # ---- Brokers ---------------------------------------------------------------------------------
 
@@ -102,16 +94,6 @@ class NameServerService:
             (check_broker(request.broker_name), request.replica_id), check_address(request.address), request.run
         )
         return nameserver_pb2.CheckPlaceResponse()
-
-    async def SyncAccess(self, request_iterator: AsyncIterator[nameserver_pb2.AccessNotice], context: _Context) -> None:
-        """Exchange users and rules with a broker; the newer ones win."""
-        if self._access is None:
-            raise InvalidArgument(
-                "this name server has no users and rules: start it with --secrets DIR, like the others"
-            )
-        own, peer = self._access, f"broker at {rpc.address_of(context.peer())}"
-        with rpc.LiveStream(self._streams):
-            await exchange(own, peer, request_iterator, lambda notice: rpc.write(context, notice), own.settled.set)
 
     # ---- Clients ---------------------------------------------------------------------------------
 
@@ -161,7 +143,7 @@ class NameServerService:
         until.add_done_callback(lambda _: self.unsent.end(write))
 
     async def _describe_cluster(self) -> bytes:
-        return self._answers.cluster(self._access, settled=self.settled)
+        return self._answers.cluster(settled=self.settled)
 
     async def ForgetBroker(
         self, request: nameserver_pb2.ForgetBrokerRequest, context: _Context
@@ -172,14 +154,6 @@ class NameServerService:
             address, user = rpc.address_of(context.peer()), current_caller().user or "-"
             log.info(text, request.broker_name, address, user, extra=ALWAYS_WRITTEN)
         return nameserver_pb2.ForgetBrokerResponse(forgotten=is_forgotten)
-
-    async def CheckRights(
-        self, request: nameserver_pb2.CheckRightsRequest, context: _Context
-    ) -> nameserver_pb2.CheckRightsResponse:
-        """Answer the user of the caller, and which of the given rights it has."""
-        caller = current_caller()
-        needs = [need_of(each.verb, each.resource, each.name) for each in request.rights]
-        return nameserver_pb2.CheckRightsResponse(user=caller.user, allowed=map(caller.may, needs))
 
     async def WatchRoutes(
         self, request_iterator: AsyncIterator[nameserver_pb2.WatchRoutesRequest], context: _Context

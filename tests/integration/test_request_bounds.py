@@ -37,7 +37,7 @@ SERVICES = {
 }
 METHODS = [method for service in SERVICES for method in service.methods]
 #: Name servers read these a part at a time, and name the first reason that they find.
-IN_PARTS = ("Register", "WatchRoutes", "SyncAccess")
+IN_PARTS = ("Register", "WatchRoutes")
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +80,7 @@ def _rejection(call: Any, name: str, breach: Breach) -> MinimqError | None:
                 return from_failure(response.results[0].failure)
             case "Session":
                 return _rejected_in_session(call, breach)
-            case "Register" | "WatchRoutes" | "SyncAccess" | "Replicate" | "Snapshot" | "Events" | "Reply":
+            case "Register" | "WatchRoutes" | "Replicate" | "Snapshot" | "Events" | "Reply":
                 answers = list(call(iter([breach.message]), timeout=TIMEOUT_S))
                 assert not answers, answers
             case _:

@@ -164,8 +164,6 @@ def test_metrics_are_shown_by_https_to_who_has_a_certificate_and_say_until_when_
         ends = re.search(rf"^{name}_certificate_expiry_timestamp_seconds (\S+)$", shown, re.MULTILINE)
         assert ends is not None
         assert float(ends[1]) == authority.server_certificate().ends_at
-        assert re.search(rf"^{name}_access_version [1-9]", shown, re.MULTILINE)
-        assert f"\n{name}_access_conflicts_total 0.0\n" in shown
         for trust in (None, Trust(known.roots)):
             with pytest.raises((urllib.error.URLError, OSError)):
                 scrape(address, trust, tmp_path)

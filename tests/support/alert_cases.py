@@ -211,30 +211,6 @@ CASES = (
         quiet_at=30,
     ),
     Case(
-        "MinimqUsersDiffer",
-        {
-            f"minimq_broker_access_version{{{BROKER}}}": "4x90",
-            f"minimq_nameserver_access_version{{{NAMESERVER}}}": "4x30 5x60",
-        },
-        "Servers have different versions of users and rules",
-        {},
-        quiet_at=30,
-    ),
-    Case(
-        "MinimqUsersOld",
-        {f"minimq_broker_access_age_seconds{{{BROKER}}}": "1x30 120x90"},
-        "broker-a-0:9911 has compared its users with nobody for 2m 0s",
-        quiet_at=30,
-    ),
-    Case(
-        "MinimqAccessOnlyReports",
-        {f"minimq_broker_access_only_reports{{{BROKER}}}": "1x60"},
-        "broker-a-0:9911 rejects nobody",
-        at=50,
-        quiet_at=47,
-        step=30,
-    ),
-    Case(
         "MinimqRejections",
         {
             f'minimq_broker_unauthenticated_total{{{BROKER}, reason="unknown"}}': "0+60x200",

@@ -72,7 +72,7 @@ REACHED = {
         "batches of one producer": FIELDS,
         "request that is not part": REQUESTS,
         "decision on a transaction": REQUESTS,
-        "document of users and rules": FIELDS,
+        "`access.toml`": "unit/common/test_server_secrets.py::test_an_access_toml_over_its_limit_is_rejected",
         "request of a stream": "unit/common/test_dispatcher.py::test_only_streams_of_batches_take_large_requests",
     },
     "Per broker": {

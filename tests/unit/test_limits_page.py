@@ -89,7 +89,7 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),
         ("Lists in one request", "request that is not part", mib(dispatcher.MAX_REQUEST_BYTES)),
         ("Lists in one request", "decision on a transaction", mib(request_bytes(BROKER, "CommitTransaction"))),
-        ("Lists in one request", "document of users and rules", mib(protocol_bounds.MAX_DOCUMENT_BYTES)),
+        ("Lists in one request", "`access.toml`", mib(access_document.MAX_DOCUMENT_BYTES)),
         ("Lists in one request", "keys of a user", f"{access_document._MAX_KEYS}; "),
         ("Lists in one request", "request of a stream", mib(dispatcher.MAX_REQUEST_BYTES)),
         ("Per broker", "calls that have come", f"{SERVER['grpc.server.max_pending_requests']:,} |"),

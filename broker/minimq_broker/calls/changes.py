@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from minimq_broker.state.facts import (
-    AccessSet,
     CommittedOffset,
     Fact,
     GroupDeleted,
@@ -52,22 +51,15 @@ def change_of(state: State, fact: Fact) -> AdminChange | None:
         case GroupDeleted(group, topics):
             offsets = len(state.index.queues(group))
             return AdminChange("group deleted", group, ", ".join((f"offsets of {count_of(offsets, 'queue')}", *topics)))
-        case PermissionSet() | AccessSet():
-            return _change_of_broker(state, fact)
+        case PermissionSet(permission):
+            before, after = permission_name(state.permission), permission_name(permission)
+            return AdminChange("broker permission set", _NOTHING, before, after)
         case OffsetsCommitted(group, offsets, True, published) if not published:
             former = [state.offset(group, QueueKey(item.topic_id, item.queue_id)) for item in offsets]
             later = [item.offset for item in offsets]
             return AdminChange("offsets set", group, _offsets(state, offsets, former), _offsets(state, offsets, later))
         case _:
             return None
-
-
-def _change_of_broker(state: State, fact: PermissionSet | AccessSet) -> AdminChange:
-    if isinstance(fact, PermissionSet):
-        before, after = permission_name(state.permission), permission_name(fact.permission)
-        return AdminChange("broker permission set", _NOTHING, before, after)
-    former = _NOTHING if state.access is None else f"version {state.access.version}"
-    return AdminChange("users and rules set", _NOTHING, former, f"version {fact.version}")
 
 
 def _settings(topic: Topic | None) -> str:

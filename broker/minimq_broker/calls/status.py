@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from minimq_broker.access import AccessService
 from minimq_broker.calls.administration import log_change
 from minimq_broker.calls.changes import AdminChange
 from minimq_broker.calls.engine import Engine
@@ -34,11 +33,10 @@ class Identity:
 
 
 class StatusService:
-    def __init__(self, engine: Engine, identity: Identity, replication: Replication, access: AccessService) -> None:
+    def __init__(self, engine: Engine, identity: Identity, replication: Replication) -> None:
         self._engine = engine
         self._identity = identity
         self._replication = replication
-        self._access = access
 
     async def describe(self, _: broker_pb2.GetStatusRequest) -> broker_pb2.GetStatusResponse:
         identity, counters = self._identity, self._engine.counters
@@ -56,9 +54,6 @@ class StatusService:
             disk_filled_by_others=counters.disk_filled_by_others,
             store_failed=self._engine.handle.log_status.has_failed,
             replication=self._replication.tell(),
-            access_version=self._access.rank.version,
-            access_digest=self._access.rank.digest,
-            access_only_reports=self._access.only_reports,
         )
         if not self._engine.handle.is_closed:
             self._tell_store(status)

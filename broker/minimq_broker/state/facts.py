@@ -142,13 +142,6 @@ class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
     permission: int
 
 
-class AccessSet(msgspec.Struct, frozen=True, tag="access"):
-    """The users and access rules of the cluster changed; `document` has all of them, in the form that is sent."""
-
-    version: int
-    document: bytes
-
-
 class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
     """A broker began to write as master. Lease epochs start with the term, so they grow across restarts.
 
@@ -226,7 +219,6 @@ Fact = (
     | GroupAgreed
     | GroupDeleted
     | PermissionSet
-    | AccessSet
     | TermBegun
     | TransactionDecided
     | PublicationSkipped

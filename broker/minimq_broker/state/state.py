@@ -28,7 +28,6 @@ from minimq_broker.groups.group_index import GroupIndex
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import MAX_TERMS, TermStart
 from minimq_broker.state.facts import (
-    AccessSet,
     AtomicBegun,
     CommittedOffset,
     Deliveries,
@@ -74,7 +73,6 @@ class State:
         self.terms: list[TermStart] = []
         self.log_id = ""
         self.permission: int = Permission.READ_WRITE
-        self.access: AccessSet | None = None
         self.topics: dict[str, Topic] = {}
         self._names: dict[int, str] = {}
         self.ends: dict[QueueKey, QueueEnd] = {}
@@ -217,7 +215,7 @@ class State:
                     self._use(entry.group, at_ms)
             case GroupDeleted() | TopicSet() | TopicDeleted():
                 self._change_names(entry)
-            case PermissionSet() | AccessSet() | TermBegun():
+            case PermissionSet() | TermBegun():
                 self._change_broker(entry)
             case AtomicBegun():  # see `apply`
                 pass
@@ -237,14 +235,11 @@ class State:
             case TopicDeleted(name):
                 self._forget(name)
 
-    def _change_broker(self, entry: PermissionSet | AccessSet | TermBegun) -> None:
+    def _change_broker(self, entry: PermissionSet | TermBegun) -> None:
         match entry:
             case PermissionSet(permission):
                 self.permission = permission
                 self.changed.add(("permission",))
-            case AccessSet():
-                self.access = entry
-                self.changed.add(("access",))
             case TermBegun(term, log_id):
                 self.term = term
                 self.terms = [*self.terms[1 - MAX_TERMS :], TermStart(term, self.position)]

@@ -12,7 +12,7 @@ from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.groups.groups import GroupConfig
 from minimq_broker.replication.term_history import TermStart
-from minimq_broker.state.facts import AccessSet, Deliveries, Topic
+from minimq_broker.state.facts import Deliveries, Topic
 from minimq_broker.state.producers import ProducerKey, ProducerState
 from minimq_broker.state.state import QueueEnd, QueueKey, State
 from minimq_common.errors import StoreError
@@ -137,7 +137,6 @@ _ROWS: dict[str, _Row] = {
         lambda state, row, topic_id: state.delays.load(msgspec.convert(topic_id, int), row),
     ),
     "permission": _row_of_attribute("permission", int),
-    "access": _row_of_attribute("access", AccessSet),
     "term": _row_of_attribute("term", int),
     "terms": _row_of_attribute("terms", list[TermStart]),
     "log-id": _row_of_attribute("log_id", str),

@@ -14,7 +14,7 @@ from minimq.local.secret_files import lock_folder, new_file_ready, put_files
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
 from minimq_common.errors import InvalidArgument
 from minimq_common.files.text_file import read_text_file
-from minimq_common.security.access_document import AccessDocument, User, from_toml, to_toml
+from minimq_common.security.access_document import MAX_DOCUMENT_BYTES, AccessDocument, User, from_toml, to_toml
 from minimq_common.security.access_policy import AccessDecision, Policy, check_decides
 from minimq_common.security.access_rule import need_of, parse_rule
 from minimq_common.security.certificates import Trust
@@ -24,7 +24,6 @@ from minimq_common.security.server_secrets import ACCESS, ROOTS
 from minimq_common.security.user_key import UserKey
 from minimq_common.text_units import check_path
 from minimq_common.timestamps import moment
-from minimq_common.wire.protocol_bounds import MAX_DOCUMENT_BYTES
 
 #: Maximum number of keys of a user: the one in use, and its replacement.
 _MAX_KEYS = 2

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import ONE_TIME_TRANSACTIONS
@@ -58,8 +59,6 @@ class AccessDecision:
     source: str = ""
     #: Why the user is rejected regardless of rules; empty if it is not.
     obstacle: str = ""
-    #: Allowed only because the server enforces no rules, see `SharedAccess.only_reports`.
-    only_reported: bool = False
 
     @property
     def reason(self) -> str:
@@ -69,6 +68,19 @@ class AccessDecision:
         if self.rule is not None:
             return f"{self.rule} ({self.source})"
         return f"{self.source} may do everything" if self.source else f"no rule allows to {self.need}"
+
+
+class Rights(NamedTuple):
+    """All rights of a user."""
+
+    allowing: frozenset[Rule]
+    denying: frozenset[Rule]
+    is_admin: bool
+
+    def exceed(self, later: Rights) -> bool:
+        """Return whether these rights may allow something that `later` does not."""
+        keeps_all = self.allowing <= later.allowing and later.denying <= self.denying
+        return not keeps_all or self.is_admin > later.is_admin
 
 
 class Policy:
@@ -144,12 +156,14 @@ class Policy:
             return Rejection.EXPIRED
         return None
 
-    def rights_of(self, user: str) -> object:
-        """Return a value that only changes when a decision about the user may change."""
-        found = self.document.users.get(user)
-        if found is None or found.disabled:
-            return None
-        return tuple(self._rules(user, found)), ADMIN in found.roles
+    def rights_of(self, user: str) -> Rights:
+        found = self.document.users.get(user, User())
+        rules = [rule for rule, _ in self._rules(user, found)]
+        return Rights(
+            frozenset(rule for rule in rules if rule.allows),
+            frozenset(rule for rule in rules if not rule.allows),
+            ADMIN in found.roles,
+        )
 
     def sees_all(self, user: str) -> bool:
         """Return whether a user may describe everything, so that lists need no filtering."""
@@ -223,23 +237,18 @@ def rejected(user: str, decision: AccessDecision) -> str:
     Naming the rule that denies is safe: its pattern is the name that the caller has asked for, or a prefix of it.
     """
     need = of_group(decision.need)
-    what = "may not see or change users and rules" if need.verb is Verb.ACCESS else f"may not {need}"
-    if not user:
-        return f"a caller without a key {what}: give the credentials of an administrator"
     if user.startswith("%"):
-        return f"a server {what}"
+        return f"a server may not {need}"
     if decision.rule is not None:
         return (
-            f"user {user} {what}, whatever else is allowed: the rule '{decision.rule}' of {decision.source} denies it; "
-            "an administrator can remove it from access.toml"
+            f"user {user} may not {need}, whatever else is allowed: the rule '{decision.rule}' of {decision.source} "
+            "denies it; an administrator can remove it from access.toml"
         )
-    if need.verb is Verb.ACCESS:  # a user with this right can grant itself all others
-        return f"user {user} {what}: only administrators may, and `minimq user allow {user} {_rights(need)}` makes one"
     grant = f"an administrator can grant it with `minimq user allow {user} "
     if (need.verb, need.resource) == (Verb.DESCRIBE, Resource.TOPIC):  # every use of a topic starts with this
         write, read = (_right(verb, need.resource, need.name) for verb in (Verb.WRITE, Verb.READ))
         return f"user {user} has no right to topic {need.name}: {grant}{write}`, for sending, or `{read}`, for reading"
-    return f"user {user} {what}: {grant}{_rights(need)}`"
+    return f"user {user} may not {need}: {grant}{_rights(need)}`"
 
 
 def _rights(need: Need) -> str:

@@ -27,7 +27,6 @@ class Verb(Enum):
     MANAGE = "manage"
     DESCRIBE = "describe"
     BACKUP = "backup"
-    ACCESS = "access"
 
 
 #: The verbs of each resource.
@@ -35,7 +34,7 @@ VERBS: dict[Resource, tuple[Verb, ...]] = {
     Resource.TOPIC: (Verb.WRITE, Verb.READ, Verb.MANAGE, Verb.DESCRIBE),
     Resource.GROUP: (Verb.READ, Verb.MANAGE, Verb.DESCRIBE),
     Resource.TRANSACTION: (Verb.WRITE, Verb.DESCRIBE),
-    Resource.CLUSTER: (Verb.DESCRIBE, Verb.MANAGE, Verb.BACKUP, Verb.ACCESS),
+    Resource.CLUSTER: (Verb.DESCRIBE, Verb.MANAGE, Verb.BACKUP),
 }
 
 #: Stands for the name of the user in a pattern.

@@ -1,4 +1,4 @@
-"""The caller of the current call: its rights, and the limits of its streams and bytes."""
+"""The caller of the current call, and its rights."""
 
 from __future__ import annotations
 
@@ -41,10 +41,6 @@ class Caller:
     def allows(self, need: Need) -> bool:
         return True
 
-    def may(self, need: Need) -> bool:
-        """Return whether the caller has a right that it asks about. Not cached."""
-        return True
-
     def sees(self, resource: Resource, name: str) -> bool:
         """Return whether the caller may see a name in a list. Not cached, since lists are long."""
         return True
@@ -83,7 +79,6 @@ class KnownCaller(Caller):
         self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
         self._streams: set[LiveStream] = set()
-        self._forgot = False
         self._is_revoked = False
 
     def check(self, request: Any, key: Hashable = None) -> None:
@@ -102,19 +97,8 @@ class KnownCaller(Caller):
         if found is None:
             if len(self._decisions) >= MAX_DECISIONS:
                 self._decisions.clear()
-                self._passed.clear()
-                self._forgot = True
-            found = self._decisions[need] = self._decided(need)
+            found = self._decisions[need] = self._decide(need).allowed
         return found
-
-    def _decided(self, need: Need) -> bool:
-        decision = self._decide(need)
-        if decision.only_reported:
-            self._denied(self.user, need)
-        return decision.allowed
-
-    def may(self, need: Need) -> bool:
-        return self._decide(need).allowed
 
     def sees(self, resource: Resource, name: str) -> bool:
         return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
@@ -126,14 +110,11 @@ class KnownCaller(Caller):
         with LiveStream(self._streams):
             yield
 
-    def change_rules(self, decide: Decide, *, sees_all: bool) -> None:
-        """Use other rules. Ends all streams if a right was lost on which a stream may depend."""
-        former, has_lost = self._decisions, self._forgot or (self.sees_all and not sees_all)
-        self._decide, self.sees_all, self._forgot = decide, sees_all, False
-        self._decisions = {need: self._decided(need) for need in former}
+    def use_rules(self, decide: Decide, *, sees_all: bool) -> None:
+        """Decide by other rules from now on."""
+        self._decide, self.sees_all = decide, sees_all
+        self._decisions.clear()
         self._passed.clear()
-        if has_lost or any(allowed and not self._decisions[need] for need, allowed in former.items()):
-            self.end(Unavailable(f"the rights of user {self.user} have changed: reopen this stream"))
 
     def end(self, reason: MinimqError) -> None:
         for stream in [*self._streams]:
@@ -142,9 +123,7 @@ class KnownCaller(Caller):
     def revoke(self) -> None:
         """Allow nothing any more, and end all streams; calls that have not sent their request will be rejected."""
         self._is_revoked = True
-        self._decide, self.sees_all = _never, False
-        self._decisions.clear()
-        self._passed.clear()
+        self.use_rules(_never, sees_all=False)
         self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
     def enter(self, access: CallAccess) -> None:

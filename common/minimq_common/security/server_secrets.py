@@ -13,6 +13,7 @@ from typing import cast
 import grpc
 
 from minimq_common.errors import InvalidArgument
+from minimq_common.security.access_document import MAX_DOCUMENT_BYTES, AccessDocument, from_toml
 from minimq_common.security.certificates import CertificateReport, Pair, Trust, meet_itself, server_context
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.security.user_key import UserKey, parse_key
@@ -23,7 +24,7 @@ CERTIFICATE, KEY, ROOTS = "tls.crt", "tls.key", "ca.crt"
 
 #: The keys by which servers authenticate each other, one per line: the first one is sent, all are accepted.
 CLUSTER_KEY = "cluster.key"
-#: The initial users and rules.
+#: The users and rules.
 ACCESS = "access.toml"
 
 #: Seconds before its expiry at which a certificate is reported, in the log once a day.
@@ -57,9 +58,24 @@ class ServerSecrets:
         self._files = Watched([directory / name for name in (CERTIFICATE, KEY, ROOTS)], self._make)
         #: Watched separately, so that a removed key is rejected even while the certificate cannot be used.
         self._keys: Watched[tuple[UserKey, ...]] | None = None
-        key_file = directory / CLUSTER_KEY
-        if key_file.exists():
+        self._users: Watched[AccessDocument] | None = None
+        key_file, access_file = directory / CLUSTER_KEY, directory / ACCESS
+        #: False if anybody may do everything.
+        self.requires_keys = key_file.exists()
+        if self.requires_keys is not access_file.exists():
+            there, lacking = (CLUSTER_KEY, ACCESS) if self.requires_keys else (ACCESS, CLUSTER_KEY)
+            raise InvalidArgument(
+                f"{directory} has {there} and no {lacking}: copy it from another server; `minimq secure init` makes "
+                "both"
+            )
+        if self.requires_keys:
             self._keys = Watched([key_file], lambda found: _server_keys(found[0], key_file))
+            self._users = Watched(
+                [access_file],
+                lambda found: _document(found[0], access_file),
+                max_bytes=MAX_DOCUMENT_BYTES,
+                logs_changes=False,  # `AccessControl` logs what has changed
+            )
         self._trust = self._files.get().trust
         self._warned_of, self._warned_at = 0.0, 0.0
         self._warn(self._files.get().report)
@@ -76,6 +92,11 @@ class ServerSecrets:
     def keys(self) -> tuple[UserKey, ...]:
         """Return the keys by which servers authenticate each other; empty if this server requires no keys."""
         return () if self._keys is None else self._keys.get()
+
+    def users(self) -> AccessDocument:
+        """Return the users and rules; the same object until the file changes. Only if this server requires keys."""
+        assert self._users is not None
+        return self._users.get()
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return the credentials for a gRPC server, which follow changes of the files."""
@@ -107,9 +128,10 @@ class ServerSecrets:
     @property
     def rejected(self) -> bool:
         """True while the files have changed but cannot be used, so the former ones stay in use."""
-        self._files.get()
-        self.keys()
-        return self._files.rejected or (self._keys is not None and self._keys.rejected)
+        found = [each for each in (self._files, self._keys, self._users) if each is not None]
+        for each in found:
+            each.get()
+        return any(each.rejected for each in found)
 
     def _warn(self, report: CertificateReport) -> None:
         now = time.time()
@@ -150,14 +172,17 @@ def _server_keys(data: bytes, path: Path) -> tuple[UserKey, ...]:
     return keys
 
 
-def check_secrets(directory: Path | None, client_certificates: str, access_max_age_s: float) -> None:
+def _document(data: bytes, path: Path) -> AccessDocument:
+    try:
+        return from_toml(data)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error.message}") from None
+
+
+def check_secrets(directory: Path | None, client_certificates: str) -> None:
     """Raise `InvalidArgument` if these options of a server contradict each other."""
     if directory is None and client_certificates == "required":
         raise InvalidArgument("--client-certificates is required, but there is no TLS: give --secrets DIR as well")
-    if directory is None and access_max_age_s:
-        raise InvalidArgument(
-            f"--access-max-age is {access_max_age_s:g}, but there are no users and rules: give --secrets DIR as well"
-        )
 
 
 def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecrets | None:

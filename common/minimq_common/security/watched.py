@@ -32,14 +32,13 @@ class Watched(Generic[T]):
         paths: Sequence[Path],
         make: Callable[[Sequence[bytes]], T],
         *,
-        fresh_s: float | None = None,
-        most_bytes: int = MAX_BYTES,
+        max_bytes: int = MAX_BYTES,
+        logs_changes: bool = True,
     ) -> None:
         """Load the files. Raises `InvalidArgument` if they cannot be used."""
         self._paths = tuple(paths)
         self._make = make
-        self._fresh_s = fresh_s
-        self._most_bytes = most_bytes
+        self._max_bytes, self._logs_changes = max_bytes, logs_changes
         self._lock = threading.Lock()  # held during a check; only `at_once` waits for it
         self._complaint = ""
         self._looked_at = time.monotonic()
@@ -48,7 +47,7 @@ class Watched(Generic[T]):
 
     def get(self, *, at_once: bool = False) -> T:
         """Return the value of the files, or the last valid one. With `at_once`, check them now and wait for that."""
-        fresh_s = 0.0 if at_once else _FRESH_S if self._fresh_s is None else self._fresh_s
+        fresh_s = 0.0 if at_once else _FRESH_S
         if time.monotonic() - self._looked_at >= fresh_s and self._lock.acquire(blocking=at_once):
             try:
                 self._look()
@@ -75,10 +74,11 @@ class Watched(Generic[T]):
                 log.error("security: new files cannot be used, the former ones stay in use reason=%s", error.message)
             return  # keeps the old marks, so the next check tries again: some files may not be replaced yet
         self._marks, self._complaint = marks, ""
-        log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
+        if self._logs_changes:
+            log.info("security: new files are in use files=%s", ", ".join(map(str, self._paths)))
 
     def _read(self) -> list[bytes]:
-        return [read_text_file(path, self._most_bytes) for path in self._paths]
+        return [read_text_file(path, self._max_bytes) for path in self._paths]
 
     def _fingerprint(self) -> tuple[object, ...]:
         return tuple(_sign(path) for path in self._paths)

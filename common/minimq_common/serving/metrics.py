@@ -107,18 +107,6 @@ class MetricsServer:
     def _access(self) -> Iterator[Metric]:
         controls = [] if self._control is None else [self._control]
 
-        def of_access(name: str, sentence: str, value: Callable[[AccessControl], float]) -> Metric:
-            make = counters if name.endswith("_total") else gauges
-            return make(f"{self._prefix}_access_{name}", sentence, (), [((), value(each)) for each in controls])
-
-        sentence = "Version of the users and rules in force at this server."
-        yield of_access("version", sentence, lambda each: each.shared.rank.version)
-        sentence = "1 while this server rejects nobody and reports what it would reject (--access-mode report)."
-        yield of_access("only_reports", sentence, lambda each: each.shared.only_reports)
-        sentence = "Time for which users and rules were not compared with those of another server, +Inf after a start."
-        yield of_access("age_seconds", sentence, lambda each: each.shared.age.seconds)
-        sentence = "Times that this server saw two different documents of users and rules with the same version."
-        yield of_access("conflicts_total", sentence, lambda each: each.shared.conflicts)
         rejected = [(each.rejections.unauthenticated, each.rejections.denied) for each in controls]
         yield counters(
             f"{self._prefix}_unauthenticated_total",

@@ -13,8 +13,6 @@ def _of(message: Any, field: str, bound: Any = options_pb2.max_items) -> int:
 
 #: The largest frame carries a whole batch.
 MAX_FRAME_BYTES = int(options_pb2.FRAME)
-#: The document of users and rules, in both of its formats.
-MAX_DOCUMENT_BYTES = int(options_pb2.DOCUMENT)
 #: Characters of the filter for one topic.
 MAX_FILTER = int(options_pb2.FILTER)
 #: Characters of all topics and filters of one group; the broker stores them.

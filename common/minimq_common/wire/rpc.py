@@ -156,7 +156,6 @@ _STATUS_BY_CODE: dict[str, grpc.StatusCode] = {
     errors.Fenced.code: grpc.StatusCode.ABORTED,
     errors.HandleExpired.code: grpc.StatusCode.ABORTED,
     errors.GroupConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
-    errors.AccessConflict.code: grpc.StatusCode.FAILED_PRECONDITION,
     errors.NotAuthenticated.code: grpc.StatusCode.UNAUTHENTICATED,
     errors.AccessDenied.code: grpc.StatusCode.PERMISSION_DENIED,
     errors.BrokerConflict.code: grpc.StatusCode.FAILED_PRECONDITION,

@@ -2650,63 +2650,6 @@ class SetPermissionResponse(google.protobuf.message.Message):
 global___SetPermissionResponse = SetPermissionResponse
 
 @typing.final
-class GetAccessRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___GetAccessRequest = GetAccessRequest
-
-@typing.final
-class GetAccessResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    DOCUMENT_FIELD_NUMBER: builtins.int
-    document: builtins.bytes
-    """The document of users and rules, in JSON. It contains hashes of keys, but no keys."""
-    def __init__(
-        self,
-        *,
-        document: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["document", b"document"]) -> None: ...
-
-global___GetAccessResponse = GetAccessResponse
-
-@typing.final
-class SetAccessRequest(google.protobuf.message.Message):
-    """Replaces the document if it has the expected version. All other servers follow."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    EXPECTED_VERSION_FIELD_NUMBER: builtins.int
-    DOCUMENT_FIELD_NUMBER: builtins.int
-    expected_version: builtins.int
-    document: builtins.bytes
-    """Must have a larger version."""
-    def __init__(
-        self,
-        *,
-        expected_version: builtins.int = ...,
-        document: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["document", b"document", "expected_version", b"expected_version"]) -> None: ...
-
-global___SetAccessRequest = SetAccessRequest
-
-@typing.final
-class SetAccessResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___SetAccessResponse = SetAccessResponse
-
-@typing.final
 class ProbeRequest(google.protobuf.message.Message):
     """Answered when everything submitted before is written, by a broker that would accept a batch now."""
 
@@ -2800,9 +2743,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     BYTES_DELETED_EARLY_FIELD_NUMBER: builtins.int
     DISK_FILLED_BY_OTHERS_FIELD_NUMBER: builtins.int
     REPLICATION_FIELD_NUMBER: builtins.int
-    ACCESS_VERSION_FIELD_NUMBER: builtins.int
-    ACCESS_DIGEST_FIELD_NUMBER: builtins.int
-    ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     STAMPS_AHEAD_MS_FIELD_NUMBER: builtins.int
     CLOCK_AHEAD_MS_FIELD_NUMBER: builtins.int
     SLOW_SYNC_MS_FIELD_NUMBER: builtins.int
@@ -2837,11 +2777,6 @@ class GetStatusResponse(google.protobuf.message.Message):
     """The part of `bytes_deleted` that was deleted before its time, because the disk was nearly full."""
     disk_filled_by_others: builtins.bool
     """Other files fill the disk, so nothing more is deleted early: it would not help."""
-    access_version: builtins.int
-    """The users and rules in force; 0 without access control."""
-    access_digest: builtins.str
-    access_only_reports: builtins.bool
-    """It allows everything, and only reports what it would reject."""
     stamps_ahead_ms: builtins.int
     """How far the newest message is ahead of the clock, which was wrong then or is wrong now; 0 for less than a minute."""
     clock_ahead_ms: builtins.int
@@ -2877,15 +2812,12 @@ class GetStatusResponse(google.protobuf.message.Message):
         bytes_deleted_early: builtins.int = ...,
         disk_filled_by_others: builtins.bool = ...,
         replication: global___ReplicationStatus | None = ...,
-        access_version: builtins.int = ...,
-        access_digest: builtins.str = ...,
-        access_only_reports: builtins.bool = ...,
         stamps_ahead_ms: builtins.int = ...,
         clock_ahead_ms: builtins.int = ...,
         slow_sync_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["replication", b"replication"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "slow_sync_ms", b"slow_sync_ms", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["broker_id", b"broker_id", "broker_name", b"broker_name", "bytes_deleted", b"bytes_deleted", "bytes_deleted_early", b"bytes_deleted_early", "clock_ahead_ms", b"clock_ahead_ms", "cluster", b"cluster", "commits", b"commits", "disk_bytes", b"disk_bytes", "disk_filled_by_others", b"disk_filled_by_others", "disk_free_bytes", b"disk_free_bytes", "disk_level", b"disk_level", "disk_used_bytes", b"disk_used_bytes", "log_end", b"log_end", "log_start", b"log_start", "messages_in", b"messages_in", "messages_out", b"messages_out", "permission", b"permission", "replication", b"replication", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "segments", b"segments", "segments_deleted", b"segments_deleted", "slow_sync_ms", b"slow_sync_ms", "stamps_ahead_ms", b"stamps_ahead_ms", "started_ms", b"started_ms", "store_failed", b"store_failed", "version", b"version"]) -> None: ...
 
 global___GetStatusResponse = GetStatusResponse
 

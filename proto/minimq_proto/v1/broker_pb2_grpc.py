@@ -183,16 +183,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.FromString,
                 _registered_method=True)
-        self.GetAccess = channel.unary_unary(
-                '/minimq.v1.Broker/GetAccess',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetAccessRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetAccessResponse.FromString,
-                _registered_method=True)
-        self.SetAccess = channel.unary_unary(
-                '/minimq.v1.Broker/SetAccess',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetAccessRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetAccessResponse.FromString,
-                _registered_method=True)
         self.Promote = channel.unary_unary(
                 '/minimq.v1.Broker/Promote',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.PromoteRequest.SerializeToString,
@@ -377,18 +367,6 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetAccess(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SetAccess(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def Promote(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -542,16 +520,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.SetPermission,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.SerializeToString,
-            ),
-            'GetAccess': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetAccess,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetAccessRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetAccessResponse.SerializeToString,
-            ),
-            'SetAccess': grpc.unary_unary_rpc_method_handler(
-                    servicer.SetAccess,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.SetAccessRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.SetAccessResponse.SerializeToString,
             ),
             'Promote': grpc.unary_unary_rpc_method_handler(
                     servicer.Promote,
@@ -1342,60 +1310,6 @@ class Broker(object):
             '/minimq.v1.Broker/SetPermission',
             minimq__proto_dot_v1_dot_broker__pb2.SetPermissionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.SetPermissionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetAccess(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/GetAccess',
-            minimq__proto_dot_v1_dot_broker__pb2.GetAccessRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.GetAccessResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SetAccess(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/SetAccess',
-            minimq__proto_dot_v1_dot_broker__pb2.SetAccessRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.SetAccessResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -168,16 +168,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.SetPermissionResponse,
     ]
 
-    GetAccess: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.GetAccessRequest,
-        minimq_proto.v1.broker_pb2.GetAccessResponse,
-    ]
-
-    SetAccess: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.SetAccessRequest,
-        minimq_proto.v1.broker_pb2.SetAccessResponse,
-    ]
-
     Promote: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.PromoteRequest,
         minimq_proto.v1.broker_pb2.PromoteResponse,
@@ -327,16 +317,6 @@ class BrokerAsyncStub:
     SetPermission: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.SetPermissionRequest,
         minimq_proto.v1.broker_pb2.SetPermissionResponse,
-    ]
-
-    GetAccess: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.GetAccessRequest,
-        minimq_proto.v1.broker_pb2.GetAccessResponse,
-    ]
-
-    SetAccess: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.SetAccessRequest,
-        minimq_proto.v1.broker_pb2.SetAccessResponse,
     ]
 
     Promote: grpc.aio.UnaryUnaryMultiCallable[
@@ -547,20 +527,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.SetPermissionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.SetPermissionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.SetPermissionResponse]]: ...
-
-    @abc.abstractmethod
-    def GetAccess(
-        self,
-        request: minimq_proto.v1.broker_pb2.GetAccessRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.GetAccessResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetAccessResponse]]: ...
-
-    @abc.abstractmethod
-    def SetAccess(
-        self,
-        request: minimq_proto.v1.broker_pb2.SetAccessRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.SetAccessResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.SetAccessResponse]]: ...
 
     @abc.abstractmethod
     def Promote(

@@ -474,16 +474,8 @@ class GetClusterResponse(google.protobuf.message.Message):
     VERSIONS_FIELD_NUMBER: builtins.int
     SETTLED_FIELD_NUMBER: builtins.int
     OFFLINE_FIELD_NUMBER: builtins.int
-    ACCESS_VERSION_FIELD_NUMBER: builtins.int
-    ACCESS_DIGEST_FIELD_NUMBER: builtins.int
-    ACCESS_ONLY_REPORTS_FIELD_NUMBER: builtins.int
     settled: builtins.bool
     """False for a moment after the start, until former brokers had time to register again."""
-    access_version: builtins.int
-    """The users and rules in force on this name server; 0 without access control."""
-    access_digest: builtins.str
-    access_only_reports: builtins.bool
-    """It allows everything, and only reports what it would reject."""
     @property
     def brokers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___BrokerData]: ...
     @property
@@ -506,11 +498,8 @@ class GetClusterResponse(google.protobuf.message.Message):
         versions: collections.abc.Iterable[global___RegisteredVersion] | None = ...,
         settled: builtins.bool = ...,
         offline: collections.abc.Iterable[global___OfflineBroker] | None = ...,
-        access_version: builtins.int = ...,
-        access_digest: builtins.str = ...,
-        access_only_reports: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["access_digest", b"access_digest", "access_only_reports", b"access_only_reports", "access_version", b"access_version", "brokers", b"brokers", "conflicts", b"conflicts", "offline", b"offline", "settled", b"settled", "versions", b"versions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["brokers", b"brokers", "conflicts", b"conflicts", "offline", b"offline", "settled", b"settled", "versions", b"versions"]) -> None: ...
 
 global___GetClusterResponse = GetClusterResponse
 
@@ -544,70 +533,6 @@ class ForgetBrokerResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["forgotten", b"forgotten"]) -> None: ...
 
 global___ForgetBrokerResponse = ForgetBrokerResponse
-
-@typing.final
-class AskedRight(google.protobuf.message.Message):
-    """A right, as in rules: "write", "topic", "orders"."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    VERB_FIELD_NUMBER: builtins.int
-    RESOURCE_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    verb: builtins.str
-    resource: builtins.str
-    name: builtins.str
-    """Empty for the cluster."""
-    def __init__(
-        self,
-        *,
-        verb: builtins.str = ...,
-        resource: builtins.str = ...,
-        name: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "resource", b"resource", "verb", b"verb"]) -> None: ...
-
-global___AskedRight = AskedRight
-
-@typing.final
-class CheckRightsRequest(google.protobuf.message.Message):
-    """Asks which of these rights the caller has."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    RIGHTS_FIELD_NUMBER: builtins.int
-    @property
-    def rights(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AskedRight]: ...
-    def __init__(
-        self,
-        *,
-        rights: collections.abc.Iterable[global___AskedRight] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["rights", b"rights"]) -> None: ...
-
-global___CheckRightsRequest = CheckRightsRequest
-
-@typing.final
-class CheckRightsResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    USER_FIELD_NUMBER: builtins.int
-    ALLOWED_FIELD_NUMBER: builtins.int
-    user: builtins.str
-    """The authenticated user; empty without access control."""
-    @property
-    def allowed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bool]:
-        """One for each right in the request, in the same order."""
-
-    def __init__(
-        self,
-        *,
-        user: builtins.str = ...,
-        allowed: collections.abc.Iterable[builtins.bool] | None = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "user", b"user"]) -> None: ...
-
-global___CheckRightsResponse = CheckRightsResponse
 
 @typing.final
 class WatchRoutesRequest(google.protobuf.message.Message):
@@ -645,22 +570,3 @@ class RouteEvent(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["route", b"route"]) -> None: ...
 
 global___RouteEvent = RouteEvent
-
-@typing.final
-class AccessNotice(google.protobuf.message.Message):
-    """The document of users and rules of one side, in JSON; empty for none. Both sides send theirs at first and after each
-    change. The newer one wins, by version and then by digest.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    DOCUMENT_FIELD_NUMBER: builtins.int
-    document: builtins.bytes
-    def __init__(
-        self,
-        *,
-        document: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["document", b"document"]) -> None: ...
-
-global___AccessNotice = AccessNotice

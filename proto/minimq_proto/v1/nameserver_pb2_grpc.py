@@ -64,20 +64,10 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.FromString,
                 _registered_method=True)
-        self.CheckRights = channel.unary_unary(
-                '/minimq.v1.NameServer/CheckRights',
-                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.FromString,
-                _registered_method=True)
         self.WatchRoutes = channel.stream_stream(
                 '/minimq.v1.NameServer/WatchRoutes',
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.FromString,
-                _registered_method=True)
-        self.SyncAccess = channel.stream_stream(
-                '/minimq.v1.NameServer/SyncAccess',
-                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
                 _registered_method=True)
 
 
@@ -123,22 +113,8 @@ class NameServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def CheckRights(self, request, context):
-        """Returns the user and its rights, for programs that show only what the user may do.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def WatchRoutes(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def SyncAccess(self, request_iterator, context):
-        """Only between servers.
-        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -176,20 +152,10 @@ def add_NameServerServicer_to_server(servicer, server):
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ForgetBrokerResponse.SerializeToString,
             ),
-            'CheckRights': grpc.unary_unary_rpc_method_handler(
-                    servicer.CheckRights,
-                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.SerializeToString,
-            ),
             'WatchRoutes': grpc.stream_stream_rpc_method_handler(
                     servicer.WatchRoutes,
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.SerializeToString,
-            ),
-            'SyncAccess': grpc.stream_stream_rpc_method_handler(
-                    servicer.SyncAccess,
-                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -365,33 +331,6 @@ class NameServer(object):
             _registered_method=True)
 
     @staticmethod
-    def CheckRights(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.NameServer/CheckRights',
-            minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_nameserver__pb2.CheckRightsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
     def WatchRoutes(request_iterator,
             target,
             options=(),
@@ -408,33 +347,6 @@ class NameServer(object):
             '/minimq.v1.NameServer/WatchRoutes',
             minimq__proto_dot_v1_dot_nameserver__pb2.WatchRoutesRequest.SerializeToString,
             minimq__proto_dot_v1_dot_nameserver__pb2.RouteEvent.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def SyncAccess(request_iterator,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.stream_stream(
-            request_iterator,
-            target,
-            '/minimq.v1.NameServer/SyncAccess',
-            minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.SerializeToString,
-            minimq__proto_dot_v1_dot_nameserver__pb2.AccessNotice.FromString,
             options,
             channel_credentials,
             insecure,

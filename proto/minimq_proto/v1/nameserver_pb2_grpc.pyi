@@ -52,22 +52,10 @@ class NameServerStub:
     ]
     """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
-    CheckRights: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
-        minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
-    ]
-    """Returns the user and its rights, for programs that show only what the user may do."""
-
     WatchRoutes: grpc.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
         minimq_proto.v1.nameserver_pb2.RouteEvent,
     ]
-
-    SyncAccess: grpc.StreamStreamMultiCallable[
-        minimq_proto.v1.nameserver_pb2.AccessNotice,
-        minimq_proto.v1.nameserver_pb2.AccessNotice,
-    ]
-    """Only between servers."""
 
 class NameServerAsyncStub:
     Register: grpc.aio.StreamStreamMultiCallable[
@@ -103,22 +91,10 @@ class NameServerAsyncStub:
     ]
     """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
-    CheckRights: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
-        minimq_proto.v1.nameserver_pb2.CheckRightsResponse,
-    ]
-    """Returns the user and its rights, for programs that show only what the user may do."""
-
     WatchRoutes: grpc.aio.StreamStreamMultiCallable[
         minimq_proto.v1.nameserver_pb2.WatchRoutesRequest,
         minimq_proto.v1.nameserver_pb2.RouteEvent,
     ]
-
-    SyncAccess: grpc.aio.StreamStreamMultiCallable[
-        minimq_proto.v1.nameserver_pb2.AccessNotice,
-        minimq_proto.v1.nameserver_pb2.AccessNotice,
-    ]
-    """Only between servers."""
 
 class NameServerServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
@@ -167,26 +143,10 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         """Forgets a broker that is offline and will not come back. Fails if the broker is registered."""
 
     @abc.abstractmethod
-    def CheckRights(
-        self,
-        request: minimq_proto.v1.nameserver_pb2.CheckRightsRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.CheckRightsResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.CheckRightsResponse]]:
-        """Returns the user and its rights, for programs that show only what the user may do."""
-
-    @abc.abstractmethod
     def WatchRoutes(
         self,
         request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.WatchRoutesRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.RouteEvent], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.RouteEvent]]: ...
-
-    @abc.abstractmethod
-    def SyncAccess(
-        self,
-        request_iterator: _MaybeAsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice],
-        context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.AccessNotice], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.AccessNotice]]:
-        """Only between servers."""
 
 def add_NameServerServicer_to_server(servicer: NameServerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

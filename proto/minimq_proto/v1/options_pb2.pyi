@@ -28,7 +28,6 @@ class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     INBOX: _Size.ValueType  # 16
     CODE: _Size.ValueType  # 64
     CORRELATION_ID: _Size.ValueType  # 64
-    DIGEST: _Size.ValueType  # 64
     INBOX_KEY: _Size.ValueType  # 64
     LOG_ID: _Size.ValueType  # 64
     BROKER: _Size.ValueType  # 120
@@ -43,8 +42,6 @@ class _SizeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeW
     """A key or a property value in a search: no message has a longer one."""
     FILTER: _Size.ValueType  # 65536
     """The filter of a consumer for one topic."""
-    DOCUMENT: _Size.ValueType  # 1048576
-    """The document of users and rules."""
     FRAME: _Size.ValueType  # 67108864
     """The largest frame contains a whole batch: the largest body (4 MiB by default, 32 MiB at most) and the other columns."""
 
@@ -60,7 +57,6 @@ SIZE_UNSPECIFIED: Size.ValueType  # 0
 INBOX: Size.ValueType  # 16
 CODE: Size.ValueType  # 64
 CORRELATION_ID: Size.ValueType  # 64
-DIGEST: Size.ValueType  # 64
 INBOX_KEY: Size.ValueType  # 64
 LOG_ID: Size.ValueType  # 64
 BROKER: Size.ValueType  # 120
@@ -75,8 +71,6 @@ SOUGHT: Size.ValueType  # 32767
 """A key or a property value in a search: no message has a longer one."""
 FILTER: Size.ValueType  # 65536
 """The filter of a consumer for one topic."""
-DOCUMENT: Size.ValueType  # 1048576
-"""The document of users and rules."""
 FRAME: Size.ValueType  # 67108864
 """The largest frame contains a whole batch: the largest body (4 MiB by default, 32 MiB at most) and the other columns."""
 global___Size = Size

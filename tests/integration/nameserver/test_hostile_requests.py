@@ -22,7 +22,7 @@ from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.nameserver_client import NameServerClient
 from support.starting import StartBroker, StartNameServer
 
-CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker", "CheckRights"]
+CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker"]
 
 
 @pytest.fixture

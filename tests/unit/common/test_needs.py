@@ -27,7 +27,6 @@ MARK = "mark"
 _CLIENT = "names a member: a session, and a lease with it, is of the user that opened it"
 _HELD = "says what the member holds, here and elsewhere: it is granted by acquire, which takes the right to the topic"
 _SELECTS = "selects messages of topics whose right is checked"
-_OWN = "asks about the rights of the caller, which they may know"
 _BROKERS = "names brokers, which are no secret of users"
 
 #: Texts that take no right, each with the reason.
@@ -53,9 +52,6 @@ EXEMPT = {
     "CommitTransactionRequest.decision.broker_names": _BROKERS,
     "DescribeTransactionRequest.batches.broker_name": _BROKERS,
     "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
-    "CheckRightsRequest.rights.verb": _OWN,
-    "CheckRightsRequest.rights.resource": _OWN,
-    "CheckRightsRequest.rights.name": _OWN,
     "ForgetBrokerRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.cluster": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
@@ -137,13 +133,12 @@ def test_what_a_request_takes(request_: Message, expected: str) -> None:
         ("minimq.v1.Replication.Replicate", "servers"),
         ("minimq.v1.Replication.Snapshot", "backup cluster or server"),
         ("minimq.v1.NameServer.Register", "servers"),
-        ("minimq.v1.NameServer.SyncAccess", "servers"),
         ("minimq.v1.NameServer.ForgetBroker", "manage cluster"),
         ("minimq.v1.Controller.Report", "servers"),
         ("minimq.v1.Controller.ChangeInSync", "servers"),
         ("minimq.v1.Controller.Promote", "manage cluster or server"),
         ("minimq.v1.Broker.GetStatus", "describe cluster"),
-        ("minimq.v1.Broker.SetAccess", "access cluster"),
+        ("minimq.v1.Broker.SetPermission", "manage cluster"),
         ("minimq.v1.Broker.Promote", "manage cluster"),
     ],
 )

@@ -17,11 +17,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from minimq.local import certificate_signer
 from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, Unavailable
-from minimq_common.security import watched
+from minimq_common.security import access_document, watched
+from minimq_common.security.access_control import control_of
 from minimq_common.security.certificates import CertificateReport, Pair, Trust, security_of_files
 from minimq_common.security.channel_security import PLAIN
 from minimq_common.security.server_secrets import ServerSecrets, check_secrets
-from minimq_common.security.shared_access import access_of
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
 
@@ -123,6 +123,7 @@ def test_a_key_of_servers_that_is_taken_away_ends_while_the_certificate_cannot_b
     keys = [new_key(bytes([number]) * 37) for number in range(2)]
     file = directory / "cluster.key"
     file.write_text("".join(f"{key.text}\n" for key in keys))
+    (directory / "access.toml").write_text("[users.alice]")
     found = ServerSecrets(directory, requires_certificates=False)
     before = found.trust()
     assert (before.bearer, found.keys(), found.trust() is before) == (keys[0], tuple(keys), True)
@@ -132,15 +133,21 @@ def test_a_key_of_servers_that_is_taken_away_ends_while_the_certificate_cannot_b
     assert (found.trust().bearer, found.trust().pair, found.rejected) == (keys[1], before.pair, True)
 
 
-def test_a_folder_with_users_and_no_keys_of_servers_is_rejected_and_one_without_both_is_warned_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_folder_has_cluster_key_and_access_toml_or_neither(
+    signer: Signer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert access_of(None) is None
-    assert access_of(tmp_path) is None
+    fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
+    assert control_of(None) is None
+    assert control_of(ServerSecrets(tmp_path, requires_certificates=False)) is None
     assert "no keys are required" in caplog.text
-    (tmp_path / "access.toml").write_text("")
-    with pytest.raises(InvalidArgument, match=r"has access\.toml and no cluster\.key"):
-        access_of(tmp_path)
+    for name, text, lacking in (
+        ("access.toml", "[users.alice]", "cluster.key"),
+        ("cluster.key", new_key(bytes(37)).text, "access.toml"),
+    ):
+        (tmp_path / name).write_text(text)
+        with pytest.raises(InvalidArgument, match=rf"has {name} and no {lacking}: copy it"):
+            ServerSecrets(tmp_path, requires_certificates=False)
+        (tmp_path / name).unlink()
 
 
 def test_one_that_ends_soon_is_logged_once_a_day(
@@ -181,14 +188,18 @@ def test_a_file_that_is_missing_or_too_large_is_named(name: str, signer: Signer,
         ServerSecrets(tmp_path, requires_certificates=False)
 
 
-def test_options_that_need_secrets_are_rejected_without() -> None:
-    check_secrets(Path("secrets"), "required", 60.0)
-    for certificates, max_age_s, option in (
-        ("required", 0.0, "--client-certificates"),
-        ("off", 60.0, "--access-max-age"),
-    ):
-        with pytest.raises(InvalidArgument, match=f"{option} is .*--secrets"):
-            check_secrets(None, certificates, max_age_s)
+def test_an_access_toml_over_its_limit_is_rejected(signer: Signer, tmp_path: Path) -> None:
+    fill(tmp_path, signer.sign_server([HOST]), signer.pair.certificate)
+    (tmp_path / "cluster.key").write_text(new_key(bytes(37)).text)
+    (tmp_path / "access.toml").write_text("[users.alice]\n" + "#" * access_document.MAX_DOCUMENT_BYTES)
+    with pytest.raises(InvalidArgument, match="has more than 1048576 bytes"):
+        ServerSecrets(tmp_path, requires_certificates=False)
+
+
+def test_client_certificates_need_secrets() -> None:
+    check_secrets(Path("secrets"), "required")
+    with pytest.raises(InvalidArgument, match=r"--client-certificates is .*--secrets"):
+        check_secrets(None, "required")
 
 
 def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, tmp_path: Path) -> None:

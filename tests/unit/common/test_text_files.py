@@ -12,12 +12,10 @@ import pytest
 from minimq.local.certificate_signer import Signer
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
-from minimq_common.files.text_file import read_text_file
-from minimq_common.security.access_document import AccessDocument, from_toml, to_toml
 from minimq_common.security.certificates import Trust, security_of_files
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
-from minimq_common.security.server_secrets import CERTIFICATE, CLUSTER_KEY, KEY, ROOTS, ServerSecrets
+from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS, ServerSecrets
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, new_key
 from minimq_common.serving.options import read_config
 from support.cases import for_each
@@ -29,11 +27,11 @@ Saved = Callable[[str], bytes]
 def _secrets(folder: Path, trust: Trust, save: Saved) -> object:
     assert trust.pair is not None
     texts = {CERTIFICATE: trust.pair.certificate, KEY: trust.pair.key, ROOTS: trust.roots}
-    texts[CLUSTER_KEY] = BEARER.text.encode()
+    texts |= {CLUSTER_KEY: BEARER.text.encode(), ACCESS: b"[users.alice]"}
     for name, text in texts.items():
         (folder / name).write_bytes(save(text.decode()))
     secrets = ServerSecrets(folder, requires_certificates=False)
-    return secrets.trust(), secrets.keys()
+    return secrets.trust(), secrets.keys(), secrets.users()
 
 
 def _config(folder: Path, _: Trust, save: Saved) -> object:
@@ -53,18 +51,13 @@ def _authorities(folder: Path, trust: Trust, save: Saved) -> object:
     return security_of_files(path, None, None).trust()
 
 
-def _access(folder: Path, _: Trust, save: Saved) -> object:
-    (folder / "access.toml").write_bytes(save(to_toml(AccessDocument())))
-    return from_toml(read_text_file(folder / "access.toml"))
-
-
 @pytest.fixture(scope="module")
 def trust() -> Trust:
     signer = Signer.new()
     return Trust(signer.pair.certificate, signer.sign_server(["127.0.0.1"]))
 
 
-@for_each("load", [_secrets, _config, _credentials, _authorities, _access])
+@for_each("load", [_secrets, _config, _credentials, _authorities])
 def test_a_byte_order_mark_of_utf_8_changes_nothing_and_other_encodings_are_named(
     load: Callable[[Path, Trust, Saved], object], trust: Trust, tmp_path: Path
 ) -> None:

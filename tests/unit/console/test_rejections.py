@@ -8,7 +8,6 @@ import pytest
 from starlette.requests import Request
 
 from minimq_common.errors import (
-    AccessConflict,
     GroupConflict,
     InvalidArgument,
     MinimqError,
@@ -29,14 +28,7 @@ HOST = "127.0.0.1:8088"
 
 @pytest.mark.parametrize(
     ("kind", "status"),
-    [
-        (TopicNotFound, 404),
-        (TopicExists, 409),
-        (GroupConflict, 409),
-        (AccessConflict, 409),
-        (TransactionEnded, 409),
-        (NotInSync, 502),
-    ],
+    [(TopicNotFound, 404), (TopicExists, 409), (GroupConflict, 409), (TransactionEnded, 409), (NotInSync, 502)],
 )
 def test_a_conflict_with_what_is_there_is_told_from_other_rejections(kind: type[MinimqError], status: int) -> None:
     assert failure_of(kind("no")).status == status

@@ -32,7 +32,7 @@ class DelayService:
         """
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
         caller = current_caller()
-        user = None if caller.may(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag
+        user = None if caller.allows(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag
         outcomes = (await self._engine.writes.written(RecallJob(request.topic, keys, user))).outcomes
         self._engine.counters.delayed_recalled += outcomes.count(RecallOutcome.RECALLED)
         return delay_pb2.RecallResponse(outcomes=[delay_pb2.RecallOutcome.ValueType(outcome) for outcome in outcomes])

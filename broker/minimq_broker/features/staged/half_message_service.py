@@ -260,12 +260,12 @@ class HalfMessageService(PeriodicTask):
 def _as_seen(half: half_messages_pb2.OpenHalf, topic: str) -> half_messages_pb2.OpenHalf:
     """Remove what the caller may not see: names of topics, and the batch, which is one of this topic."""
     caller = current_caller()
-    if caller.may(Need(Verb.WRITE, Resource.TRANSACTION, half.producer_group)):  # its checks tell all of it
+    if caller.allows(Need(Verb.WRITE, Resource.TRANSACTION, half.producer_group)):  # its checks tell all of it
         return half
     seen = [name for name in half.topics if caller.sees(Resource.TOPIC, name)]
     del half.topics[:]
     half.topics.extend(seen)
-    if not caller.may(Need(Verb.READ, Resource.TOPIC, topic)):
+    if not caller.allows(Need(Verb.READ, Resource.TOPIC, topic)):
         half.ClearField("batch")
     return half
 

@@ -4,7 +4,6 @@ import pytest
 
 from minimq_broker.calls.changes import AdminChange, change_of
 from minimq_broker.state.facts import (
-    AccessSet,
     CommittedOffset,
     Fact,
     GroupDeleted,
@@ -48,7 +47,6 @@ def state() -> State:
         ),
         (TopicDeleted("orders"), AdminChange("topic deleted", "orders", "8 read queues, 8 write queues, read-write")),
         (PermissionSet(Permission.READ), AdminChange("broker permission set", "-", "read-write", "read")),
-        (AccessSet(4, b"{}"), AdminChange("users and rules set", "-", "-", "version 4")),
         (
             OffsetsCommitted("billing", (CommittedOffset(10, 0, 3), CommittedOffset(10, 1, 4)), forced=True),
             AdminChange("offsets set", "billing", "orders 0:17 1:-", "orders 0:3 1:4"),

@@ -12,7 +12,6 @@ from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.leases import LeaseKey
 from minimq_broker.replication.term_history import TermStart
 from minimq_broker.state.facts import (
-    AccessSet,
     CommittedOffset,
     Fact,
     GroupAgreed,
@@ -54,13 +53,12 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
         GroupAgreed("g", GroupConfig((("t", "red"),), "averagely", 5)),
         PermissionSet(4),
         TermBegun(9, "an identity"),
-        AccessSet(3, b"{}"),
     ]
     state.apply(BatchApplied(queue, QueueEnd(2, 17), BatchLocation(1, 0, 0, 17), 77, 5, 5, 9), 100)
     for position, fact in enumerate(facts, 101):
         state.apply(fact, position, 5_000 + position)
     kinds = {row[0] for row, _ in changed_rows(state)}
-    of_the_log = {"permission", "access", "term", "terms", "log-id"}
+    of_the_log = {"permission", "term", "terms", "log-id"}
     of_groups = {"offset", "started", "agreement", "used"}
     assert kinds == {"topic", "end", "producer"} | of_groups | of_the_log
     again = State()
@@ -70,7 +68,6 @@ def test_every_kind_of_row_comes_back_from_a_checkpoint() -> None:
     assert (again.started, again.permission, again.term) == (state.started, 4, 9)
     assert again.agreements == state.agreements == {"g": GroupConfig((("t", "red"),), "averagely", 5)}
     assert again.used == state.used == {"g": 5_105}
-    assert again.access == state.access == AccessSet(3, b"{}")
     assert again.terms == state.terms == [TermStart(9, 106)]
     assert again.producers.find((77, 1, 9), 5) == BatchLocation(1, 0, 0, 17)
 

@@ -141,7 +141,6 @@ TABLE = {
     "Fenced": ("- - -", "gives up", "gives up"),
     "HandleExpired": ("- - -", "gives up", "gives up"),
     "GroupConflict": ("- - -", "gives up", "gives up"),
-    "AccessConflict": ("- - -", "gives up", "gives up"),
     "NotAuthenticated": ("- - -", "gives up", "gives up"),
     "AccessDenied": ("- - -", "gives up", "gives up"),
     "BrokerConflict": ("again - -", "tries again", "tries again"),
