@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import queue
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -40,7 +38,6 @@ class Stream:
         self._answers = call(iter(self._requests.get, None), timeout=10 * TIMEOUT_S)
         self.said: list[Any] = []
         self.error: MinimqError | None = None
-        self.ended_at = math.inf
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
@@ -50,7 +47,6 @@ class Stream:
                 self.said.append(answer)
         except grpc.RpcError as error:
             self.error = rpc.from_rpc_error(error, "server")
-        self.ended_at = time.monotonic()
 
     def wait_for(self, answers: int) -> None:
         wait_until(lambda: len(self.said) >= answers, TIMEOUT_S, what="the requests are answered")
@@ -76,27 +72,23 @@ class Idle:
         text: the credentials.
         name: of groups and client ids.
         opened: closes them at the end.
-        topic: of all of them.
-        broker_number: of the broker that has them.
     """
 
-    def __init__(
-        self, secure: LocalCluster, text: str, name: str, opened: ExitStack, topic: str = TOPIC, broker_number: int = 0
-    ) -> None:
-        broker, nameserver = stubs(secure, Credentials.from_text(text), opened, broker_number)
+    def __init__(self, secure: LocalCluster, text: str, name: str, opened: ExitStack) -> None:
+        broker, nameserver = stubs(secure, Credentials.from_text(text), opened)
         self.broker = broker
-        take = broker_pb2.PopTake(topic=topic, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
+        take = broker_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
         take.start.at = broker_pb2.START_AT_LATEST
-        ends = broker_pb2.GetOffsetRequest(topic=topic, timestamp_ms=LATEST_MS)
+        ends = broker_pb2.GetOffsetRequest(topic=TOPIC, timestamp_ms=LATEST_MS)
         end = broker.GetOffset(ends, timeout=TIMEOUT_S).offset
-        self.pull = broker_pb2.PullRequest(topic=topic, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
-        join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[topic], allocation="averagely")
+        self.pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
+        join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[TOPIC], allocation="averagely")
         self.streams = {
-            "append": Stream(broker.Append, broker_pb2.AppendRequest(topic=topic, batch=b"none")),
+            "append": Stream(broker.Append, broker_pb2.AppendRequest(topic=TOPIC, batch=b"none")),
             "pull": Stream(broker.Pull, self.pull),
             "pop": Stream(broker.Pop, broker_pb2.PopRequest(group=f"{name}-pop", client_id=name, takes=[take])),
             "session": Stream(broker.Session, broker_pb2.SessionRequest(client_id=name, join=join)),
-            "watch": Stream(nameserver.WatchRoutes, nameserver_pb2.WatchRoutesRequest(topics=[topic])),
+            "watch": Stream(nameserver.WatchRoutes, nameserver_pb2.WatchRoutesRequest(topics=[TOPIC])),
         }
         for stream in self.streams.values():
             opened.callback(stream.close)
@@ -112,12 +104,10 @@ class Idle:
         return {str(stream.error) for stream in self.streams.values() if not stream.is_open}
 
 
-def stubs(
-    secure: LocalCluster, credentials: CredentialsArgument | None, opened: ExitStack, broker_number: int = 0
-) -> tuple[Any, Any]:
+def stubs(secure: LocalCluster, credentials: CredentialsArgument | None, opened: ExitStack) -> tuple[Any, Any]:
     """Return what calls a broker and the name server."""
     trust = trust_of(credentials)
-    broker = opened.enter_context(rpc.open_channel(secure.brokers[broker_number].address, trust))
+    broker = opened.enter_context(rpc.open_channel(secure.brokers[0].address, trust))
     nameserver = opened.enter_context(rpc.open_channel(secure.nameservers[0].address, trust))
     return broker_pb2_grpc.BrokerStub(broker), nameserver_pb2_grpc.NameServerStub(nameserver)
 
@@ -129,19 +119,10 @@ class Sending:
         self._credentials = credentials
         self._ends = threading.Event()
         self._each_s = _BATCH / per_second
-        #: When the batches of about the last second were acknowledged.
-        self._acknowledged: deque[float] = deque(maxlen=1 + per_second // _BATCH)
         self.sent = 0
         self.error: MinimqError | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
-
-    @property
-    def rate(self) -> float:
-        """Messages a second that were acknowledged lately; 0 before the first second is over."""
-        times = [*self._acknowledged]
-        is_known = len(times) == self._acknowledged.maxlen
-        return (len(times) - 1) * _BATCH / (times[-1] - times[0]) if is_known else 0.0
 
     def _run(self) -> None:
         with Producer(credentials=self._credentials, send_timeout_s=TIMEOUT_S) as producer:
@@ -150,7 +131,6 @@ class Sending:
                 due += self._each_s
                 try:
                     self.sent += len(producer.send_many([Message(TOPIC, b"x")] * _BATCH))
-                    self._acknowledged.append(time.monotonic())
                 except MinimqError as error:
                     self.error = error
 

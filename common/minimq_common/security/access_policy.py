@@ -43,7 +43,6 @@ class Principal:
     """A user, authenticated by a key."""
 
     user: str
-    key_id: str
     #: Milliseconds since 1970 at which the key expires; 0 for never.
     expires_ms: int = 0
 
@@ -92,9 +91,9 @@ class Policy:
         self._own = {name: tuple(map(parse_rule, user.rules)) for name, user in document.users.items()}
         self._indexes: dict[str, _RuleIndex] = {}
         self._by_hash = {
-            key.hash: Principal(name, key_id, key.expires_ms)
+            key.hash: Principal(name, key.expires_ms)
             for name, user in document.users.items()
-            for key_id, key in user.keys.items()
+            for key in user.keys.values()
         }
 
     def of_key(self, key_hash: str, now_ms: int) -> Principal | Rejection:

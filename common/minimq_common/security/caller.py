@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any
 
 from minimq_common.errors import AccessDenied, MinimqError, NotAuthenticated, Unavailable
@@ -14,15 +15,13 @@ from minimq_common.security.access_rule import Need, Resource, Verb
 from minimq_common.security.needs import CallAccess, CallerKind, needs_of
 from minimq_common.wire.rpc import LiveStream
 
-#: Cached decisions per caller.
+#: Cached decisions, and cached requests, per caller.
 MAX_DECISIONS = 4_096
 
 #: Decides whether a user has a right, and why.
 Decide = Callable[[Need], AccessDecision]
 #: Called with the user and the missing right; None for a call that only servers may make.
 Denied = Callable[[str, Need | None], object]
-#: A user can save up unused rate for this long.
-_SAVED_S = 1.0
 
 
 class Caller:
@@ -42,7 +41,7 @@ class Caller:
         return True
 
     def sees(self, resource: Resource, name: str) -> bool:
-        """Return whether the caller may see a name in a list. Not cached, since lists are long."""
+        """Return whether the caller may see a name in a list."""
         return True
 
 
@@ -73,11 +72,9 @@ class KnownCaller(Caller):
     def __init__(self, user: str, decide: Decide, denied: Denied, *, sees_all: bool = False) -> None:
         self.user = user
         self.tag = user_tag(user)
-        self.sees_all = sees_all
-        self._decide = decide
         self._denied = denied
-        self._decisions: dict[Need, bool] = {}
         self._passed: set[Hashable] = set()
+        self.use_rules(decide, sees_all=sees_all)
         self._streams: set[LiveStream] = set()
         self._is_revoked = False
 
@@ -93,15 +90,10 @@ class KnownCaller(Caller):
             self._passed.add(key)
 
     def allows(self, need: Need) -> bool:
-        found = self._decisions.get(need)
-        if found is None:
-            if len(self._decisions) >= MAX_DECISIONS:
-                self._decisions.clear()
-            found = self._decisions[need] = self._decide(need).allowed
-        return found
+        return self._decide(need).allowed
 
     def sees(self, resource: Resource, name: str) -> bool:
-        return self.sees_all or self._decide(Need(Verb.DESCRIBE, resource, name)).allowed
+        return self.sees_all or self.allows(Need(Verb.DESCRIBE, resource, name))
 
     @contextmanager
     def streaming(self) -> Iterator[None]:
@@ -112,8 +104,7 @@ class KnownCaller(Caller):
 
     def use_rules(self, decide: Decide, *, sees_all: bool) -> None:
         """Decide by other rules from now on."""
-        self._decide, self.sees_all = decide, sees_all
-        self._decisions.clear()
+        self._decide, self.sees_all = lru_cache(MAX_DECISIONS)(decide), sees_all
         self._passed.clear()
 
     def end(self, reason: MinimqError) -> None:
@@ -121,9 +112,9 @@ class KnownCaller(Caller):
             stream.end(reason)
 
     def revoke(self) -> None:
-        """Allow nothing any more, and end all streams; calls that have not sent their request will be rejected."""
+        """End all streams; calls that have not sent their request will be rejected."""
         self._is_revoked = True
-        self.use_rules(_never, sees_all=False)
+        self._passed.clear()
         self.end(Unavailable(f"{self._key} is not in force any more: this stream is ended"))
 
     def enter(self, access: CallAccess) -> None:
@@ -146,9 +137,10 @@ class KnownCaller(Caller):
             raise NotAuthenticated(f"{self._key} is not in force any more")
 
     def _require(self, need: Need) -> None:
-        if not self.allows(need):
+        decision = self._decide(need)
+        if not decision.allowed:
             self._denied(self.user, need)
-            raise AccessDenied(rejected(self.user, self._decide(need)))
+            raise AccessDenied(rejected(self.user, decision))
 
 
 class ServerCaller(KnownCaller):
@@ -169,7 +161,3 @@ class ServerCaller(KnownCaller):
 
 def _describes(need: Need) -> AccessDecision:
     return AccessDecision(need.verb is Verb.DESCRIBE, need)
-
-
-def _never(need: Need) -> AccessDecision:
-    return AccessDecision(False, need)

@@ -157,7 +157,7 @@ def test_what_is_no_rule_is_rejected_with_the_remedy(text: str, said: str) -> No
 
 
 def test_a_key_is_known_by_its_hash_until_it_expires() -> None:
-    assert POLICY.of_key(hash_of(KEY.text), ANSWER_MS - 1) == Principal("alice", KEY.id, ANSWER_MS)
+    assert POLICY.of_key(hash_of(KEY.text), ANSWER_MS - 1) == Principal("alice", ANSWER_MS)
     assert POLICY.of_key(KEY.hash, ANSWER_MS) is Rejection.EXPIRED
     assert POLICY.of_key(new_key(bytes(37)).hash, 0) is Rejection.UNKNOWN
 
