@@ -24,7 +24,6 @@ _ADMIN_SOURCE = "role admin"
 _OPTIONS = {
     (Verb.WRITE, Resource.TOPIC): "--write",
     (Verb.READ, Resource.TOPIC): "--read",
-    (Verb.MANAGE, Resource.TOPIC): "--manage",
     (Verb.READ, Resource.GROUP): "--group",
     (Verb.WRITE, Resource.TRANSACTION): "--transaction",
 }

@@ -32,6 +32,7 @@ def needed(text: str) -> Need:
         ("describe topic orders-1", ""),
         ("read group g", ""),
         ("manage group g", ""),
+        ("manage topic orders-1", ""),
         ("backup cluster", ""),
         (f"write transaction {ONE_WRITE}", "write transaction spark-batch-another"),
         ("read topic %RETRY%g", "read group g"),
