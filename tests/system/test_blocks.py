@@ -69,7 +69,7 @@ PROGRAMS = {
     ),
     *(
         "docker",
-        "iptables",
+        "rsync",
         "kubectl",
         "grpcurl",
         "tar",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import socket
 import ssl
 import subprocess
@@ -184,6 +185,10 @@ def test_the_secrets_are_made_as_the_service_does(tmp_path: Path) -> None:
     assert set(making["environment"]["MINIMQ_SECURE_INIT_HOST"].split()) <= set(
         CertificateAuthority(tmp_path / "secrets").server_certificate().names
     )
+    page = (ROOT / "docs" / "docker.md").read_text()
+    for command in re.findall(r"run --rm -T secrets (user .*?)(?: >.*)?$", page, re.MULTILINE):
+        done = CliRunner().invoke(command_minimq, shlex.split(command.replace("/etc/minimq", str(tmp_path))))
+        assert (done.exit_code, "alice" in done.output) == (0, True), done.output
 
 
 def test_brokers_and_clients_know_the_name_servers_where_they_listen() -> None:

@@ -211,6 +211,7 @@ def test_a_server_is_secured(name: str, number: int, tmp_path: Path, monkeypatch
     (mount,) = (entry for entry in container_of(name)["volumeMounts"] if entry["name"] == "secrets")
     options = options_of(name, number, tmp_path, monkeypatch)
     assert (str(options.secrets), mount["readOnly"]) == (mount["mountPath"], True)
+    assert "subPath" not in mount, "kubelet does not update it"
     (volume,) = (volume for volume in pod_of(name)["volumes"] if volume["name"] == "secrets")
     assert volume["secret"]["defaultMode"] == 0o440
     page = (ROOT / "docs" / "kubernetes.md").read_text()
