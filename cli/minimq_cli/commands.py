@@ -8,15 +8,14 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 from click.core import ParameterSource
 
 from minimq.admin.operation import Arguments, Operation, Param, Parameter, operations_of, read
-from minimq.admin.views import Plan, Rows, View, json_text
+from minimq.admin.views import Rows, View, json_text
 from minimq_cli.base import Option, confirm, show_json, show_table, tell
 from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
 
@@ -127,17 +126,18 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
             with _progress(operation, given):
                 plan = operation.planned(admin, given)
             if dry_run and plan is not None:
-                _show_plan(plan, output)
+                if output == "table":
+                    click.echo("dry run, nothing was changed:")
+                show(plan.view(), output)
                 sys.exit(0 if plan.is_complete else 1)
-            warnings: Sequence[str] = ()
             if plan is not None and (question := operation.question(given, plan)):
-                warnings = plan.warnings
-                tell([*(plan.sentences if sys.stdin.isatty() and not yes else ()), *warnings])
+                if sys.stdin.isatty() and not yes:
+                    with redirect_stdout(sys.stderr):  # stdout is for results
+                        show(plan.view(), "table")
                 confirm(question, yes=yes)
             with _progress(operation, given):
                 result = operation.run(admin, given)
             view = operation.view(admin, given, result, plan)
-            view = replace(view, notes=[each for each in view.notes if each not in warnings])
             if clears:
                 click.clear()
             show(view, output, notes_first=operation.reads)
@@ -237,21 +237,6 @@ def _options(parameter: Parameter) -> list[click.Parameter]:
 # ---- Output -----------------------------------------------------------------------------------------
 
 
-def _show_plan(plan: Plan, output: str) -> None:
-    if output != "table":
-        rows = plan.rows or [{"changes": list(plan.sentences), "warnings": list(plan.warnings)}]
-        show(View(json=rows), output)
-        return
-    click.echo("dry run, nothing was changed:")
-    for sentence in plan.sentences:
-        click.echo(sentence)
-    for warning in plan.warnings:
-        click.echo(f"warning: {warning}", err=True)
-    if plan.table is not None:
-        click.echo()
-        show_table(plan.table, plan.rows)
-
-
 def show(view: View, output: str, *, notes_first: bool = False) -> None:
     if notes_first:
         tell(view.notes)
@@ -272,26 +257,11 @@ def show(view: View, output: str, *, notes_first: bool = False) -> None:
 
 @contextmanager
 def _progress(operation: Operation, given: Arguments) -> Iterator[None]:
-    for each in operation.parameters:
-        if each.about.progress:
-            with progress_line() if each.about.progress == "line" else progress_bar() as progress:
-                setattr(given, each.name, progress)
-                yield
-            return
-    yield
-
-
-@contextmanager
-def progress_line() -> Iterator[Callable[[str], None]]:
-    """Show sentences about the progress on stderr; on a terminal each replaces the one before."""
-    if not sys.stderr.isatty():
-        yield lambda sentence: click.echo(sentence, err=True)
-        return
-    from rich.console import Console
-    from rich.markup import escape
-
-    with Console(stderr=True).status("") as status:
-        yield lambda sentence: status.update(escape(sentence))
+    if any(each.name == "progress" for each in operation.parameters):
+        with progress_bar() as given.progress:
+            yield
+    else:
+        yield
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import logging
 import time
 from collections.abc import Callable
@@ -77,7 +78,7 @@ class ActionPages:
                 "this action is unknown: another visitor confirmed it, it was not confirmed, or it ended too long ago; "
                 "the pages of the cluster show the current state"
             )
-        return {name: getattr(run, name) for name in ("title", "state", "said", "to", "form")}
+        return {name: getattr(run, name) for name in ("title", "state", "said", "rows", "to", "form")}
 
     async def _answer(self, action: Action, request: Request) -> Response:
         if request.method != "POST":
@@ -138,7 +139,7 @@ class ActionPages:
             try:
                 given, plan = action.plan(visit)
                 typed = getattr(given, form.typed) if form.typed else ""
-                shown = {"sentences": plan.sentences, "warnings": plan.warnings, "typed": typed}
+                shown = {"rows": plan.view().json, "typed": typed}
                 browser, now_s = request.state.browser, time.monotonic()
                 run = ActionRun(new_id(), browser, visitor.user, given, plan, parameters, typed, title, path, now_s)
             except MinimqError as error:
@@ -184,7 +185,8 @@ class ActionPages:
         place = address(_RUN_PATH, {"run": run.number})
         if answers.is_json(request):
             status = 500 if run.error is not None else 202 if run.state == "under way" else 200
-            return answers.json_answer({"state": run.state, "said": run.said, "to": run.to, "run": place}, status)
+            shown = {"state": run.state, "said": run.said, "rows": run.rows, "to": run.to, "run": place}
+            return answers.json_answer(shown, status)
         return RedirectResponse(place, 303, answers.HEADERS)
 
     async def _show_again(
@@ -200,7 +202,7 @@ class ActionPages:
             run.said = sentence
 
         try:
-            said, to = action.run(visitor.observer.changer, run.given, run.plan, tell)
+            view, to = action.run(visitor.observer.changer, run.given, run.plan, tell)
         except MinimqError as error:
             log.failed(error.message)
             run.end(time.monotonic(), error.message, error=error)
@@ -209,8 +211,8 @@ class ActionPages:
             log.failed(repr(error))
             run.end(time.monotonic(), "The console has an error of its own; its log says more.", error=error)
         else:
-            log.done(said)
-            run.end(time.monotonic(), said, to=to)
+            log.done(json.dumps(view.json))
+            run.end(time.monotonic(), " ".join(view.notes), rows=view.json, to=to)
 
     async def _in_thread(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         whole = functools.partial(call, *args, **named)

@@ -54,8 +54,10 @@ class ActionRun:
     seen_s: float
     #: "waiting" for the confirmation, "under way", "done" or "failed".
     state: str = "waiting"
-    #: The last sentence about its progress or result; empty before the first.
+    #: The last sentence about its progress, or the error.
     said: str = ""
+    #: What was done.
+    rows: Any = ()
     #: URL path of the page that shows the effect, once it is done.
     to: str = ""
     error: Exception | None = None
@@ -67,8 +69,8 @@ class ActionRun:
     def __post_init__(self) -> None:
         self.size = sum(map(len, self.parameters.query.values())) + _ROW_SIZE * len(self.plan.rows)
 
-    def end(self, now_s: float, said: str, *, to: str = "", error: Exception | None = None) -> None:
-        self.said, self.to, self.error, self.seen_s = said, to, error, now_s
+    def end(self, now_s: float, said: str, *, rows: Any = (), to: str = "", error: Exception | None = None) -> None:
+        self.said, self.rows, self.to, self.error, self.seen_s = said, rows, to, error, now_s
         self.state = "done" if error is None else "failed"
 
     def is_over(self, now_s: float) -> bool:

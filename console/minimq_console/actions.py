@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from minimq import Admin
 from minimq.admin.operation import Arguments, Form, Operation, Parameter, operations_of, read
-from minimq.admin.views import Plan
+from minimq.admin.views import Plan, View
 from minimq_common.errors import AccessDenied, InvalidArgument
 from minimq_common.model import Permission, permission_name
 from minimq_common.record_limit import ALWAYS_WRITTEN
@@ -63,18 +63,13 @@ class Action:
         assert found is not None  # every change has a plan
         return given, found
 
-    def run(self, changer: Admin, given: Arguments, plan: Plan, progress: Callable[[str], None]) -> tuple[str, str]:
-        """Run a plan; return sentences about the result, and the URL path of the page that shows the effect."""
-        for each in self._operation.parameters:
-            if each.about.progress == "line":
-                setattr(given, each.name, progress)
-            elif each.about.progress == "bar":
-                setattr(given, each.name, lambda seen, total: progress(f"{seen:,} of {total:,} were examined."))
-        result = self._operation.run(changer, given)
-        view = self._operation.view(changer, given, result, plan)
-        said = [line.strip() for line in view.lines if isinstance(line, str)]
+    def run(self, changer: Admin, given: Arguments, plan: Plan, progress: Callable[[str], None]) -> tuple[View, str]:
+        """Run a plan; return the result, and the URL path of the page that shows the effect."""
+        if any(each.name == "progress" for each in self._operation.parameters):
+            given.progress = lambda seen, total: progress(f"{seen:,} of {total:,} were examined.")
+        view = self._operation.view(changer, given, self._operation.run(changer, given), plan)
         names = {name: value for name, value in vars(given).items() if isinstance(value, str)}
-        return ". ".join((*said, *view.notes)), view.to or address(self.form.to or self.form.page, names)
+        return view, view.to or address(self.form.to or self.form.page, names)
 
     def _asked(
         self, visit: PageContext, ask: Callable[[Admin, Arguments], Mapping[str, Any]] | None, names: Arguments

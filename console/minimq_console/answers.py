@@ -217,6 +217,7 @@ _FIGURES: dict[str, Callable[[Any], str]] = {
     "duration": duration_of,
     "instant": "{:%Y-%m-%d %H:%M:%SZ}".format,
     "share": lambda value: f"{value * 100:.0f} %",
+    "value": lambda value: f"{value:,}" if isinstance(value, int) else value,
 }
 
 

@@ -85,13 +85,7 @@ class JsonApi:
             async with _place_of(self._reads, MAX_READS), shared.flights.turn():
                 return await loop.run_in_executor(shared.gathering, answer)
         async with _place_of(self._changes, MAX_UNDER_WAY):
-            leaving = asyncio.ensure_future(request.receive())  # the message after the body is the disconnect
-            if hasattr(given, "is_wanted"):
-                given.is_wanted = lambda: not leaving.done()
-            try:
-                return await loop.run_in_executor(shared.acting, answer)
-            finally:
-                leaving.cancel()
+            return await loop.run_in_executor(shared.acting, answer)
 
     def _answer_now(
         self, operation: Operation, visitor: Visitor, given: Arguments, log: ActionLog, *, dry_run: bool, yes: bool
@@ -102,8 +96,7 @@ class JsonApi:
         plan = operation.planned(admin, given)
         question = operation.question(given, plan)
         if plan is not None and dry_run:
-            told = {"changes": list(plan.sentences), "warnings": list(plan.warnings), "rows": list(plan.rows)}
-            return {**told, "asks": question, "complete": plan.is_complete}
+            return {"result": plan.view().json, "notes": [], "complete": plan.is_complete, "asks": question}
         if question and not yes:
             raise InvalidArgument(
                 f'{operation.name} may lose data: look at it with "dry_run": true, then add "yes": true'
@@ -246,26 +239,18 @@ class Error(msgspec.Struct):
 
 
 class Result(msgspec.Struct):
-    #: As the command prints it with `--output json`.
+    #: As the command prints it with `--output json`; of a change, rows of what changes: what, now, then, note.
     result: Any
     notes: list[str]
     #: False if a part could not be done or examined.
     complete: bool
-
-
-class DryRun(msgspec.Struct):
-    changes: list[str]
-    warnings: list[str]
-    rows: list[Any]
-    #: The question that `yes` answers; empty if there is none.
-    asks: str
-    #: False if a part could not be examined.
-    complete: bool
+    #: Of a dry run: the question that `yes` answers.
+    asks: str = ""
 
 
 def openapi(root: str = "") -> dict[str, object]:
     """Return the OpenAPI document of all operations, with URLs below a prefix."""
-    kinds = [*_BODIES.values(), Error, Result, DryRun]
+    kinds = [*_BODIES.values(), Error, Result]
     found, schemas = msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")
     bodies = [schemas.pop(each["$ref"].rpartition("/")[2]) for each in found[: len(_BODIES)]]
     failures = {str(status): {"description": said, **_content("Error")} for status, said in _FAILURES.items()}
@@ -289,9 +274,8 @@ def openapi(root: str = "") -> dict[str, object]:
     }
 
 
-def _content(*schemas: str) -> dict[str, object]:
-    choices = [{"$ref": f"#/components/schemas/{each}"} for each in schemas]
-    return {"content": {"application/json": {"schema": choices[0] if len(choices) == 1 else {"anyOf": choices}}}}
+def _content(schema: str) -> dict[str, object]:
+    return {"content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}}}
 
 
 def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, object]:
@@ -304,7 +288,6 @@ def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, objec
     properties = {
         name: {**each, "description": named(each["description"])} for name, each in body["properties"].items()
     }
-    answers = ("Result",) if operation.reads else ("Result", "DryRun")
     failures = {str(status): {"$ref": f"#/components/responses/{status}"} for status in _FAILURES}
     return {
         "operationId": re.sub(r"[ -]", "_", operation.name),
@@ -315,7 +298,7 @@ def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, objec
             "content": {"application/json": {"schema": {**body, "properties": properties}}},
         },
         "responses": {
-            "200": {"description": "The result, or the plan of a dry run.", **_content(*answers)},
+            "200": {"description": "The result, or the plan of a dry run.", **_content("Result")},
             **failures,
         },
     }

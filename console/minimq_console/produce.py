@@ -12,7 +12,7 @@ from minimq.admin.descriptions import TopicDescription
 from minimq.admin.operation import Arguments, Form, Operation, Param
 from minimq.admin.texts import duration_of, listing
 from minimq.admin.values import properties_of
-from minimq.admin.views import Plan, View
+from minimq.admin.views import Plan, PlanRow, View
 from minimq.features.delayed.due_times import MAX_DELAY_S
 from minimq_common.batch.single import check_message
 from minimq_common.errors import InvalidArgument
@@ -88,32 +88,26 @@ def _properties_of(lines: str) -> Mapping[str, str]:
 def _plan(admin: Admin, given: Arguments) -> Plan:
     message, described = _message_of(admin, given)
     brokers = listing([each.broker_name for each in described.settings])
-    key = f", key {message.keys[0]!r}" if message.keys else ""
-    tag = f", tag {message.tag!r}" if message.tag else ""
-    said = [
-        f"Sends one message of {count_of(len(message.body), 'byte')}{key}{tag} to topic {message.topic}, on {brokers}."
-    ]
+    note = "a tombstone: deletes its key" if message.is_tombstone else preview(message.body)
+    rows = [PlanRow(f"message to {message.topic} on {brokers}", None, count_of(len(message.body), "byte"), note)]
+    own = {"key": next(iter(message.keys), None), "tag": message.tag, **message.properties}
+    rows += [PlanRow(name, None, value) for name, value in own.items() if value is not None]
     if message.deliver_after_s is not None:
-        said.append(f"It is delivered after {duration_of(message.deliver_after_s)}; until then it can be recalled.")
-    said += [f"Property {name!r} is {value!r}." for name, value in message.properties.items()]
-    if message.is_tombstone:
-        said.append("It is a tombstone, and deletes its key.")
-    else:
-        said.append(f"The body begins: {preview(message.body)}" if message.body else "The body is empty.")
-    return Plan(sentences=said)
+        rows.append(
+            PlanRow("delivery", None, f"in {duration_of(message.deliver_after_s)}", "can be recalled until then")
+        )
+    return Plan(rows=rows)
 
 
-def _view(_admin: Admin, _given: Arguments, receipt: SendReceipt, _plan: Plan | None) -> View:
-    queue, number = receipt.queue, receipt.message_id
+def _view(_admin: Admin, _given: Arguments, receipt: SendReceipt, plan: Plan) -> View:
+    queue, what = receipt.queue, f"message {receipt.message_id}"
     if receipt.queue_offset < 0:
-        said = f"Message {number} waits on {queue.broker_name} until it is due."
-        return View(json={"message_id": number}, lines=[said], to=address("/delayed/{topic}", {"topic": queue.topic}))
-    place = {"broker": queue.broker_name, "queue": str(queue.queue_id), "offset": str(receipt.queue_offset)}
-    return View(
-        json={"message_id": number, **place},
-        lines=[f"Message {number} was stored as {queue}@{receipt.queue_offset}."],
-        to=address("/topics/{topic}/messages/{broker}/{queue}/{offset}", {"topic": queue.topic, **place}),
-    )
+        row = PlanRow(what, None, f"waits on {queue.broker_name}", "until it is due")
+        return plan.view([row], to=address("/delayed/{topic}", {"topic": queue.topic}))
+    place = {"topic": queue.topic, "broker": queue.broker_name, "queue": str(queue.queue_id)}
+    place["offset"] = str(receipt.queue_offset)
+    row = PlanRow(what, None, f"{queue}@{receipt.queue_offset}")
+    return plan.view([row], to=address("/topics/{topic}/messages/{broker}/{queue}/{offset}", place))
 
 
 class Sender(Admin):

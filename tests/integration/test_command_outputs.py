@@ -71,7 +71,7 @@ topic update orders --permission read-write --retention 12h
 topic update orders --retention default --retention-bytes 0
 topic update orders --queues 4
 topic update orders --queues 4 --read-queues 2
-topic update orders --queues 1 --timeout 0.3
+topic update orders --queues 1
 topic update orders --read-queues 1
 topic update nothing --queues 4
 topic update fifo --broker broker-b --queues 2

@@ -78,8 +78,9 @@ class Minimq:
         assert process.returncode == status, (output[-2000:], said[-2000:])
         return subprocess.CompletedProcess(arguments, status, output, said)
 
-    def json(self, *arguments: str) -> Any:
-        return json.loads(self(*arguments, "--output", "json"))
+    def json(self, *arguments: str, status: int = 0) -> Any:
+        arguments = (*arguments, "--output", "json")
+        return json.loads(self._run(arguments, b"", status).stdout if status else self(*arguments))
 
     def on_terminal(self, *arguments: str, answer: bytes) -> tuple[int, str]:
         """Run it with a terminal as stdin, on which an answer is typed. Returns the exit status and all it wrote."""

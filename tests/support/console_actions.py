@@ -17,6 +17,13 @@ def fill_in(visitor: ConsoleVisitor, path: str, **fields: str) -> Reply:
     return visitor.post(path, {"token": form.token, "step": "check", **fields})
 
 
+def rows_of(page: Reply | str) -> dict[str, tuple[str, str, str]]:
+    """Return the rows of a plan or of a result: now, then and note by what changes."""
+    text = page if isinstance(page, str) else page.text
+    found = re.findall(r'<th scope="row">(.*?)</th><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td>', text)
+    return {unescape(what): (unescape(now), unescape(then), unescape(note)) for what, now, then, note in found}
+
+
 def confirmation_of(described: Reply, typed: str = "") -> dict[str, str]:
     """Return the fields with which a description is confirmed."""
     fields = dict(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Any, Self, Unpack, cast
 
 from minimq.admin.brokers import BrokerOperations
 from minimq.admin.groups import GroupOperations
 from minimq.admin.master_client import MasterClient
 from minimq.admin.messages import MessageOperations
+from minimq.admin.operation import method, operations_of
 from minimq.admin.topics import TopicOperations
+from minimq.admin.views import Plan
 from minimq.arguments import waiting_s
 from minimq.connection.client import ClusterClient
 from minimq.connection.cluster import Cluster
@@ -33,6 +35,23 @@ class AdminMethods(
     MessageOperations,
 ):
     """The methods of `Admin` for threads and for asyncio."""
+
+    @method
+    def plan(self, operation: str, /, **arguments: Any) -> Plan:
+        """Return what an operation would change, and change nothing. Raises as the operation.
+
+        `rows` of the result have `what`, `now`, `then` and `note`. `is_harmless` is true if no data may be lost.
+
+        Args:
+            operation: its command, such as "topic delete".
+            **arguments: those of its method, such as `name="orders"`.
+        """
+        for each in operations_of(AdminMethods):
+            if each.name == operation and not each.reads:
+                found = each.planned(cast("Admin", self), each.given(**arguments))
+                assert found is not None
+                return found
+        raise InvalidArgument(f"no operation {operation!r} changes anything: give a command such as 'topic delete'")
 
 
 class Admin(AdminMethods):

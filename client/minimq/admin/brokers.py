@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,8 @@ from minimq.admin import values
 from minimq.admin.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
-from minimq.admin.texts import duration_of, say_permission, size_of
-from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
+from minimq.admin.texts import duration_of, permission_note, size_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import state_of
 from minimq_common.errors import AccessDenied, DeadlineExceeded, InvalidArgument, UsageError
 from minimq_common.model import MASTER_ID, BrokerData, OfflineBroker, Permission, permission_name
@@ -107,12 +108,17 @@ def _view_conflicts(_admin: Admin, _given: Arguments, found: list[ConflictReport
     return View(json=rows, lines=[Rows(_CONFLICTS, rows)])
 
 
-def _view_deletion(_admin: Admin, given: Arguments, remembered: bool, _plan: Plan | None) -> View:
-    name = given.broker_name
+def _plan_deletion(_admin: Admin, given: Arguments) -> Plan:
+    note = "its data stays; if it starts, it is back"
+    return Plan(rows=[PlanRow(f"broker {given.broker_name}", "offline", None, note)])
+
+
+def _view_deletion(_admin: Admin, given: Arguments, remembered: bool, plan: Plan) -> View:
     if not remembered:
+        name = given.broker_name
         text = f"no name server remembers a broker {name} as offline: `minimq cluster status` lists those that are"
         raise UsageError(text)
-    return View(json={"broker": name, "deleted": True}, lines=[f"broker {name} deleted"])
+    return plan.view()
 
 
 def _permission_of(admin: Admin, name: str) -> Permission | None:
@@ -128,20 +134,14 @@ def _permission_now(admin: Admin, given: Arguments) -> dict[str, str]:
 
 
 def _plan_permission(admin: Admin, given: Arguments) -> Plan:
-    name = given.broker_name
-    is_so = given.permission is _permission_of(admin, name)
-    return Plan(
-        sentences=[
-            *([f"That is so already on {name}."] if is_so else []),
-            *say_permission(given.permission, f"all topics on {name}", ", and send to other brokers of a topic"),
-            "It holds until somebody changes it, also when the broker restarts.",
-        ]
+    now, then = _permission_of(admin, given.broker_name), given.permission
+    row = PlanRow(
+        f"permission of {given.broker_name}",
+        None if now is None else permission_name(now),
+        permission_name(then),
+        permission_note(then),
     )
-
-
-def _view_permission(_admin: Admin, given: Arguments, _result: None, _plan: Plan | None) -> View:
-    row = {"broker": given.broker_name, "permission": permission_name(given.permission)}
-    return View(json=row, lines=[f"broker {row['broker']}: permission {row['permission']}"])
+    return Plan(rows=[row])
 
 
 def _replicas_of(admin: BrokerOperations, name: str, wanted: int | None = None) -> dict[int, BrokerStatus]:
@@ -188,32 +188,22 @@ def _replica_choices(admin: Admin, given: Arguments) -> dict[str, Sequence[tuple
 
 
 def _plan_promotion(admin: Admin, given: Arguments) -> Plan:
-    name, number = given.broker_name, given.replica_id
+    number = given.replica_id
     master, others = _replicas(admin, given, number)
     chosen = next((each for each in others if each.replica_id == number), None)
-    sentences = [f"Replica {number} becomes the master of {name}, for a new term."]
+    now = None if master is None else f"replica {master.replica_id}, term {master.term}"
+    then, note = f"replica {number}", "clients wait for about the time of a lease"
     if master is not None and master.replica_id == number:
-        sentences = [f"Replica {number} is the master of {name} already, in term {master.term}."]
-    elif master is not None:
-        sentences.append(
-            f"Replica {master.replica_id}, which is the master now in term {master.term}, becomes a slave."
-        )
-    sentences.append("Producers and consumers wait for about the time of a lease, and continue with the new master.")
-    warnings = []
-    if chosen is not None and not _is_in_sync(chosen, master):
+        then, note = str(now), ""
+    elif chosen is not None and not _is_in_sync(chosen, master):
         behind = "" if chosen.behind_bytes is None else f", {size_of(chosen.behind_bytes)} behind"
-        fate = "messages that it lacks are lost" if given.unclean else "it will be rejected, as messages would be lost"
-        warnings.append(f"Replica {number} is not in sync{behind}: {fate}.")
-    now = {"master": None, "term": None} if master is None else {"master": master.replica_id, "term": master.term}
-    rows = [{"changes": sentences, "warnings": warnings, **now}]
-    return Plan(sentences=sentences, warnings=warnings, is_harmless=not given.unclean, rows=rows)
+        fate = "messages that it lacks are lost" if given.unclean else "rejected, as messages would be lost"
+        note = f"not in sync{behind}: {fate}"
+    return Plan(rows=[PlanRow(f"master of {given.broker_name}", now, then, note)], is_harmless=not given.unclean)
 
 
-def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan | None) -> View:
-    is_old = plan is not None and any((now["master"], now["term"]) == (given.replica_id, term) for now in plan.rows)
-    name, number, already = given.broker_name, given.replica_id, " already" if is_old else ""
-    said = f"broker {name}: replica {number} is the master{already}, term {term}"
-    return View(json={"broker": name, "replica": number, "term": term}, lines=[said])
+def _view_promotion(_admin: Admin, given: Arguments, term: int, plan: Plan) -> View:
+    return plan.view([replace(plan.rows[0], then=f"replica {given.replica_id}, term {term}")])
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -286,14 +276,7 @@ class BrokerOperations(Operations):
         return list(self._masters.offline())
 
     @Operation(
-        "cluster delete-broker",
-        example="cluster delete-broker broker-b",
-        plan=lambda _admin, given: Plan(
-            sentences=[
-                f"Deletes broker {given.broker_name} from the name servers; its data stays. If it starts, it is back."
-            ]
-        ),
-        view=_view_deletion,
+        "cluster delete-broker", example="cluster delete-broker broker-b", plan=_plan_deletion, view=_view_deletion
     )
     def delete_broker(self, broker_name: Annotated[str, values.Broker]) -> bool:
         """Delete a broker that is offline and will not come back.
@@ -329,7 +312,6 @@ class BrokerOperations(Operations):
         "cluster permission",
         example="cluster permission broker-a read",
         plan=_plan_permission,
-        view=_view_permission,
         forms=[
             Form(
                 "pause-broker",

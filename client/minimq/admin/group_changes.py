@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Final, cast
 
 from minimq.admin import values
-from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, plan_of_pattern
+from minimq.admin.group_patterns import DELETE_ON_OTHERS, delete_matching, is_pattern, matching_groups
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag
-from minimq.admin.texts import left_out, listing
-from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view
+from minimq.admin.texts import listing
+from minimq.admin.views import Plan, PlanRow, View, offline_plan_rows
 from minimq.consuming.start_position import offset_or_start
 from minimq_common.errors import (
     GroupConflict,
@@ -31,45 +32,15 @@ if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.master_client import MasterClient
 
-_RESET = Table("no queues", columns("broker queue before after"))
 _TO = Param(read=values.offset_or_moment, metavar="earliest|latest|TIME|OFFSET", is_option=True, is_required=True)
 _QUEUE = Param(flag="--queue", metavar="BROKER:ID", read=values.queue)
 _PAGE: Final = "/groups/{group}"
 
-#: Maximum number of queues that a plan lists, and of names that an error lists.
-_MAX_QUEUES, _NAMED = 20, 5
+#: Maximum number of names that an error lists.
+_NAMED = 5
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
-
-
-def say_target(to: Time) -> str:
-    if isinstance(to, int):
-        return f"offset {to:,}"
-    words = {"earliest": "the earliest message", "latest": "the end"}
-    return words.get(str(to), f"the first message stored since {to}")
-
-
-def say_distances(new: Mapping[MessageQueue, int], now: Mapping[MessageQueue, int]) -> list[str]:
-    """Return sentences about how far a reset moves a group."""
-    moves = {queue: offset - now[queue] for queue, offset in new.items() if queue in now}
-    back, ahead = -sum(each for each in moves.values() if each < 0), sum(each for each in moves.values() if each > 0)
-    said = []
-    if back:
-        said.append(f"{count_of(back, 'message')} will be delivered again.")
-    if ahead:
-        said.append(f"{count_of(ahead, 'message')} will be skipped without being delivered.")
-    changed = sorted((queue for queue in moves if moves[queue]), key=lambda queue: (-abs(moves[queue]), queue))
-    said += [
-        f"{queue.broker_name}:{queue.queue_id} from {now[queue]:,} to {new[queue]:,}: {abs(moves[queue]):,} "
-        f"{'back' if moves[queue] < 0 else 'ahead'}."
-        for queue in changed[:_MAX_QUEUES]
-    ]
-    if len(changed) > _MAX_QUEUES:
-        said.append(f"{len(changed) - _MAX_QUEUES:,} further queues move less far.")
-    if fresh := len(new) - len(moves):
-        said.append(f"In {count_of(fresh, 'queue')} the group has not begun, and will begin there.")
-    return said
 
 
 def _topic_choices(admin: Admin, given: Arguments) -> Mapping[str, Sequence[tuple[str, str]]]:
@@ -80,7 +51,7 @@ def _topic_choices(admin: Admin, given: Arguments) -> Mapping[str, Sequence[tupl
 
 
 def _plan_reset(admin: Admin, given: Arguments) -> Plan:
-    group, topic, to = given.group, given.topic, given.to
+    group, topic = given.group, given.topic
     is_new = group not in admin.list_groups()
     if is_new and not given.new:
         raise GroupNotFound(
@@ -96,103 +67,69 @@ def _plan_reset(admin: Admin, given: Arguments) -> Plan:
             f"group {group} has not read topic {topic} so far: `minimq group describe {group}` shows its topics; "
             "add --new to set its beginning in a new one"
         )
-    after = admin.reset_offset(group, topic, to, queues=given.queues, force=given.force, dry_run=True)
-    before = {each.queue: each.committed_offset for each in queues if each.committed_offset is not None}
-    # Messages that were deleted before the group had read them are not skipped by the reset.
-    now = {each.queue: max(before[each.queue], each.min_offset) for each in queues if each.queue in before}
-    is_ahead = any(offset > now.get(queue, offset) for queue, offset in after.items())
-    sentences = [f"Group {group} continues in topic {topic} at {say_target(to)}, in {count_of(len(after), 'queue')}."]
-    if all(before.get(queue) == offset for queue, offset in after.items()):
-        sentences.append("No queue moves: all are there already.")
-    sentences += say_distances(after, now)
-    reset = {queue.broker_name for queue in after}
-    offline = (
-        () if given.queues else [each for each in admin._masters.offline(topic=topic) if each.broker_name not in reset]
-    )
-    warnings = []
+    after = admin.reset_offset(group, topic, given.to, queues=given.queues, force=given.force, dry_run=True)
+    before = {each.queue: each for each in queues if each.committed_offset is not None}
+    rows, is_ahead = list[PlanRow](), False
+    for queue, offset in after.items():
+        old = before.get(queue)
+        # Messages that were deleted before the group had read them are not skipped by the reset.
+        ahead = 0 if old is None else offset - max(old.committed_offset or 0, old.min_offset)
+        is_ahead = is_ahead or ahead > 0
+        note = f"{ahead:,} skipped without delivery" if ahead > 0 else f"{-ahead:,} delivered again" if ahead else ""
+        note = "the group begins here" if old is None else note
+        rows.append(PlanRow(str(queue), None if old is None else old.committed_offset, offset, note))
     if members:
         names = listing([each.client_id for each in members])
-        warnings.append(f"{count_of(len(members), 'member')} connected: {names}. They continue at the new offsets.")
-    else:
-        sentences.append("No member is connected.")
-    warnings += [f"Broker {each.broker_name} is offline: its queues do not move." for each in offline]
+        rows.append(PlanRow("connected members", len(members), len(members), f"go on at the new offsets: {names}"))
     for broker in () if described is None else described.unanswered:
-        warnings.append(f"Broker {broker} does not answer: its members are not counted.")
-    return Plan(
-        sentences=sentences,
-        warnings=warnings,
-        rows=_reset_rows(after, before),
-        table=_RESET,
-        is_harmless=not is_ahead,
-        seen=offline,
-    )
+        rows.append(PlanRow(f"members on {broker}", note="does not answer: they are not counted"))
+    if not given.queues:
+        reset = {queue.broker_name for queue in after}
+        offline = [each for each in admin._masters.offline(topic=topic) if each.broker_name not in reset]
+        rows += offline_plan_rows(topic, offline, "not reset")
+    return Plan(rows=rows, is_harmless=not is_ahead)
 
 
-def _reset_rows(after: Mapping[MessageQueue, int], before: Mapping[MessageQueue, int]) -> list[dict[str, object]]:
-    return [
-        {"broker": queue.broker_name, "queue": queue.queue_id, "before": before.get(queue), "after": offset}
-        for queue, offset in after.items()
-    ]
-
-
-def _view_reset(_admin: Admin, given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
-    group, topic = given.group, given.topic
-    before = {(row["broker"], row["queue"]): row["before"] for row in plan.rows}
-    rows = [{**row, "before": before.get((row["broker"], row["queue"]))} for row in _reset_rows(after, {})]
-    is_new = bool(before) and not any(each is not None for each in before.values()) and given.new
-    said = f"group {group} continues from these offsets in topic {topic}"
-    if is_new:
-        said = f"group {group} is new: when it starts, it begins here in topic {topic}"
-    reset = {queue.broker_name for queue in after}
-    offline = [each for each in plan.seen if each.broker_name not in reset]
-    return View(json=rows, lines=[f"{said}\n", Rows(_RESET, rows)], notes=left_out(offline, "not reset"))
+def _view_reset(_admin: Admin, _given: Arguments, after: Mapping[MessageQueue, int], plan: Plan) -> View:
+    offsets = {str(queue): offset for queue, offset in after.items()}
+    return plan.view([replace(row, then=offsets.get(row.what, row.then)) for row in plan.rows])
 
 
 def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     if is_pattern(given.group):
-        return plan_of_pattern(admin, given.group, dead_letters=given.dead_letters, force=given.force)
-    name = check_group(given.group)
-    admin._to_delete_group(name, force=given.force)
-    kept = dead_letter_topic(name)
-    is_kept = not given.dead_letters and kept in admin.list_topics()
-    told = f"; its dead letters are kept in topic {kept}" if is_kept else ""
+        names = matching_groups(admin, given.group)
+        if not given.force:
+            admin._masters.reject_if_offline(f"groups {given.group} were not deleted", DELETE_ON_OTHERS)
+        note = f"its dead letters {'go as well' if given.dead_letters else 'stay'}"
+        rows = [PlanRow(f"group {name}", "exists", None, note) for name in names]
+    else:
+        admin._to_delete_group(check_group(given.group), force=given.force)
+        rows = _deletion_rows(admin, given.group, dead_letters=given.dead_letters)
+    back = "brings the group back when it starts, if it knows it: then delete it again"
+    return Plan(rows=[*rows, *offline_plan_rows("group", admin._masters.offline(), back)])
+
+
+def _deletion_rows(admin: Admin, name: str, *, dead_letters: bool) -> list[PlanRow]:
+    """Return what the deletion of a group removes. Raises `GroupNotFound` if nothing is left of it."""
     try:
         group = admin.describe_group(name)
-    except GroupNotFound:
-        return Plan(sentences=[_say_rest(admin, given), "This cannot be undone."], seen=told)
-    letters = count_of(group.dead_letters, "dead letter")
-    topics = count_of(len({queue.queue.topic for queue in group.queues}), "topic")
-    connected = f"{count_of(len(group.members), 'member')} connected: they start over."
-    return Plan(
-        sentences=[
-            f"Deletes group {name} with its offsets in {count_of(len(group.queues), 'queue')} of {topics}, and "
-            f"{count_of(group.retrying, 'message')} that wait for a retry.",
-            f"It has {count_of(group.lag, 'unread message')}, which stay in their topics.",
-            f"Its {letters} go as well." if given.dead_letters else f"Its {letters} stay.",
-            "A group that uses the name later is a new one, and begins elsewhere. This cannot be undone.",
-        ],
-        warnings=[connected] if group.members else [],
-        seen=told,
-    )
-
-
-def _say_rest(admin: Admin, given: Arguments) -> str:
-    """Describe the deletion of a group whose members and offsets are gone or invisible. Raises `GroupNotFound`."""
-    name = given.group
-    if name in admin.list_groups():
-        return f"Deletes group {name}; you may see none of its topics."
-    parts = {retry_topic(name): "messages that wait for a retry"}
-    if given.dead_letters:
-        parts[dead_letter_topic(name)] = "dead letters"
-    topics = admin.list_topics()
-    left = [part for topic, part in parts.items() if topic in topics]
-    if not left:
-        raise group_not_found(name)
-    return f"Deletes the {' and '.join(left)} of group {name}; the group itself is deleted already."
-
-
-def _view_deletion(_admin: Admin, given: Arguments, offline: Sequence[OfflineBroker], plan: Plan) -> View:
-    return deletion_view("group", given.group, offline, kept=plan.seen, unless=", if it knows the group")
+    except GroupNotFound:  # its members and offsets are gone, or invisible
+        if name in admin.list_groups():
+            return [PlanRow(f"group {name}", "exists", None, "you may see none of its topics")]
+        own = [retry_topic(name), *([dead_letter_topic(name)] if dead_letters else [])]
+        topics = admin.list_topics()
+        if not (left := [each for each in own if each in topics]):
+            raise group_not_found(name) from None
+        return [PlanRow(f"topic {each}", "exists") for each in left]
+    letters = group.dead_letters
+    kept = PlanRow(f"dead letters of {name}", letters, letters, f"stay in topic {dead_letter_topic(name)}")
+    return [
+        PlanRow(f"offsets of {name}", len(group.queues), None, "a group that uses the name later is a new one"),
+        PlanRow(f"unread by {name}", group.lag, None, "the messages stay in their topics"),
+        PlanRow(f"waiting for a retry by {name}", group.retrying),
+        replace(kept, then=None, note="") if dead_letters else kept,
+        *([PlanRow(f"members of {name}", len(group.members), None, "they start over")] if group.members else []),
+    ]
 
 
 # ---- Operations -------------------------------------------------------------------------------------
@@ -342,7 +279,6 @@ class GroupChanges(Operations):
         "group delete",
         example="group delete 'test-*' --yes",
         plan=_plan_deletion,
-        view=_view_deletion,
         asks="Delete group {group}?",
         forms=[
             Form(

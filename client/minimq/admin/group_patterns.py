@@ -5,8 +5,6 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from minimq.admin.texts import listing
-from minimq.admin.views import Plan
 from minimq_common.errors import GroupNotFound, MinimqError
 from minimq_common.names import check_group
 from minimq_common.text_units import count_of
@@ -15,7 +13,6 @@ if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq_common.model import OfflineBroker
 
-_NAMED = 20
 DELETE_ON_OTHERS = "delete on the others with force (--force)"
 
 
@@ -32,22 +29,6 @@ def matching_groups(admin: Admin, pattern: str) -> list[str]:
     if not found:
         raise GroupNotFound(f"no group matches {pattern}: `minimq group list`")
     return found
-
-
-def plan_of_pattern(admin: Admin, pattern: str, *, dead_letters: bool, force: bool) -> Plan:
-    """Return the plan of the deletion of all matching groups. Members are only checked when a group's turn comes."""
-    found = matching_groups(admin, pattern)
-    if not force:
-        admin._masters.reject_if_offline(f"groups {pattern} were not deleted", DELETE_ON_OTHERS)
-    named = listing(found[:_NAMED]) + (f", and {len(found) - _NAMED} more" if len(found) > _NAMED else "")
-    letters = "Their dead letters go as well." if dead_letters else "Their dead letters stay."
-    return Plan(
-        sentences=[
-            f"Deletes {count_of(len(found), 'group')} with their offsets, and messages that wait for a retry: {named}.",
-            f"{letters} This cannot be undone.",
-        ],
-        seen="",
-    )
 
 
 def delete_matching(

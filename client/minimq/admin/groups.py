@@ -12,8 +12,8 @@ from minimq.admin.group_changes import GroupChanges, group_not_found
 from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Operation, Param, flag, method
-from minimq.admin.texts import duration_of, left_out, listing, missing
-from minimq.admin.views import Plan, Row, Rows, Table, View, columns, row_of
+from minimq.admin.texts import duration_of, left_out, missing
+from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
@@ -192,21 +192,6 @@ def _view_groups(_admin: Admin, given: Arguments, found: list[GroupDescription],
     return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=vars(given).get("collected", ()))
 
 
-def say_readers(admin: Admin, found: TopicDescription) -> str:
-    topic, groups = found.topic, admin._readers(found)
-    if not groups:
-        return "No group reads it, as far as you may see."
-    unread = sum(queue.lag for group in groups for queue in group.queues if queue.queue.topic == topic)
-    names, count = listing([group.group for group in groups]), count_of(unread, "unread message")
-    members = sum(len(group.members) for group in groups)
-    connected = (
-        f" {count_of(members, 'member')} of {'it' if len(groups) == 1 else 'them'} connected." if members else ""
-    )
-    if len(groups) == 1:
-        return f"Group {names} reads it, and has {count} of it.{connected}"
-    return f"Groups {names} read it, and have {count} of it.{connected}"
-
-
 # ---- Plans and results ------------------------------------------------------------------------------
 
 
@@ -348,6 +333,15 @@ class GroupOperations(GroupChanges):
         asked = self._ask(self._names(masters)[0], masters)
         found = (answers.description(group, now, lambda _: ()) for group, answers in asked.items())
         return [each for each in found if any(queue.queue.topic == topic.topic for queue in each.queues)]
+
+    def _reader_rows(self, topic: TopicDescription) -> list[PlanRow]:
+        """Return a row for each group that reads a topic that is deleted."""
+        rows = []
+        for group in self._readers(topic):
+            lag = sum(queue.lag for queue in group.queues if queue.queue.topic == topic.topic)
+            members = f"{count_of(len(group.members), 'member')} connected" if group.members else ""
+            rows.append(PlanRow(f"unread by group {group.group}", lag, None, members))
+        return rows
 
     def _names(self, masters: Mapping[str, str]) -> tuple[list[str], dict[str, MinimqError]]:
         request = broker_pb2.ListGroupsRequest()

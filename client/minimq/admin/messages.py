@@ -246,7 +246,7 @@ class MessageOperations(Operations):
         *,
         key: Annotated[str | None, Param(metavar="KEY")] = None,
         message_id: Annotated[str | None, Param(flag="--id", metavar="ID")] = None,
-        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         **within: Unpack[SearchRange],
     ) -> FoundMessages:
         """Find the messages of a topic with a key or an id.
@@ -287,7 +287,7 @@ class MessageOperations(Operations):
         message: Annotated[str | MessageAddress, Param(metavar="ID|ADDRESS")],
         *,
         topic: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
-        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         **within: Unpack[SearchRange],
     ) -> MessageTrace:
         """Show where a message is stored, and what each group has done with it.

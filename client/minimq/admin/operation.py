@@ -75,8 +75,6 @@ class Param:
     #: Required in commands and forms although it has a default; absent from them.
     is_required: bool = False
     is_hidden: bool = False
-    #: A callback that reports progress: "line" receives a sentence, "bar" two numbers.
-    progress: str = ""
     #: The fields of a dataclass that become options of their own.
     parts: Mapping[str, Param] = field(default_factory=dict)
     #: A callback that receives errors; views find these in `given.collected`.
@@ -290,8 +288,9 @@ class Operation:
     #: The command: a noun and a verb.
     name: str
     _: KW_ONLY
-    #: Renders the result. The view of a change must not call the cluster: it could fail after the change was made.
-    view: Callable[[Admin, Arguments, Any, Any], View]
+    #: Renders the result; by default the plan. The view of a change must not call the cluster: it could fail after the
+    #: change was made.
+    view: Callable[[Admin, Arguments, Any, Any], View] = lambda _admin, _given, _result, plan: plan.view()
     #: It changes nothing. All others are planned before they run, and are written to the audit log.
     reads: bool = False
     #: An example command without `minimq`; by default the name.
@@ -356,7 +355,7 @@ class Operation:
     def shown(self) -> list[Parameter]:
         """The parameters that commands and forms offer."""
         abouts = [(each, each.about) for each in self.parameters]
-        own = [each for each, about in abouts if not (about.is_hidden or about.progress or about.is_collected)]
+        own = [each for each, about in abouts if not (about.is_hidden or about.is_collected)]
         return [each for each in (*own, *self.flags) if each.name not in self.fixed]
 
     def given(self, **values: Any) -> Arguments:

@@ -52,12 +52,11 @@ def missing(offline: Iterable[OfflineBroker], unanswered: Mapping[str, str], lac
     return [*describe_offline(offline, lacking), *silent]
 
 
-def say_permission(permission: Permission, what: str, elsewhere: str) -> list[str]:
-    sends, reads = bool(permission & Permission.WRITE), bool(permission & Permission.READ)
-    return [
-        f"Producers send to {what}." if sends else f"Producers cannot send to {what}{elsewhere}.",
-        f"Consumers read {what}." if reads else f"Consumers cannot read {what}; unread messages stay stored.",
-    ]
+def permission_note(permission: Permission) -> str:
+    """Return what clients can no longer do, empty if they can do all."""
+    sends = [] if permission & Permission.WRITE else ["producers cannot send"]
+    reads = [] if permission & Permission.READ else ["consumers cannot read; unread messages stay stored"]
+    return ", ".join((*sends, *reads))
 
 
 def instant_of(when: datetime) -> str:

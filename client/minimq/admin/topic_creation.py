@@ -9,8 +9,8 @@ from minimq.admin import values
 from minimq.admin.descriptions import Compaction, check_compaction, compaction_to_wire
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param
-from minimq.admin.texts import duration_of, left_out, listing, size_of
-from minimq.admin.views import Plan, View, offline_rows
+from minimq.admin.texts import duration_of, size_of
+from minimq.admin.views import Plan, PlanRow, offline_plan_rows
 from minimq.arguments import check_permission
 from minimq_common.errors import InvalidArgument, TopicExists
 from minimq_common.model import MAX_QUEUES, PERMISSIONS, Permission, permission_name
@@ -22,7 +22,6 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.descriptions import TopicSettings
 
 _INT32 = range(-(1 << 31), 1 << 31)
 #: Responses that contain a topic.
@@ -40,54 +39,39 @@ _COMPACTED = Param(
 )
 
 
-def say_retention(seconds: float | None, size: int | None) -> list[str]:
-    said = []
-    if seconds is not None:
-        kept = f"for {duration_of(seconds)}" if seconds else "as long as the brokers keep others"
-        said.append(f"Its messages are kept {kept}.")
-    if size is not None:
-        most = f"at most {size_of(size)} on each broker: beyond it the oldest messages are deleted"
-        said.append(f"It has {most if size else 'no limit of its own for its size'}.")
-    return said
+def retention_text(seconds: float) -> str:
+    return duration_of(seconds) if seconds else "that of the broker"
 
 
-def settings_line(broker: str, settings: TopicSettings | broker_pb2.Topic) -> str:
-    return (
-        f"  {broker}: {count_of(settings.write_queues, 'write queue')}, "
-        f"{count_of(settings.read_queues, 'read queue')}, {permission_name(Permission(settings.permission))}"
-    )
+def size_limit_text(size: int) -> str:
+    return size_of(size) if size else "no limit"
+
+
+def _settings_text(topic: broker_pb2.Topic) -> str:
+    """Return the settings of a topic on one broker: "8 queues, read-write"."""
+    read, write = topic.read_queues, topic.write_queues
+    queues = count_of(read, "queue") if read == write else f"{read} read and {count_of(write, 'write queue')}"
+    rest = [permission_name(permission_from_wire(topic.permission))]
+    rest += ["FIFO"] if topic.fifo else []
+    if topic.HasField("compaction"):
+        rest.append(f"compacted with {topic.compaction.key_queues} queues on all")
+    rest += [f"kept for {duration_of(topic.retention_ms / 1000)}"] if topic.retention_ms else []
+    rest += [f"at most {size_of(topic.retention_bytes)}"] if topic.retention_bytes else []
+    return ", ".join((queues, *rest))
 
 
 def _plan_creation(admin: Admin, given: Arguments) -> Plan:
     wanted, present, absent = admin._to_create(given)
-    topics = {**dict.fromkeys(absent, wanted), **{broker: each.topic for broker, each in present.items()}}
-    lines = [settings_line(*each) for each in sorted(topics.items(), key=lambda item: item[0])]
     carriers = {each.broker_name for each in admin._masters.offline(topic=given.name)}
     gone = () if given.brokers else admin._masters.offline(given.cluster)
     offline = [each for each in gone if each.broker_name not in carriers]
-    names = sorted(absent)
-    if not names:
-        return Plan(sentences=[f"Topic {given.name} exists already: nothing changes."], seen=(lines, offline))
-    kind = "FIFO " if given.fifo else "compacted " if given.compaction else ""
+    rows = [PlanRow(f"{given.name} on {broker}", None, _settings_text(wanted)) for broker in absent]
+    for broker, answer in present.items():
+        text = _settings_text(answer.topic)
+        rows.append(PlanRow(f"{given.name} on {broker}", text, text, "exists already"))
+    rows.sort(key=lambda row: row.what)
     return Plan(
-        sentences=(
-            f"Creates the {kind}topic {given.name} with {count_of(wanted.write_queues, 'queue')} on "
-            f"{listing(names)}, {count_of(wanted.write_queues * len(names), 'queue')} in all.",
-            *say_retention(given.retention_s or None, given.retention_bytes or None),
-        ),
-        warnings=[f"Broker {each.broker_name} is offline and does not get it." for each in offline],
-        seen=(lines, offline),
-    )
-
-
-def _view_creation(_admin: Admin, given: Arguments, is_new: bool, plan: Plan) -> View:
-    lines, lacking = plan.seen
-    done = "created" if is_new else "exists already, unchanged"
-    return View(
-        json={"topic": given.name, "created": is_new, "offline": offline_rows(lacking)},
-        lines=[f"topic {given.name} {done}", *lines],
-        notes=left_out(lacking, "topic not created there"),
-        is_complete=not lacking,
+        rows=[*rows, *offline_plan_rows(given.name, offline, "topic not created there")], is_complete=not offline
     )
 
 
@@ -98,7 +82,6 @@ class TopicCreation(Operations):
         "topic create",
         example="topic create orders --queues 16",
         plan=_plan_creation,
-        view=_view_creation,
         forms=[
             Form(
                 "create-topic",
@@ -257,10 +240,5 @@ def topic_settings(topic: broker_pb2.Topic) -> tuple[object, ...]:
 
 def say_exists(name: str, present: Mapping[str, broker_pb2.Topic]) -> str:
     """Return an error text with the settings of the topic on each broker, and remedies."""
-    there = "; ".join(
-        f"{broker} has {count_of(topic.write_queues, 'write queue')} and {count_of(topic.read_queues, 'read queue')}, "
-        f"permission {permission_name(permission_from_wire(topic.permission))}{', FIFO' if topic.fifo else ''}"
-        f"{f', compacted with {topic.compaction.key_queues} queues on all' if topic.HasField('compaction') else ''}"
-        for broker, topic in present.items()
-    )
+    there = "; ".join(f"{broker}: {_settings_text(topic)}" for broker, topic in present.items())
     return f"topic {name} exists ({there}): change it with `minimq topic update {name}`, or choose another name"

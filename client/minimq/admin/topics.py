@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, topic_from_wire
-from minimq.admin.groups import say_readers
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method
-from minimq.admin.texts import left_out, listing, missing
-from minimq.admin.views import Plan, Rows, Table, View, columns, deletion_view, offline_rows, plain, row_of
+from minimq.admin.texts import missing
+from minimq.admin.topic_changes import TopicChanges
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, offline_plan_rows, offline_rows, plain, row_of
 from minimq.connection.offline_brokers import by_broker, check_route
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue, OfflineBroker, TopicRoute, permission_name
@@ -24,8 +23,6 @@ from minimq_proto.v1 import broker_pb2
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-
-from minimq.admin.topic_changes import TopicChanges
 
 _TOPICS = Table("no topics", columns("topic brokers read_queues write_queues permission"))
 
@@ -132,25 +129,16 @@ def _plan_deletion(admin: Admin, given: Arguments) -> Plan:
     name, cluster, brokers = given.name, given.cluster, given.brokers
     chosen = admin._to_delete(name, cluster, brokers, if_exists=given.if_exists, force=given.force)
     offline = admin._left_out(name, cluster, brokers, chosen) if given.force else ()  # without force it is rejected
-    warnings = left_out(offline, "brings the topic back when it starts: then delete it again")
+    rows = offline_plan_rows(name, offline, "brings the topic back when it starts: then delete it again")
     if not chosen:
-        where = "on a broker that answers" if offline else "to delete"
-        return Plan(sentences=[f"There is no topic {name} {where}."], warnings=warnings, is_harmless=True)
+        return Plan(rows=rows, is_harmless=True)
     described = admin.describe_topic(name)
-    messages = sum(each.messages for each in described.queues if each.queue.broker_name in chosen)
-    return Plan(
-        sentences=[
-            f"Deletes topic {name} with {count_of(messages, 'message')} on {listing(sorted(chosen))}.",
-            say_readers(admin, described),
-            "Its messages are lost, also those that were not read. This cannot be undone.",
-        ],
-        warnings=warnings,
-    )
-
-
-def _view_deletion(_admin: Admin, given: Arguments, offline: tuple[OfflineBroker, ...], plan: Plan) -> View:
-    view = deletion_view("topic", given.name, offline)
-    return replace(view, lines=plan.sentences) if plan.is_harmless else view
+    stored = dict.fromkeys(sorted(chosen), 0)
+    for each in described.queues:
+        if each.queue.broker_name in stored:
+            stored[each.queue.broker_name] += each.messages
+    deleted = [PlanRow(f"messages of {name} on {broker}", count) for broker, count in stored.items()]
+    return Plan(rows=[*deleted, *admin._reader_rows(described), *rows])
 
 
 class TopicOperations(TopicChanges):
@@ -265,7 +253,6 @@ class TopicOperations(TopicChanges):
         "topic delete",
         example="topic delete orders",
         plan=_plan_deletion,
-        view=_view_deletion,
         asks="Delete topic {name}?",
         forms=[Form("delete-topic", "/topics/{name}", "Delete topic {name}", "Delete", to="/topics", typed="name")],
     )

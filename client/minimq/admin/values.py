@@ -129,7 +129,5 @@ RetentionBytes = Param(
     help="Maximum size on each broker, such as 10GiB, beyond which the oldest messages are deleted; default: no limit.",
 )
 Allowed = Param(choices=PERMISSIONS)
-Progress = Param(progress="line")
-ProgressBar = Param(progress="bar")
-#: The callback of a `ProgressBar`: takes the number done so far, and the total that is known by now.
+#: The callback of a parameter `progress`: takes the number done so far, and the total that is known by now.
 OnProgress = Callable[[int, int], None]

@@ -9,7 +9,6 @@ from datetime import datetime
 from enum import Enum
 from typing import Any
 
-from minimq.admin.texts import left_out
 from minimq_common.model import MessageQueue, OfflineBroker, Permission, permission_name
 
 #: A row of a table: values by their keys in JSON.
@@ -37,21 +36,47 @@ class Rows:
     without: frozenset[str] = frozenset()
 
 
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One thing that an operation changes: a row of its plan, and of the report once it is done."""
+
+    #: Such as "read queues of orders on broker-a".
+    what: str
+    #: The value before the change, and after it; None if there is none. Equal values: it stays as it is.
+    now: int | str | None = None
+    then: int | str | None = None
+    #: A consequence, or the reason why it stays.
+    note: str = ""
+
+    def __str__(self) -> str:
+        now, then = ("-" if each is None else each for each in (self.now, self.then))
+        return f"{self.what}: {now} -> {then}" + (f" ({self.note})" if self.note else "")
+
+
+_PLAN = Table("nothing changes", columns("what now then note"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The effect of an operation, shown before it runs."""
+    """The effect of an operation."""
 
-    sentences: Sequence[str]
-    warnings: Sequence[str] = ()
+    rows: Sequence[PlanRow] = ()
     #: No data is lost or exposed, so no confirmation is needed.
     is_harmless: bool = False
-    #: The output of `--dry-run --output json`; also shown as a table if `table` is set.
-    rows: Sequence[Mapping[str, object]] = ()
-    table: Table | None = None
-    #: State of the cluster before the change, for the view, which must not call the cluster after it.
-    seen: Any = None
-    #: False if a part could not be examined; a dry run then exits with status 1.
+    #: False if a part cannot be changed or examined; commands then exit with status 1.
     is_complete: bool = True
+
+    def view(self, rows: Sequence[PlanRow] | None = None, *, to: str = "") -> View:
+        """Return the plan as a result, with `rows` in place of its own."""
+        found = [row_of(each) for each in (self.rows if rows is None else rows)]
+        return View(json=found, lines=[Rows(_PLAN, found)], is_complete=self.is_complete, to=to)
+
+
+def offline_plan_rows(what: str, offline: Iterable[OfflineBroker], note: str) -> list[PlanRow]:
+    """Return a row for each broker that is offline, with the consequence, such as "not changed"."""
+    from minimq.connection.offline_brokers import state_of  # protobuf takes longer to load than --help
+
+    return [PlanRow(f"{what} on {each.broker_name}", note=f"{state_of(each)}: {note}") for each in offline]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,15 +148,6 @@ _CONVERT: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 def offline_rows(offline: Iterable[OfflineBroker]) -> list[dict[str, Any]]:
     """Return a row for each broker that is offline, with its number of queues."""
     return [plain(each) for each in offline]
-
-
-def deletion_view(what: str, name: str, offline: Iterable[OfflineBroker], *, kept: str = "", unless: str = "") -> View:
-    """Return the view of a deletion, with the brokers that were offline."""
-    return View(
-        json={what: name, "offline": offline_rows(offline)},
-        lines=[f"{what} {name} deleted{kept}"],
-        notes=left_out(offline, f"brings the {what} back when it starts{unless}: then delete it again"),
-    )
 
 
 def json_text(value: object) -> object:

@@ -8,7 +8,7 @@ from typing import Annotated
 import pytest
 
 from minimq.admin.operation import Arguments, Form, Operation, Param, operations_of
-from minimq.admin.views import Plan, View
+from minimq.admin.views import Plan, PlanRow, View
 from minimq_common.errors import InvalidArgument, SystemBusy
 from minimq_console.action_runs import (
     CONFIRM_S,
@@ -28,7 +28,7 @@ from minimq_console.actions import Action
 from minimq_console.parameters import Parameters
 from support.cases import for_each
 
-FORM, PLAN = "/a", Plan(sentences=())
+FORM, PLAN = "/a", Plan()
 
 
 def run(
@@ -114,7 +114,7 @@ def test_what_is_held_is_bounded() -> None:
     [(1, "", MAX_PER_BROWSER, MAX_SIZE_PER_BROWSER), (MAX_RUNS, "alice", MAX_PER_USER, MAX_SIZE_PER_USER)],
 )
 def test_nobody_pushes_out_what_others_have_to_confirm(browsers: int, user: str, most: int, size: int) -> None:
-    runs, large = ActionRuns(), run("large", user=user, plan=Plan(sentences=(), rows=[{}] * (size // 500)))
+    runs, large = ActionRuns(), run("large", user=user, plan=Plan(rows=[PlanRow("x")] * (size // 500)))
     assert size / 2 < large.size < size
     runs.describe(run("other", "other", user="bob"), 0.0)
     for number in range(MAX_RUNS + 5):

@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Final, Unpack
 
 from minimq.admin import values
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, flag, iterating
 from minimq.admin.texts import missing
-from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
 from minimq.connection.offline_brokers import by_broker, say_offline
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter, Wants, choice_of
 from minimq_common.errors import DamagedMessages, InvalidArgument, TopicUnavailable, TransportError, Unavailable
 from minimq_common.names import DEAD_LETTER_PREFIX, check_group, check_topic, dead_letter_topic, is_group, retry_topic
-from minimq_common.text_units import count_of
 from minimq_common.timestamps import moment, timestamp_ms
 
 if TYPE_CHECKING:  # other operations do not load sending and receiving
@@ -73,8 +72,6 @@ _FIELDS: Final = {
     "reason": "Only those with this reason",
     "key": "Only those with this key",
 }
-#: Maximum number of topics that a plan names.
-_MAX_TOPICS = 20
 
 _COUNTS = Table("no open dead letters", columns("group topic reason count oldest newest"))
 
@@ -122,32 +119,24 @@ class _OpenDeadLetters:
             given.until = moment(until_ms)
         elif given.until is None:
             given.until = moment(max(until_ms, now_ms + 1))
-        self.offline = admin._offline_with_letters(given.group)
+        offline = admin._offline_with_letters(given.group)
         #: Notes about dead letters that could not be examined.
-        self.missing = [*damage_notes(damages, f"not {done}"), *missing(self.offline, {}, f"not {done}"), *silent]
+        self.missing = [*damage_notes(damages, f"not {done}"), *missing(offline, {}, f"not {done}"), *silent]
 
-    @property
-    def is_none(self) -> bool:
-        return not self.topics and not self.is_cut
-
-    @property
-    def total(self) -> str:
-        said = count_of(self.topics.total(), "dead letter")
-        return f"{said}, and others that could not be counted in time," if self.is_cut else said
-
-    def plan(self, sentences: Sequence[str], *, is_harmless: bool = False) -> Plan:
+    def plan(self, then: Callable[[str], str], note: str) -> Plan:
+        """Return the plan; `then` says what becomes of those of a topic."""
+        cut = "; at least: others could not be counted in time" if self.is_cut else ""
+        rows = [
+            PlanRow(f"open dead letters for {topic or 'no topic'}", count, then(topic), note + cut)
+            for topic, count in self.topics.most_common()
+        ]
+        if self.is_cut and not rows:
+            rows = [PlanRow("open dead letters", None, then(""), f"could not be counted in time; {note}")]
         return Plan(
-            sentences=sentences,
-            warnings=self.missing,
-            is_harmless=is_harmless,
-            seen=self.offline,
+            rows=[*rows, *(PlanRow("open dead letters", note=each) for each in self.missing)],
+            is_harmless=not rows,
             is_complete=not self.missing,
         )
-
-
-def _nothing(given: Arguments, found: _OpenDeadLetters) -> Plan:
-    said = f"Group {given.group} has no such open dead letters: they were resent or deleted, or none match."
-    return found.plan([said], is_harmless=True)
 
 
 def _target(group: str, to: str | None, *, only_group: bool) -> str | None:
@@ -161,29 +150,15 @@ def _target(group: str, to: str | None, *, only_group: bool) -> str | None:
 def _plan_resend(admin: Admin, given: Arguments) -> Plan:
     _target(check_group(given.group), given.to, only_group=given.only_group)
     found = _OpenDeadLetters(admin, given, "resent")
-    if found.is_none:
-        return _nothing(given, found)
-    sentences = [f"Resends {found.total} of group {given.group}."]
-    for topic, count in found.topics.most_common(_MAX_TOPICS):
-        where = f"to topic {given.to or topic}" if given.to or topic else "that do not name their topic"
-        sentences.append(f"{count_of(count, 'message')} {where}.")
-    readers = "All groups that read these topics get them."
     if given.only_group:
-        readers = f"Group {given.group} alone gets them."
-    sentences.append(f"Each is resent once, and then no longer open. {readers}")
-    return found.plan(sentences)
+        return found.plan(lambda _: f"sent to {given.group} alone", "each once")
+    return found.plan(
+        lambda topic: f"sent to {given.to or topic or 'no topic'}", "each once; all groups of it get them"
+    )
 
 
 def _plan_delete(admin: Admin, given: Arguments) -> Plan:
-    found = _OpenDeadLetters(admin, given, "deleted")
-    if found.is_none:
-        return _nothing(given, found)
-    return found.plan(
-        [
-            f"Deletes {found.total} of group {given.group}.",
-            "They are no longer shown or resent; brokers free their disk space later. This cannot be undone.",
-        ]
-    )
+    return _OpenDeadLetters(admin, given, "deleted").plan(lambda _: "deleted", "disk space is freed later")
 
 
 def _report_offline(offline: Sequence[OfflineBroker], on_offline: OnAway | None, what: str) -> None:
@@ -224,12 +199,12 @@ def _collected(given: Arguments) -> tuple[list[DamagedMessages], tuple[OfflineBr
 
 
 def _view_settled(done: str) -> Callable[[Admin, Arguments, int, Plan], View]:
-    def view(_admin: Admin, given: Arguments, count: int, _plan: Plan) -> View:
+    def view(_admin: Admin, given: Arguments, count: int, plan: Plan) -> View:
         damages, offline = _collected(given)
-        return View(
-            json={"group": given.group, done: count},
-            lines=[f"{count_of(count, 'dead letter')} {done}"],
-            notes=[*damage_notes(damages, f"not {done}"), *missing(offline, {}, f"not {done}")],
+        notes = [*damage_notes(damages, f"not {done}"), *missing(offline, {}, f"not {done}")]
+        return replace(
+            plan.view([PlanRow(f"dead letters of {given.group} {done}", None, count)]),
+            notes=notes,
             is_complete=not given.collected,
         )
 
@@ -282,7 +257,7 @@ class DeadLetterOperations(Operations):
         self,
         group: Annotated[str | None, _ANY_GROUP] = None,
         *,
-        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
     ) -> list[DeadLetterCount]:
@@ -362,7 +337,7 @@ class DeadLetterOperations(Operations):
         to: Annotated[str | None, Param(metavar="TOPIC", complete="topics")] = None,
         only_group: bool = False,
         dry_run: Annotated[bool, HIDDEN] = False,
-        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[DeadLetterFilter],
@@ -425,7 +400,7 @@ class DeadLetterOperations(Operations):
         *,
         all: bool = False,  # noqa: A002 - as the option
         dry_run: Annotated[bool, HIDDEN] = False,
-        progress: Annotated[values.OnProgress | None, values.ProgressBar] = None,
+        progress: Annotated[values.OnProgress | None, HIDDEN] = None,
         on_damage: Annotated[OnDamage | None, COLLECTED] = None,
         on_offline: Annotated[OnAway | None, COLLECTED] = None,
         **chosen: Unpack[DeadLetterFilter],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import islice
@@ -14,7 +14,7 @@ from minimq.admin import values
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, iterating, method
 from minimq.admin.texts import duration_of, instant_of, missing, size_of
-from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import by_broker
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MinimqError, TopicNotFound
@@ -92,19 +92,14 @@ def _handle(given: Arguments) -> RecallHandle:
 
 def _plan_recall(_admin: Admin, given: Arguments) -> Plan:
     handle = _handle(given)
-    return Plan(
-        sentences=[
-            f"Recalls the message of topic {handle.topic} that waits on {handle.broker_name} and is due at "
-            f"{instant_of(moment(handle.due_ms))}.",
-            "It is never delivered. If it is due before that, nothing happens. This cannot be undone.",
-        ]
-    )
+    what, due = f"message for {handle.topic} on {handle.broker_name}", instant_of(moment(handle.due_ms))
+    return Plan(rows=[PlanRow(what, f"due {due}", "recalled", "never delivered, unless it is due before")])
 
 
-def _view_recall(_admin: Admin, given: Arguments, result: RecallResult, _plan: Plan | None) -> View:
+def _view_recall(_admin: Admin, _given: Arguments, result: RecallResult, plan: Plan) -> View:
     if not result:
         raise HandleExpired("too late: the message was due, and is in its queue")
-    return View(json={"topic": _handle(given).topic, "result": result.value}, lines=[result.value])
+    return plan.view([replace(plan.rows[0], then=result.value, note="")])
 
 
 class DelayedOperations(Operations):

@@ -12,7 +12,7 @@ from minimq.admin import values
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param
 from minimq.admin.texts import SHOWN_BODY_BYTES, duration_of, left_out, listing
-from minimq.admin.views import Plan, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.features.half_messages.resolutions import OUTCOMES, TransactionResolution
 from minimq_common.errors import InvalidArgument, MinimqError, TransactionEnded, TransactionExpired
 from minimq_common.model import OfflineBroker
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MAX = 10_000
 #: Called with the name of a broker that did not answer, and the error.
 OnFailure = Callable[[str, MinimqError], None]
+_DONE = {TransactionResolution.COMMIT: "committed", TransactionResolution.ROLLBACK: "rolled back"}
 _RESOLUTIONS = {wire: resolution for resolution, wire in OUTCOMES.items()}
 
 
@@ -91,31 +92,17 @@ def _view_list(_admin: Admin, given: Arguments, found: ListedTransactions, _plan
 
 
 def _plan_end(admin: Admin, given: Arguments) -> Plan:
-    group, number, is_commit = given.group, given.number, given.resolution is TransactionResolution.COMMIT
+    group, number, then = given.group, given.number, _DONE[given.resolution]
     broker, answer = admin._find_transaction(group, number)
+    what = f"transaction {number} of {group} on {broker}"
     if not answer.halves:
         _resolution_of(group, number, given.resolution, answer.outcome)
-        done = "committed" if is_commit else "rolled back"
-        said = f"Transaction {number} of producer group {group} was {done} before: nothing changes."
-        return Plan(sentences=[said], is_harmless=True)
+        return Plan(rows=[PlanRow(what, then, then, "it has ended before")], is_harmless=True)
     found = _listed(broker, answer.halves[0])
-    what = f"{count_of(found.batches, 'batch', 'batches')} of messages for {listing(found.topics)}"
-    said = f"transaction {number} of producer group {group} on {broker}, with {what}"
-    asked = "Members of the producer group are still asked how it ends: they may know better."
-    return Plan(
-        sentences=[
-            f"Commits {said}: they become visible to all groups."
-            if is_commit
-            else f"Rolls back {said}: they are never delivered.",
-            f"It began {duration_of(found.age_s)} ago. This cannot be undone.",
-        ],
-        warnings=[] if found.is_undecided else [asked],
-    )
-
-
-def _view_end(_admin: Admin, given: Arguments, resolution: TransactionResolution, _plan: Plan | None) -> View:
-    row = {"group": given.group, "number": given.number, "resolution": resolution.value}
-    return View(json=row, lines=["committed" if resolution is TransactionResolution.COMMIT else "rolled back"])
+    note = f"{count_of(found.batches, 'batch', 'batches')} for {listing(found.topics)}"
+    if not found.is_undecided:
+        note += "; its producer group is still asked, and may know better"
+    return Plan(rows=[PlanRow(what, f"open for {duration_of(found.age_s)}", then, note)])
 
 
 def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operation:
@@ -124,7 +111,6 @@ def _ending(verb: str, resolution: TransactionResolution, done: str) -> Operatio
         f"transaction {verb}",
         example=f"transaction {verb} shop 4611686018427387904",
         plan=_plan_end,
-        view=_view_end,
         asks=f"{label} transaction {{number}} of producer group {{group}}?",
         fixed={"resolution": resolution},
         text=f"{done} This cannot be undone.",
@@ -250,8 +236,7 @@ def _resolution_of(
     if stands is None:
         raise TransactionExpired(f"{named} has expired: nobody has decided on it in time, or a part of it was lost")
     if stands is not wanted:
-        done = "committed" if stands is TransactionResolution.COMMIT else "rolled back"
-        raise TransactionEnded(f"{named} was {done} before: that outcome stands")
+        raise TransactionEnded(f"{named} was {_DONE[stands]} before: that outcome stands")
     return stands
 
 

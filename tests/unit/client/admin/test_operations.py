@@ -12,7 +12,7 @@ import pytest
 
 from minimq.admin.admin import Admin
 from minimq.admin.operation import HIDDEN, Operation, Operations, Param, Parameter, flag, operations_of, read
-from minimq.admin.views import Plan, View
+from minimq.admin.views import Plan, PlanRow, View
 from minimq_cli.commands import command_of, with_flags
 from minimq_common.errors import InvalidArgument
 from minimq_console.produce import Sender
@@ -38,7 +38,7 @@ def view(_admin: Any, _given: Any, result: object, _plan: Plan | None) -> View:
 
 
 def opening(_admin: Any, _given: Any) -> Plan:
-    return Plan(sentences=["Opens."])
+    return Plan(rows=[PlanRow("door", "shut", "open")])
 
 
 class Doors(Operations):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from types import SimpleNamespace
 from typing import Any
 
 from minimq.admin.descriptions import TopicDescription, TopicSettings
-from minimq.admin.groups import GroupOperations, say_readers
+from minimq.admin.groups import GroupOperations
+from minimq.admin.views import PlanRow
 from minimq_common.model import Permission
 from minimq_proto.v1.broker_pb2 import DescribeGroupResponse, GroupQueue, ListGroupsResponse
 
@@ -44,7 +44,6 @@ def described(topic: str) -> DescribeGroupResponse:
 def test_only_the_brokers_of_the_topic_are_asked_and_only_its_groups_are_named() -> None:
     settings = TopicSettings("broker-a", 1, 1, Permission.READ_WRITE, NOW)
     brokers: Any = TwoBrokers()
-    admin: Any = SimpleNamespace(_readers=GroupOperations(brokers)._readers)
-    said = say_readers(admin, TopicDescription("orders", (settings,), ()))
-    assert said == "Group billing reads it, and has 2 unread messages of it. 1 member of it connected."
+    rows = GroupOperations(brokers)._reader_rows(TopicDescription("orders", (settings,), ()))
+    assert rows == [PlanRow("unread by group billing", 2, None, "1 member connected")]
     assert brokers.asked == {"broker-a"}
