@@ -102,7 +102,6 @@ class BrokerService:
             "Recall": _answer(self._delays.recall),
             "ListDelayed": _answer(self._delays.list_delayed),
             "ListHalves": _answer(self.halves.list_open),
-            "GetOffset": _answer(self._offsets.at_time),
             "CommitOffsets": _answer(self._offsets.commit),
             "GetCommitted": _answer(self._offsets.committed),
             "BeginGroup": _answer(self._starts.begin),

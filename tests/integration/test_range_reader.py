@@ -92,7 +92,7 @@ def test_what_is_not_stored_is_an_error_that_says_what_is(
 def test_a_queue_that_is_not_there(reader: RangeReader, topic: str) -> None:
     with pytest.raises(QueueNotFound, match="has no queue 9"):
         list(reader.read(MessageQueue(topic, "broker-a", 9), 0, 1))
-    with pytest.raises(QueueNotFound, match="does not exist: its broker has 0 to 3"):
+    with pytest.raises(QueueNotFound, match="has no queue 9 on this broker: its queues are 0 to 3"):
         reader.bounds(MessageQueue(topic, "broker-a", 9))
     with pytest.raises(TopicNotFound):
         list(reader.read(MessageQueue("nowhere", "broker-a", 0), 0, 1))

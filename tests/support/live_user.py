@@ -23,8 +23,6 @@ TIMEOUT_S = 60.0
 #: The topic of all streams, which has two queues on each broker.
 TOPIC, QUEUES = "orders", 2
 RULES = [f"allow write topic {TOPIC}", f"allow read topic {TOPIC}", "allow read group g-*"]
-#: At the end of the year 9999.
-LATEST_MS = 253_402_300_799_000
 #: Messages of one call of a producer.
 _BATCH = 500
 
@@ -79,8 +77,7 @@ class Idle:
         self.broker = broker
         take = broker_pb2.PopTake(topic=TOPIC, max_messages=1, max_bytes=1, invisible_ms=1_000, wait_ms=60_000)
         take.start.at = broker_pb2.START_AT_LATEST
-        ends = broker_pb2.GetOffsetRequest(topic=TOPIC, timestamp_ms=LATEST_MS)
-        end = broker.GetOffset(ends, timeout=TIMEOUT_S).offset
+        end = broker.DescribeTopic(broker_pb2.DescribeTopicRequest(topic=TOPIC), timeout=TIMEOUT_S).queues[0].max_offset
         self.pull = broker_pb2.PullRequest(topic=TOPIC, max_messages=1, max_bytes=1, wait_ms=60_000, offset=end)
         join = broker_pb2.JoinGroup(group=f"{name}-session", topics=[TOPIC], allocation="averagely")
         self.streams = {
@@ -146,8 +143,5 @@ class Sending:
 def written_messages(stub: Any) -> int:
     """Return where the queues of the topic end at a broker, once all that it has taken is written."""
     stub.Probe(broker_pb2.ProbeRequest(), timeout=TIMEOUT_S)
-    asked = [
-        broker_pb2.GetOffsetRequest(topic=TOPIC, queue_id=queue_id, timestamp_ms=LATEST_MS)
-        for queue_id in range(QUEUES)
-    ]
-    return sum(stub.GetOffset(each, timeout=TIMEOUT_S).offset for each in asked)
+    described = stub.DescribeTopic(broker_pb2.DescribeTopicRequest(topic=TOPIC), timeout=TIMEOUT_S)
+    return sum(queue.max_offset for queue in described.queues)

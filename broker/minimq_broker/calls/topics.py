@@ -138,18 +138,25 @@ class TopicService:
         return broker_pb2.DeleteTopicResponse(data_version=self._engine.tables.answered_version)
 
     async def describe(self, request: broker_pb2.DescribeTopicRequest) -> broker_pb2.DescribeTopicResponse:
-        """Return the settings of a topic and the bounds of its queues. Raises `TopicNotFound`."""
-        topic = self._engine.state.topic(request.topic)
+        """Return the settings of a topic and its queues. Raises `TopicNotFound`, `QueueNotFound`."""
+        topic, store = self._engine.state.topic(request.topic), self._engine.store
+        one = request.HasField("queue_id")
+        queues = [self._engine.state.queue(request.topic, request.queue_id)] if one else _queues(topic)
         # Reads the term before the offsets, so that these are valid in it even if another term begins meanwhile.
         described = broker_pb2.DescribeTopicResponse(
             topic=_message(topic), data_version=self._engine.tables.answered_version, term=self._engine.state.term
         )
-        async for part in slices(_queues(topic), _DESCRIBED_AT_ONCE):
+        async for part in slices(queues, _DESCRIBED_AT_ONCE):
             for key in part:
-                first, end = self._engine.store.bounds(key)
-                stored_ms = self._engine.store.queue_end(key).stored_ms
+                first, end = store.bounds(key)
+                stored_ms = store.queue_end(key).stored_ms
+                at = store.offset_at(key, request.timestamp_ms) if request.HasField("timestamp_ms") else 0
                 described.queues.add(
-                    queue_id=key.queue_id, min_offset=first, max_offset=end, last_store_timestamp_ms=stored_ms
+                    queue_id=key.queue_id,
+                    min_offset=first,
+                    max_offset=end,
+                    last_store_timestamp_ms=stored_ms,
+                    offset_at=at,
                 )
         return described
 

@@ -1,4 +1,4 @@
-"""Offsets: by time, the start of groups, and committed ones."""
+"""Offsets: the start of groups, and committed ones."""
 
 from __future__ import annotations
 
@@ -37,11 +37,6 @@ def start_offset(store: MessageStore, queue: QueueKey, start: broker_pb2.StartPo
 class OffsetService:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-
-    async def at_time(self, request: broker_pb2.GetOffsetRequest) -> broker_pb2.GetOffsetResponse:
-        """Return the first offset stored at or after a time. Raises `TopicNotFound`, `QueueNotFound`."""
-        queue = self._engine.state.queue(request.topic, request.queue_id)
-        return broker_pb2.GetOffsetResponse(offset=self._engine.store.offset_at(queue, request.timestamp_ms))
 
     async def commit(self, request: broker_pb2.CommitOffsetsRequest) -> broker_pb2.CommitOffsetsResponse:
         """Commit offsets of a group. All of them are on disk when this returns, or none was accepted."""

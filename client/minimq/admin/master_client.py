@@ -281,9 +281,9 @@ class MasterClient:
                 raise Unavailable(f"no name server knows broker {queue.broker_name} of queue {queue}")
         answers, failures = self.call_all(
             {queue: addresses[queue.broker_name] for queue in queues},
-            lambda stub: stub.GetOffset,
+            lambda stub: stub.DescribeTopic,
             {
-                queue: broker_pb2.GetOffsetRequest(
+                queue: broker_pb2.DescribeTopicRequest(
                     topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms
                 )
                 for queue in queues
@@ -291,7 +291,7 @@ class MasterClient:
         )
         for queue, error in failures.items():
             raise error.with_message(f"the offset of queue {queue} at that time is not known: {error.message}")
-        return {queue: answer.offset for queue, answer in answers.items()}
+        return {queue: answer.queues[0].offset_at for queue, answer in answers.items()}
 
     def delete(
         self,

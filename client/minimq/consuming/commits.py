@@ -104,17 +104,19 @@ class QueueBounds(NamedTuple):
     end: int
     topic_id: TopicId
     term: int
+    #: The first offset stored at or after the requested time, if there is one.
+    at: int
 
 
-async def queue_bounds(places: ReplicaSelector, queue: MessageQueue, timeout_s: float) -> QueueBounds:
+async def queue_bounds(
+    places: ReplicaSelector, queue: MessageQueue, timeout_s: float, timestamp_ms: int | None = None
+) -> QueueBounds:
     """Return the bounds of a queue. On the event loop of the connection."""
-    request = broker_pb2.DescribeTopicRequest(topic=queue.topic)
+    request = broker_pb2.DescribeTopicRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp_ms)
     described = await places.call(queue, lambda stub: stub.DescribeTopic, request, timeout_s)
-    if not 0 <= queue.queue_id < len(described.queues):
-        raise QueueNotFound(f"queue {queue} does not exist: its broker has 0 to {len(described.queues) - 1}")
-    status = described.queues[queue.queue_id]
+    [status] = described.queues
     topic_id = TopicId(described.topic.topic_id, described.topic.created_ms)
-    return QueueBounds(status.min_offset, status.max_offset, topic_id, described.term)
+    return QueueBounds(status.min_offset, status.max_offset, topic_id, described.term, status.offset_at)
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,10 @@ class OffsetLookup:
     start: broker_pb2.StartPosition
     timeout_s: float
 
-    async def bounds(self, queue: MessageQueue) -> QueueBounds:
+    async def bounds(self, queue: MessageQueue, timestamp_ms: int | None = None) -> QueueBounds:
         """Return the bounds of a queue. Raises `MinimqError`."""
         try:
-            return await queue_bounds(self.places, queue, self.timeout_s)
+            return await queue_bounds(self.places, queue, self.timeout_s, timestamp_ms)
         except QueueNotFound as error:
             raise InvalidArgument(error.message) from None
 
@@ -136,16 +138,11 @@ class OffsetLookup:
         self, queue: MessageQueue, start: broker_pb2.StartPosition | None = None, bounds: QueueBounds | None = None
     ) -> int:
         """Return the offset at which a start position begins, by default that of the consumer. Raises as `bounds`."""
-        start, bounds = start or self.start, bounds or await self.bounds(queue)
-        if start.at == broker_pb2.START_AT_EARLIEST:
-            return bounds.first
-        if start.at == broker_pb2.START_AT_LATEST:
-            return bounds.end
-        request = broker_pb2.GetOffsetRequest(
-            topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=start.timestamp_ms
-        )
-        answer = await self.places.call(queue, lambda stub: stub.GetOffset, request, self.timeout_s)
-        return answer.offset
+        start = start or self.start
+        if start.at == broker_pb2.START_AT_TIMESTAMP:
+            return (await self.bounds(queue, start.timestamp_ms)).at
+        bounds = bounds or await self.bounds(queue)
+        return bounds.first if start.at == broker_pb2.START_AT_EARLIEST else bounds.end
 
     async def committed(self, group: str, queue: MessageQueue) -> int | None:
         """Return the committed offset of a group, if any. Raises as `bounds`."""

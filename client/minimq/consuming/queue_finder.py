@@ -140,14 +140,14 @@ class QueueFinder:
         requests = {
             queue: (
                 queue,
-                broker_pb2.GetOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp),
+                broker_pb2.DescribeTopicRequest(topic=queue.topic, queue_id=queue.queue_id, timestamp_ms=timestamp),
             )
             for queue in queues
         }
-        answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.GetOffset))
+        answers, failures = self._client.wait(lambda: self._ask(requests, lambda stub: stub.DescribeTopic))
         for queue, error in failures.items():
             raise error.with_message(f"the offset of queue {queue} at {when} is not known: {error.message}")
-        return {queue: answer.offset for queue, (answer, _) in answers.items()}
+        return {queue: answer.queues[0].offset_at for queue, (answer, _) in answers.items()}
 
     def publish(self, group: str, offsets: Mapping[MessageQueue, int]) -> Mapping[MessageQueue, MinimqError]:
         """Publish the progress of a job under the name of a group, for monitoring; offsets may go back.

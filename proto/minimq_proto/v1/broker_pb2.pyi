@@ -1212,11 +1212,14 @@ class QueueStatus(google.protobuf.message.Message):
     MIN_OFFSET_FIELD_NUMBER: builtins.int
     MAX_OFFSET_FIELD_NUMBER: builtins.int
     LAST_STORE_TIMESTAMP_MS_FIELD_NUMBER: builtins.int
+    OFFSET_AT_FIELD_NUMBER: builtins.int
     queue_id: builtins.int
     min_offset: builtins.int
     max_offset: builtins.int
     last_store_timestamp_ms: builtins.int
     """0 if the queue is empty."""
+    offset_at: builtins.int
+    """The offset of the first message stored at or after `timestamp_ms` of the request, or the end of the queue."""
     def __init__(
         self,
         *,
@@ -1224,8 +1227,9 @@ class QueueStatus(google.protobuf.message.Message):
         min_offset: builtins.int = ...,
         max_offset: builtins.int = ...,
         last_store_timestamp_ms: builtins.int = ...,
+        offset_at: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["last_store_timestamp_ms", b"last_store_timestamp_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "queue_id", b"queue_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["last_store_timestamp_ms", b"last_store_timestamp_ms", "max_offset", b"max_offset", "min_offset", b"min_offset", "offset_at", b"offset_at", "queue_id", b"queue_id"]) -> None: ...
 
 global___QueueStatus = QueueStatus
 
@@ -1387,13 +1391,26 @@ class DescribeTopicRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
+    QUEUE_ID_FIELD_NUMBER: builtins.int
+    TIMESTAMP_MS_FIELD_NUMBER: builtins.int
     topic: builtins.str
+    queue_id: builtins.int
+    """Describe only this queue."""
+    timestamp_ms: builtins.int
+    """Return `offset_at` of each queue."""
     def __init__(
         self,
         *,
         topic: builtins.str = ...,
+        queue_id: builtins.int | None = ...,
+        timestamp_ms: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_queue_id", b"_queue_id", "_timestamp_ms", b"_timestamp_ms", "queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_queue_id", b"_queue_id", "_timestamp_ms", b"_timestamp_ms", "queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_queue_id", b"_queue_id"]) -> typing.Literal["queue_id"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_timestamp_ms", b"_timestamp_ms"]) -> typing.Literal["timestamp_ms"] | None: ...
 
 global___DescribeTopicRequest = DescribeTopicRequest
 
@@ -1427,46 +1444,9 @@ class DescribeTopicResponse(google.protobuf.message.Message):
 global___DescribeTopicResponse = DescribeTopicResponse
 
 @typing.final
-class GetOffsetRequest(google.protobuf.message.Message):
+class QueueOffset(google.protobuf.message.Message):
     """---- Offsets -----------------------------------------------------------------------------------------"""
 
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TOPIC_FIELD_NUMBER: builtins.int
-    QUEUE_ID_FIELD_NUMBER: builtins.int
-    TIMESTAMP_MS_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    queue_id: builtins.int
-    timestamp_ms: builtins.int
-    """The answer is the offset of the first message stored at or after this time, or the end of the queue."""
-    def __init__(
-        self,
-        *,
-        topic: builtins.str = ...,
-        queue_id: builtins.int = ...,
-        timestamp_ms: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["queue_id", b"queue_id", "timestamp_ms", b"timestamp_ms", "topic", b"topic"]) -> None: ...
-
-global___GetOffsetRequest = GetOffsetRequest
-
-@typing.final
-class GetOffsetResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: builtins.int
-    offset: builtins.int
-    def __init__(
-        self,
-        *,
-        offset: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["offset", b"offset"]) -> None: ...
-
-global___GetOffsetResponse = GetOffsetResponse
-
-@typing.final
-class QueueOffset(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int

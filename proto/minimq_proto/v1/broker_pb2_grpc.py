@@ -128,11 +128,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
                 _registered_method=True)
-        self.GetOffset = channel.unary_unary(
-                '/minimq.v1.Broker/GetOffset',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetOffsetRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetOffsetResponse.FromString,
-                _registered_method=True)
         self.CommitOffsets = channel.unary_unary(
                 '/minimq.v1.Broker/CommitOffsets',
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitOffsetsRequest.SerializeToString,
@@ -301,12 +296,6 @@ class BrokerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetOffset(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
     def CommitOffsets(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -465,11 +454,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.ListDelayed,
                     request_deserializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.SerializeToString,
-            ),
-            'GetOffset': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetOffset,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.GetOffsetRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.GetOffsetResponse.SerializeToString,
             ),
             'CommitOffsets': grpc.unary_unary_rpc_method_handler(
                     servicer.CommitOffsets,
@@ -1013,33 +997,6 @@ class Broker(object):
             '/minimq.v1.Broker/ListDelayed',
             minimq__proto_dot_v1_dot_delay__pb2.ListDelayedRequest.SerializeToString,
             minimq__proto_dot_v1_dot_delay__pb2.ListDelayedResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetOffset(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/GetOffset',
-            minimq__proto_dot_v1_dot_broker__pb2.GetOffsetRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.GetOffsetResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -113,11 +113,6 @@ class BrokerStub:
         minimq_proto.v1.delay_pb2.ListDelayedResponse,
     ]
 
-    GetOffset: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.GetOffsetRequest,
-        minimq_proto.v1.broker_pb2.GetOffsetResponse,
-    ]
-
     CommitOffsets: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.CommitOffsetsRequest,
         minimq_proto.v1.broker_pb2.CommitOffsetsResponse,
@@ -262,11 +257,6 @@ class BrokerAsyncStub:
     ListDelayed: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.delay_pb2.ListDelayedRequest,
         minimq_proto.v1.delay_pb2.ListDelayedResponse,
-    ]
-
-    GetOffset: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.GetOffsetRequest,
-        minimq_proto.v1.broker_pb2.GetOffsetResponse,
     ]
 
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[
@@ -450,13 +440,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.delay_pb2.ListDelayedRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.delay_pb2.ListDelayedResponse, collections.abc.Awaitable[minimq_proto.v1.delay_pb2.ListDelayedResponse]]: ...
-
-    @abc.abstractmethod
-    def GetOffset(
-        self,
-        request: minimq_proto.v1.broker_pb2.GetOffsetRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.GetOffsetResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.GetOffsetResponse]]: ...
 
     @abc.abstractmethod
     def CommitOffsets(
