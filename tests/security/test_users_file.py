@@ -16,6 +16,7 @@ import pytest
 from minimq.errors import MinimqError, NotAuthenticated
 from minimq.local.certificate_authority import CertificateAuthority
 from minimq_common.errors import InvalidArgument
+from minimq_common.security import watched
 from minimq_common.security.access_document import AccessDocument, StoredKey, User, to_toml
 from minimq_common.security.certificates import Trust
 from minimq_common.security.user_key import UserKey, new_key
@@ -47,11 +48,17 @@ class World:
         self.swap(to_toml(AccessDocument({"alice": User({KEYS[0].id: StoredKey(KEYS[0].hash)}, rules=READS)})))
         for path in (self.folder / "..data").iterdir():
             (self.folder / path.name).symlink_to(f"..data/{path.name}")
-        self.address = self.start().address
+        self._server = self.start()
+        self.address = self._server.address
 
     def start(self) -> NameServer:
         options = NameServerOptions(listen="127.0.0.1:0", secrets=self.folder, start_grace_s=0)
         return self._opened.enter_context(self._loop.serving(NameServer(options)))
+
+    def check_files(self) -> None:
+        control = self._server._control
+        assert control is not None
+        self._loop.call(control.refresh)
 
     def swap(self, text: str) -> None:
         later = self.folder / f"..{next(self._numbers)}"
@@ -87,8 +94,11 @@ def loop() -> Iterator[LoopThread]:
 
 
 @pytest.fixture
-def world(tmp_path: Path, loop: LoopThread, caplog: pytest.LogCaptureFixture) -> Iterator[World]:
+def world(
+    tmp_path: Path, loop: LoopThread, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[World]:
     caplog.set_level(logging.DEBUG)
+    monkeypatch.setattr(watched, "_FRESH_S", 0.0)
     with ExitStack() as opened:
         yield World(tmp_path, loop, opened)
     assert not [key.text for key in KEYS if key.text in caplog.text]
@@ -151,6 +161,8 @@ def test_former_rules_stay_while_the_file_is_wrong_which_is_logged_once(
     ):
         world.swap(text)
         wait_until(lambda reason=reason: lines(caplog, reason), TIMEOUT_S, what="it is logged")  # type: ignore[misc]
+        for _ in range(3):
+            world.check_files()
         assert world.rejection(KEYS[0]) is None
         complaints = lines(caplog, "new files cannot be used")
         assert len(complaints) == number + 1
