@@ -118,8 +118,8 @@ class NameServerCanary:
         return tell
 
     def _look_up(self, names: nameserver_pb2_grpc.NameServerStub) -> None:
-        answer = names.GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"), timeout=self._max_wait_s)
-        assert answer.route.queues
+        answer = names.GetRoutes(nameserver_pb2.GetRoutesRequest(topic="canary"), timeout=self._max_wait_s)
+        assert answer.routes[0].queues
 
     def _renew(self) -> None:
         request = controller_pb2.ReportRequest(

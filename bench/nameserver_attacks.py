@@ -256,8 +256,7 @@ async def conflicts(address: str) -> None:
 # ---- Calls -------------------------------------------------------------------------------------
 
 _CALLS = [
-    "/minimq.v1.NameServer/GetRoute",
-    "/minimq.v1.NameServer/ListTopics",
+    "/minimq.v1.NameServer/GetRoutes",
     "/minimq.v1.NameServer/GetCluster",
     "/minimq.v1.NameServer/ForgetBroker",
     "/minimq.v1.Controller/Report",
@@ -303,9 +302,9 @@ async def listings(address: str) -> None:
         stub = stubs[number % len(stubs)]
         match number % 3:
             case 0:
-                await stub.ListTopics(nameserver_pb2.ListTopicsRequest())
+                await stub.GetRoutes(nameserver_pb2.GetRoutesRequest())
             case 1:
-                await stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True))
+                await stub.GetRoutes(nameserver_pb2.GetRoutesRequest(names_only=True))
             case _:
                 await stub.GetCluster(nameserver_pb2.GetClusterRequest())
 
@@ -363,7 +362,7 @@ async def look_ups(address: str) -> None:
     stubs = [_names(address) for _ in range(10)]
 
     async def ask(number: int) -> None:
-        await stubs[number % len(stubs)].GetRoute(nameserver_pb2.GetRouteRequest(topic="canary"))
+        await stubs[number % len(stubs)].GetRoutes(nameserver_pb2.GetRoutesRequest(topic="canary"))
 
     await _all(_forever(ask, number) for number in range(200))
 

@@ -182,7 +182,7 @@ def look_up(pipe: Connection, address: str) -> None:
     """On request, look up random topics at a steady rate; answer the sorted latencies in ms."""
     with rpc.open_channel(address) as channel:
         stub = nameserver_pb2_grpc.NameServerStub(channel)
-        stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=COMMON), wait_for_ready=True)
+        stub.GetRoutes(nameserver_pb2.GetRoutesRequest(topic=COMMON), wait_for_ready=True)
         pipe.send("ready")
         pipe.recv()
         latencies = []
@@ -190,9 +190,9 @@ def look_up(pipe: Connection, address: str) -> None:
         for number in range(round(LOOK_UPS_PER_S * LOOK_UP_S)):
             due = began + number / LOOK_UPS_PER_S
             time.sleep(max(0.0, due - time.perf_counter()))
-            answer = stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=random.choice(TOPICS)))
+            answer = stub.GetRoutes(nameserver_pb2.GetRoutesRequest(topic=random.choice(TOPICS)))
             latencies.append((time.perf_counter() - due) * 1000)
-            assert answer.route.queues
+            assert answer.routes[0].queues
         pipe.send(sorted(latencies))
 
 

@@ -21,12 +21,10 @@ from minimq_proto.v1 import nameserver_pb2
 
 #: Maximum bytes of cached routes.
 _KEPT_BYTES = 32 << 20
-#: The field keys of `routes` and `offline_routes` in an encoded `ListTopicsResponse`.
-_ROUTES, _OFFLINE_ROUTES = b"\x0a", b"\x1a"
 
 
 class RouteAnswer(NamedTuple):
-    #: A `RouteEvent`, `GetRouteResponse` and one-route `ListTopicsResponse` alike: in all three, field 1 is the route.
+    #: A `RouteEvent` and one-route `GetRoutesResponse` alike: in both, field 1 is the route.
     encoded: bytes
     #: Whether the route has queues.
     queues: bool
@@ -79,23 +77,19 @@ class Answers:
 
     async def topics(self, *, names_only: bool, sees: Callable[[str], bool] | None = None) -> bytes:
         """Return names or routes of all topics, sorted. Routes may be from different moments."""
-        topics, offline = (
-            sorted(filter(sees, names)) for names in (self._table.topics(), set(self._table.offline_topics()))
-        )
+        topics = sorted(filter(sees, {*self._table.topics(), *self._table.offline_topics()}))
         if names_only:
-            return nameserver_pb2.ListTopicsResponse(names=topics, offline_names=offline).SerializeToString()
+            return nameserver_pb2.GetRoutesResponse(names=topics).SerializeToString()
         async with self._listing:  # one at a time, as each may be large
-            return await self._list_routes([*topics, *offline])
+            return await self._list_routes(topics)
 
     async def _list_routes(self, topics: list[str]) -> bytes:
         # Concatenated protobuf messages are one message with the repeated fields of all.
         encoded = bytearray()
         async for part in slices(topics):
             for answer in map(self.route, part):
-                if answer.queues:
+                if answer.queues or answer.offline:
                     encoded += answer.encoded
-                elif answer.offline:
-                    encoded += _OFFLINE_ROUTES + answer.encoded[len(_ROUTES) :]
             if len(encoded) > MAX_ANSWER_BYTES:
                 raise InvalidArgument(
                     f"the routes of {len(topics)} topics are more than {MAX_ANSWER_BYTES >> 20} MiB: list the "

@@ -97,14 +97,21 @@ class NameServerService:
 
     # ---- Clients ---------------------------------------------------------------------------------
 
-    async def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: _Context) -> bytes:
-        check_topic(request.topic)
+    async def GetRoutes(self, request: nameserver_pb2.GetRoutesRequest, context: _Context) -> bytes:
+        """Answer the route of one topic, or the names or routes of all. These may be from different moments."""
+        if request.topic:
+            return self._route(check_topic(request.topic))
+        caller = current_caller()
+        sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
+        return await self._hand_out(lambda: self._answers.topics(names_only=request.names_only, sees=sees), context)
+
+    def _route(self, topic: str) -> bytes:
         self.counters.look_ups += 1
-        route = self._answers.route(request.topic)
+        route = self._answers.route(topic)
         if not route.queues:
             self.counters.unknown_look_ups += 1
             if not route.offline:
-                raise self._unknown(request.topic)
+                raise self._unknown(topic)
         return route.encoded
 
     def _unknown(self, topic: str) -> MinimqError:
@@ -115,12 +122,6 @@ class NameServerService:
             text = f"topic {topic} has no route: no broker is registered with this name server; start one with "
             return TopicUnavailable(text + "`minimq-broker --nameserver HOST:PORT`")
         return TopicNotFound.nowhere(topic)
-
-    async def ListTopics(self, request: nameserver_pb2.ListTopicsRequest, context: _Context) -> bytes:
-        """Answer the names or the routes of all topics, sorted. Routes may be from different moments of the call."""
-        caller = current_caller()
-        sees = None if caller.sees_all else partial(caller.sees, Resource.TOPIC)
-        return await self._hand_out(lambda: self._answers.topics(names_only=request.names_only, sees=sees), context)
 
     async def GetCluster(self, request: nameserver_pb2.GetClusterRequest, context: _Context) -> bytes:
         """Answer all brokers and their versions, sorted by name, and the conflicts of brokers."""

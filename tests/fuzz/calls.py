@@ -77,7 +77,7 @@ POOLS: Final = {
     "AddressesEntry.key": _one_of(0, 1, 2),
     "AddressesEntry.value": _one_of("127.0.0.1:1", "127.0.0.1:2"),
     "service": _one_of("", "minimq.v1.Broker", "minimq.v1.NameServer"),
-    "file_containing_symbol": _one_of("minimq.v1.Broker", "minimq.v1.AppendRequest", "minimq.v1.NameServer.GetRoute"),
+    "file_containing_symbol": _one_of("minimq.v1.Broker", "minimq.v1.AppendRequest", "minimq.v1.NameServer.GetRoutes"),
     "allocation": _one_of("averagely", "sticky", "consistent-hash"),
     "filters": _one_of("*", "a || b", "* where a = 1"),
     "batch": _batch,

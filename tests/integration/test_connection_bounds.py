@@ -79,7 +79,7 @@ def test_a_connection_has_so_many_streams_and_further_ones_are_reset(
 def test_calls_beyond_the_limit_of_a_connection_wait(cluster: LocalCluster, role: str) -> None:
     calls: dict[str, tuple[str, str, bytes]] = {
         "broker": (cluster.brokers[0].address, "Broker/GetStatus", broker_pb2.GetStatusRequest().SerializeToString()),
-        "nameserver": (cluster.nameserver, "NameServer/ListTopics", b""),
+        "nameserver": (cluster.nameserver, "NameServer/GetRoutes", b""),
     }
     address, method, request = calls[role]
     with rpc.open_channel(address) as channel:

@@ -26,9 +26,9 @@ class FalseNameServer(nameserver_pb2_grpc.NameServerServicer):
         self._falsify = falsify
         self.asked = 0
 
-    def GetRoute(self, request: nameserver_pb2.GetRouteRequest, context: Any) -> nameserver_pb2.GetRouteResponse:
+    def GetRoutes(self, request: nameserver_pb2.GetRoutesRequest, context: Any) -> nameserver_pb2.GetRoutesResponse:
         self.asked += 1
-        return nameserver_pb2.GetRouteResponse(route=self._route(request.topic))
+        return nameserver_pb2.GetRoutesResponse(routes=[self._route(request.topic)])
 
     def WatchRoutes(self, requests: Iterator[Any], context: Any) -> Iterator[nameserver_pb2.RouteEvent]:
         for request in requests:

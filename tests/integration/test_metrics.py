@@ -70,7 +70,7 @@ def look_up(own: LocalCluster, *topics: str) -> None:
         stub = nameserver_pb2_grpc.NameServerStub(channel)
         for topic in topics:
             with contextlib.suppress(grpc.RpcError):
-                stub.GetRoute(nameserver_pb2.GetRouteRequest(topic=topic), timeout=TIMEOUT_S)
+                stub.GetRoutes(nameserver_pb2.GetRoutesRequest(topic=topic), timeout=TIMEOUT_S)
 
 
 def scrape_broker(own: LocalCluster) -> Scrape:

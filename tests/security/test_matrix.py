@@ -308,6 +308,6 @@ def state_of(secure: LocalCluster, keys: Keys) -> tuple[int, bytes, bytes]:
     )(broker_pb2.GetStatusRequest(), timeout=TIMEOUT_S)
     topics, cluster = (
         nameserver.unary_unary(f"/minimq.v1.NameServer/{name}", bytes, bytes)(b"", timeout=TIMEOUT_S)
-        for name in ("ListTopics", "GetCluster")
+        for name in ("GetRoutes", "GetCluster")
     )
     return status.log_end, topics, cluster

@@ -74,7 +74,7 @@ def check_of(service: str) -> Callable[[Any], object]:
 
 
 def users_call(channel: Any) -> None:
-    for path in ("/minimq.v1.NameServer/ListTopics", "/minimq.v1.Broker/Find"):
+    for path in ("/minimq.v1.NameServer/GetRoutes", "/minimq.v1.Broker/Find"):
         with suppress(grpc.RpcError):
             channel.unary_unary(path)(b"", timeout=TIMEOUT_S)
 

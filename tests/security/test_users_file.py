@@ -77,7 +77,7 @@ class World:
 
     def rejection(self, key: UserKey) -> MinimqError | None:
         try:
-            self.stub(key).ListTopics(nameserver_pb2.ListTopicsRequest(), timeout=TIMEOUT_S)
+            self.stub(key).GetRoutes(nameserver_pb2.GetRoutesRequest(), timeout=TIMEOUT_S)
         except grpc.RpcError as error:
             return rpc.from_rpc_error(error, "server")
         return None

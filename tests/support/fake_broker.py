@@ -91,7 +91,7 @@ class FakeBroker:
         """Return the topics that routes of a name server find here."""
         with rpc.open_channel(nameserver) as channel:
             stub = nameserver_pb2_grpc.NameServerStub(channel)
-            routes = stub.ListTopics(nameserver_pb2.ListTopicsRequest()).routes
+            routes = stub.GetRoutes(nameserver_pb2.GetRoutesRequest()).routes
         return {
             route.topic for route in routes for queues in route.queues if queues.broker_name == self.request.broker_name
         }

@@ -142,7 +142,7 @@ def seconds(*options: str) -> str:
         ("Per name server", "clients that watch routes", f"{bounds.MAX_WATCHERS:,}"),
         ("Per name server", "topics that one client watches", f"{protocol_bounds.MAX_WATCHED:,}"),
         ("Per name server", "topics that all clients watch", f"{bounds.MAX_WATCHED_BY_ALL:,}"),
-        ("Per name server", "a call, other than", f"{request_bytes(NAMESERVER, 'GetRoute') >> 10} KiB"),
+        ("Per name server", "a call, other than", f"{request_bytes(NAMESERVER, 'GetRoutes') >> 10} KiB"),
         ("Per name server", "the routes of all topics", mib(bounds.MAX_ANSWER_BYTES)),
         ("Per name server", "large answers and routes", mib(bounds.MAX_UNSENT_BYTES)),
         ("Per name server", "connections, and concurrent calls", f"{bounds.MAX_CONNECTIONS:,}"),

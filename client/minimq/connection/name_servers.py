@@ -91,33 +91,31 @@ class NameServers:
     # ---- queries to any of them -----------------------------------------------------------------
 
     async def route(self, topic: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> TopicRoute:
-        def read(answer: nameserver_pb2.GetRouteResponse) -> TopicRoute:
-            route = route_from_wire(answer.route)
-            if route.topic != topic:
-                raise InvalidArgument(f"the route of {route.topic} when asked for that of {topic}")
-            return check_route(route)
+        def read(answer: nameserver_pb2.GetRoutesResponse) -> TopicRoute:
+            if [route.topic for route in answer.routes] != [topic]:
+                names = ", ".join(route.topic for route in answer.routes[:2])
+                raise InvalidArgument(f"the route of {names} when asked for that of {topic}")
+            return check_route(route_from_wire(answer.routes[0]))
 
-        request = nameserver_pb2.GetRouteRequest(topic=topic)
-        return await self.ask(lambda stub: stub.GetRoute, request, read, timeout_s)
+        request = nameserver_pb2.GetRoutesRequest(topic=topic)
+        return await self.ask(lambda stub: stub.GetRoutes, request, read, timeout_s)
 
     async def topics(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[TopicRoute]:
         """Return the routes of all topics, sorted by topic; one whose brokers are all offline has no queues."""
 
-        def read(answer: nameserver_pb2.ListTopicsResponse) -> list[TopicRoute]:
-            return [route_from_wire(route) for route in (*answer.routes, *answer.offline_routes)]
+        def read(answer: nameserver_pb2.GetRoutesResponse) -> list[TopicRoute]:
+            return [route_from_wire(route) for route in answer.routes]
 
-        request = nameserver_pb2.ListTopicsRequest()
-        found = await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
-        return sorted(found, key=lambda route: route.topic)
+        return await self.ask(lambda stub: stub.GetRoutes, nameserver_pb2.GetRoutesRequest(), read, timeout_s)
 
     async def topic_names(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[str]:
         """Return the names of all topics, sorted, also of offline brokers. Raises as `ask` does."""
 
-        def read(answer: nameserver_pb2.ListTopicsResponse) -> list[str]:
-            return sorted((*answer.names, *answer.offline_names))
+        def read(answer: nameserver_pb2.GetRoutesResponse) -> list[str]:
+            return list(answer.names)
 
-        request = nameserver_pb2.ListTopicsRequest(names_only=True)
-        return await self.ask(lambda stub: stub.ListTopics, request, read, timeout_s)
+        request = nameserver_pb2.GetRoutesRequest(names_only=True)
+        return await self.ask(lambda stub: stub.GetRoutes, request, read, timeout_s)
 
     async def cluster(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> list[BrokerData]:
         """Return all brokers, sorted by name. Raises as `ask` does."""

@@ -309,84 +309,48 @@ class CheckPlaceResponse(google.protobuf.message.Message):
 global___CheckPlaceResponse = CheckPlaceResponse
 
 @typing.final
-class GetRouteRequest(google.protobuf.message.Message):
+class GetRoutesRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOPIC_FIELD_NUMBER: builtins.int
-    topic: builtins.str
-    def __init__(
-        self,
-        *,
-        topic: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["topic", b"topic"]) -> None: ...
-
-global___GetRouteRequest = GetRouteRequest
-
-@typing.final
-class GetRouteResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ROUTE_FIELD_NUMBER: builtins.int
-    @property
-    def route(self) -> global___TopicRoute: ...
-    def __init__(
-        self,
-        *,
-        route: global___TopicRoute | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["route", b"route"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["route", b"route"]) -> None: ...
-
-global___GetRouteResponse = GetRouteResponse
-
-@typing.final
-class ListTopicsRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
     NAMES_ONLY_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """Only this topic, which must exist. Empty for all topics that the caller may describe, also of offline brokers."""
     names_only: builtins.bool
     """Return only names, without routes, which are a thousand times larger in a large cluster."""
     def __init__(
         self,
         *,
+        topic: builtins.str = ...,
         names_only: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["names_only", b"names_only"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["names_only", b"names_only", "topic", b"topic"]) -> None: ...
 
-global___ListTopicsRequest = ListTopicsRequest
+global___GetRoutesRequest = GetRoutesRequest
 
 @typing.final
-class ListTopicsResponse(google.protobuf.message.Message):
+class GetRoutesResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ROUTES_FIELD_NUMBER: builtins.int
     NAMES_FIELD_NUMBER: builtins.int
-    OFFLINE_ROUTES_FIELD_NUMBER: builtins.int
-    OFFLINE_NAMES_FIELD_NUMBER: builtins.int
     @property
-    def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]: ...
+    def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
+        """A topic whose brokers are all offline has no queues."""
+
     @property
     def names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Sorted; only with `names_only`."""
 
-    @property
-    def offline_routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicRoute]:
-        """The same for topics whose brokers are all offline."""
-
-    @property
-    def offline_names(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
         routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
         names: collections.abc.Iterable[builtins.str] | None = ...,
-        offline_routes: collections.abc.Iterable[global___TopicRoute] | None = ...,
-        offline_names: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["names", b"names", "offline_names", b"offline_names", "offline_routes", b"offline_routes", "routes", b"routes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["names", b"names", "routes", b"routes"]) -> None: ...
 
-global___ListTopicsResponse = ListTopicsResponse
+global___GetRoutesResponse = GetRoutesResponse
 
 @typing.final
 class GetClusterRequest(google.protobuf.message.Message):

@@ -44,15 +44,10 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceResponse.FromString,
                 _registered_method=True)
-        self.GetRoute = channel.unary_unary(
-                '/minimq.v1.NameServer/GetRoute',
-                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteResponse.FromString,
-                _registered_method=True)
-        self.ListTopics = channel.unary_unary(
-                '/minimq.v1.NameServer/ListTopics',
-                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsResponse.FromString,
+        self.GetRoutes = channel.unary_unary(
+                '/minimq.v1.NameServer/GetRoutes',
+                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesRequest.SerializeToString,
+                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesResponse.FromString,
                 _registered_method=True)
         self.GetCluster = channel.unary_unary(
                 '/minimq.v1.NameServer/GetCluster',
@@ -88,13 +83,7 @@ class NameServerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetRoute(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def ListTopics(self, request, context):
+    def GetRoutes(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -132,15 +121,10 @@ def add_NameServerServicer_to_server(servicer, server):
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceResponse.SerializeToString,
             ),
-            'GetRoute': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetRoute,
-                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteResponse.SerializeToString,
-            ),
-            'ListTopics': grpc.unary_unary_rpc_method_handler(
-                    servicer.ListTopics,
-                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsResponse.SerializeToString,
+            'GetRoutes': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetRoutes,
+                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesRequest.FromString,
+                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesResponse.SerializeToString,
             ),
             'GetCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCluster,
@@ -223,7 +207,7 @@ class NameServer(object):
             _registered_method=True)
 
     @staticmethod
-    def GetRoute(request,
+    def GetRoutes(request,
             target,
             options=(),
             channel_credentials=None,
@@ -236,36 +220,9 @@ class NameServer(object):
         return grpc.experimental.unary_unary(
             request,
             target,
-            '/minimq.v1.NameServer/GetRoute',
-            minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_nameserver__pb2.GetRouteResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def ListTopics(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.NameServer/ListTopics',
-            minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_nameserver__pb2.ListTopicsResponse.FromString,
+            '/minimq.v1.NameServer/GetRoutes',
+            minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesRequest.SerializeToString,
+            minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesResponse.FromString,
             options,
             channel_credentials,
             insecure,

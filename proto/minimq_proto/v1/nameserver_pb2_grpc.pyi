@@ -31,14 +31,9 @@ class NameServerStub:
     ]
     """Fails if another broker holds the place and is alive."""
 
-    GetRoute: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.GetRouteRequest,
-        minimq_proto.v1.nameserver_pb2.GetRouteResponse,
-    ]
-
-    ListTopics: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.ListTopicsRequest,
-        minimq_proto.v1.nameserver_pb2.ListTopicsResponse,
+    GetRoutes: grpc.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.GetRoutesRequest,
+        minimq_proto.v1.nameserver_pb2.GetRoutesResponse,
     ]
 
     GetCluster: grpc.UnaryUnaryMultiCallable[
@@ -70,14 +65,9 @@ class NameServerAsyncStub:
     ]
     """Fails if another broker holds the place and is alive."""
 
-    GetRoute: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.GetRouteRequest,
-        minimq_proto.v1.nameserver_pb2.GetRouteResponse,
-    ]
-
-    ListTopics: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.ListTopicsRequest,
-        minimq_proto.v1.nameserver_pb2.ListTopicsResponse,
+    GetRoutes: grpc.aio.UnaryUnaryMultiCallable[
+        minimq_proto.v1.nameserver_pb2.GetRoutesRequest,
+        minimq_proto.v1.nameserver_pb2.GetRoutesResponse,
     ]
 
     GetCluster: grpc.aio.UnaryUnaryMultiCallable[
@@ -114,18 +104,11 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         """Fails if another broker holds the place and is alive."""
 
     @abc.abstractmethod
-    def GetRoute(
+    def GetRoutes(
         self,
-        request: minimq_proto.v1.nameserver_pb2.GetRouteRequest,
+        request: minimq_proto.v1.nameserver_pb2.GetRoutesRequest,
         context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.GetRouteResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.GetRouteResponse]]: ...
-
-    @abc.abstractmethod
-    def ListTopics(
-        self,
-        request: minimq_proto.v1.nameserver_pb2.ListTopicsRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.ListTopicsResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.ListTopicsResponse]]: ...
+    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.GetRoutesResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.GetRoutesResponse]]: ...
 
     @abc.abstractmethod
     def GetCluster(

@@ -22,7 +22,7 @@ from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.nameserver_client import NameServerClient
 from support.starting import StartBroker, StartNameServer
 
-CALLS = ["GetRoute", "ListTopics", "GetCluster", "ForgetBroker"]
+CALLS = ["GetRoutes", "GetCluster", "ForgetBroker"]
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_calls_whose_request_does_not_come_hold_up_nobody(nameserver: NameServer
         over.wait(60)
         yield b""
 
-    call: Any = channel.stream_unary("/minimq.v1.NameServer/GetRoute")
+    call: Any = channel.stream_unary("/minimq.v1.NameServer/GetRoutes")
     silent = [call.future(never(), timeout=60) for _ in range(24)]
     try:
         assert serves(nameserver)
@@ -112,7 +112,7 @@ def test_the_routes_of_too_many_topics_are_not_sent_at_once(
 ) -> None:
     monkeypatch.setattr("minimq_nameserver.answers.MAX_ANSWER_BYTES", 10)
     stub = nameserver_pb2_grpc.NameServerStub(channel)
-    error = failure_of(lambda: stub.ListTopics(nameserver_pb2.ListTopicsRequest(), timeout=20))
+    error = failure_of(lambda: stub.GetRoutes(nameserver_pb2.GetRoutesRequest(), timeout=20))
     assert isinstance(error, InvalidArgument)
     assert "list the names, and request the routes that you need" in error.message
     assert serves(nameserver)
@@ -122,8 +122,8 @@ def test_a_large_table_arrives_whole(nameserver: NameServer, channel: grpc.Chann
     topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
     start_broker(nameserver.address, name="broker-b", topics=topics)
     stub = nameserver_pb2_grpc.NameServerStub(channel)
-    assert list(stub.ListTopics(nameserver_pb2.ListTopicsRequest(names_only=True)).names) == ["orders", *topics]
-    answer = stub.ListTopics(nameserver_pb2.ListTopicsRequest())
+    assert list(stub.GetRoutes(nameserver_pb2.GetRoutesRequest(names_only=True)).names) == ["orders", *topics]
+    answer = stub.GetRoutes(nameserver_pb2.GetRoutesRequest())
     assert [route.topic for route in answer.routes] == ["orders", *topics]
     over = threading.Event()
 
@@ -173,10 +173,10 @@ def test_large_lists_wait_until_those_before_them_are_taken(
     nameserver = start_nameserver()
     topics = tuple(f"topic-{number:05d}" + "-with-a-long-name" * 3 for number in range(3_000))
     start_broker(nameserver.address, topics=topics)
-    request = nameserver_pb2.ListTopicsRequest(names_only=True)
+    request = nameserver_pb2.GetRoutesRequest(names_only=True)
     with rpc.open_channel(nameserver.address) as channel:
         stub = nameserver_pb2_grpc.NameServerStub(channel)
-        calls: list[Any] = [stub.ListTopics.future(request, timeout=60) for _ in range(16)]
+        calls: list[Any] = [stub.GetRoutes.future(request, timeout=60) for _ in range(16)]
         assert [len(call.result().names) for call in calls] == [len(topics)] * 16
 
 

@@ -79,7 +79,7 @@ def test_garbage_does_no_harm(
         with socket.create_connection((host, int(port))) as connection, contextlib.suppress(OSError):
             connection.sendall(garbage)
     with rpc.open_channel(nameserver.address) as channel:
-        for method in ("Register", "GetRoute", "WatchRoutes", "NoSuchMethod"):
+        for method in ("Register", "GetRoutes", "WatchRoutes", "NoSuchMethod"):
             call: Any = channel.stream_stream(f"/minimq.v1.NameServer/{method}")
             with pytest.raises(grpc.RpcError):
                 list(call(iter([b"\xff" * 99]), timeout=60))

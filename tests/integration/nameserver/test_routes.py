@@ -42,10 +42,8 @@ def test_a_client_finds_what_brokers_registered(
     cleanup.callback(links.close)
     assert [route.topic for route in links.topics()] == links.topic_names() == ["%RETRY%g", "orders"]
     with rpc.open_channel(nameserver.address) as channel:
-        listed = nameserver_pb2_grpc.NameServerStub(channel).ListTopics(
-            nameserver_pb2.ListTopicsRequest(names_only=True)
-        )
-    assert listed == (nameserver_pb2.ListTopicsResponse(names=["%RETRY%g", "orders"]))
+        listed = nameserver_pb2_grpc.NameServerStub(channel).GetRoutes(nameserver_pb2.GetRoutesRequest(names_only=True))
+    assert listed == (nameserver_pb2.GetRoutesResponse(names=["%RETRY%g", "orders"]))
     assert [(broker.broker_name, broker.cluster) for broker in registered(nameserver.address)] == [
         ("broker-a", "default"),
         ("broker-b", "default"),
