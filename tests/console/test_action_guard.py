@@ -60,7 +60,6 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
         "sender": ["allow write topic orders"],
         "operator": ["allow manage cluster"],
         "nobody": [],
-        "root": ["allow access cluster"],
     }
     with LocalCluster(1, data_dir=tmp_path_factory.mktemp("actions"), secure=True) as cluster:
         with Admin(credentials=cluster.credentials) as admin:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import stat
@@ -85,19 +84,6 @@ def new_file_ready(to: Path | None, text: str, *, replaces: bool) -> Iterator[No
             if not replaces:
                 to.unlink()
             raise
-    except OSError as error:
-        raise _rejected(to, error) from None
-
-
-def check_file(to: Path, *, replaces: bool) -> None:
-    """Raise the error that `new_file_ready` would raise, without writing."""
-    try:
-        if not replaces and os.path.lexists(to):
-            raise FileExistsError
-        folder = to.resolve().parent
-        os.stat(f"{folder}/.")  # noqa: PTH116 - a Path drops the dot, which wants a folder
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _rejected(to, error) from None
 
