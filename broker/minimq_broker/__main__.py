@@ -25,27 +25,9 @@ from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import ServerGroup, from_command_line
 
-#: The options by topic, in the order of the help.
-_SECTIONS = {
-    "Place in the cluster": "--name --id --cluster --listen --advertise --nameserver --data-dir",
-    "Replication": "--role --controller --min-in-sync --replica-lag --replication-timeout --term-lease --etcd-ca "
-    "--etcd-cert --etcd-key",
-    "Security": "--secrets --client-certificates",
-    "Retention and disk": "--retention --retention-bytes --dead-letter-retention --dead-letter-bytes --disk-warn "
-    "--disk-delete-early --disk-reject --segment-bytes --rewrite-after --retention-check --checkpoint-interval "
-    "--verify-interval --max-clock-jump",
-    "Compaction": "--compaction-check --compaction-memory-bytes --compaction-share",
-    "Topics, groups and transactions": "--auto-create-queues --max-topics --max-groups --max-sessions --group-expiry "
-    "--session-grace --session-timeout --max-delay --transaction-expiry --transaction-idle --check-back-after "
-    "--check-back-interval --max-check-backs --half-message-expiry --max-staged-bytes",
-    "Limits": "--max-body-bytes --max-pending-bytes --max-unsent-bytes --max-streams --max-connections --busy-after",
-    "Logs, metrics and tools": "--log-level --log-format --metrics --metrics-series --reflection",
-}
-
 
 @click.group(
     cls=ServerGroup,
-    sections=_SECTIONS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -55,11 +37,11 @@ _SECTIONS = {
 def main(context: click.Context, options: BrokerOptions) -> None:
     """Run a broker: it stores messages, serves them, and registers with the name servers.
 
-    Without a command it serves, and prints one line "ready broker HOST:PORT" once it is ready. SIGTERM or Ctrl-C stops
-    it cleanly. However it ends, no acknowledged message is lost.
+    Once it serves, it prints "ready broker HOST:PORT"; SIGTERM or Ctrl-C stops it. However it ends, no acknowledged
+    message is lost.
 
     Times and sizes may have a unit, such as 3d and 64MiB. Each option can also be set by a variable, such as
-    MINIMQ_BROKER_DATA_DIR for --data-dir, or in a file: --example-config prints one that describes all options.
+    MINIMQ_BROKER_DATA_DIR for --data-dir, or in a file (--config).
     """
     context.obj = options
     if context.invoked_subcommand is None:

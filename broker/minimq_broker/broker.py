@@ -8,7 +8,6 @@ import math
 import shutil
 from collections import defaultdict
 from contextlib import AsyncExitStack, suppress
-from dataclasses import fields
 from functools import partial
 from typing import Protocol
 
@@ -17,7 +16,7 @@ import grpc.aio
 from minimq_broker.backup.copying import Snapshots
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine, EngineObserver
-from minimq_broker.calls.limits import MAX_REQUEST_OVERHEAD, Limits
+from minimq_broker.calls.limits import MAX_CONNECTIONS, MAX_REQUEST_OVERHEAD, MAX_STREAMS, Limits
 from minimq_broker.calls.slow_disk import SlowDisk
 from minimq_broker.calls.status import Identity
 from minimq_broker.commit.message_store import StoreOptions
@@ -25,7 +24,6 @@ from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delaying import DueTimer
 from minimq_broker.features.retention.retention import RetentionRules
 from minimq_broker.features.retention.retention_service import Retention
-from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.features.staged.transaction_service import TransactionService
 from minimq_broker.groups.group_deletion import idle_groups
 from minimq_broker.log.clock import FILE_NAME as CLOCK
@@ -44,14 +42,13 @@ from minimq_broker.service import BrokerService
 from minimq_common.errors import BrokerConflict, CorruptEntry, MinimqError, SystemBusy
 from minimq_common.replicas.replica_set import ReplicaReport
 from minimq_common.security.access_control import AccessControl, control_of
-from minimq_common.security.certificates import security_of_files
-from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of
+from minimq_common.security.server_secrets import ServerSecrets, secrets_of, security_of, security_of_folder
 from minimq_common.serving import daemon
 from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import FIRST_REQUEST_S, CallLimits, Dispatcher, methods_of
-from minimq_common.wire.standard_services import StandardServices
+from minimq_common.wire.health_service import HealthService
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, replication_pb2
 
 log = logging.getLogger(__name__)
@@ -90,8 +87,9 @@ class _Startable(Protocol):
 class Broker:
     """One broker. Lives on the event loop on which `start` was called. Can be started once."""
 
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, limits: Limits | None = None) -> None:
         self._options = options
+        self._limits = limits or Limits(options.max_body_bytes, options.max_batch_bytes)
         self._address = options.listen
         self._run = new_run()
         self._engine: Engine | None = None
@@ -132,9 +130,7 @@ class Broker:
         server = grpc.aio.server(
             options=rpc.server_options(
                 max_receive_message_length=options.max_batch_bytes + MAX_REQUEST_OVERHEAD,
-                max_allowed_incoming_connections=connections_within_limit(
-                    options.max_connections, _stored_files(options)
-                ),
+                max_allowed_incoming_connections=connections_within_limit(MAX_CONNECTIONS, _stored_files(options)),
             )
         )
         self._address = await rpc.bind(server, options.listen, self._secrets)
@@ -149,7 +145,7 @@ class Broker:
         if options.group_expiry_s:
             self._start_task(idle_groups(lambda: service.group_deletion))
         replication = ReplicationService(options.cluster, options.name, self._roles, snapshots)
-        standard = self._add_services(server, engine, service, replication)
+        health = self._add_services(server, engine, service, replication)
         registration = Registration(
             options.nameservers,
             self._describe,
@@ -167,21 +163,15 @@ class Broker:
         self._register(registration, is_placed=is_placed)
         if options.metrics:
             await self._start_metrics(engine, identity, replication_view)
-        standard.serving()
-        self._ends.callback(standard.stopping)
+        health.serving()
+        self._ends.callback(health.stopping)
         self._start_task(
-            PeriodicTask("health", partial(_show_health, engine, standard), _CHECK_INTERVAL_S, log, at_once=True)
+            PeriodicTask("health", partial(_show_health, engine, health), _CHECK_INTERVAL_S, log, at_once=True)
         )
 
     def _start_publishing(self, engine: Engine, options: BrokerOptions, clock: DeletionClock) -> TransactionService:
         self._transactions = TransactionService(
-            engine.handle,
-            engine.writes,
-            engine.counters,
-            options.name,
-            options.transaction_expiry_s,
-            clock.now_ms,
-            idle_s=options.transaction_idle_s,
+            engine.handle, engine.writes, engine.counters, options.name, options.transaction_expiry_s, clock.now_ms
         )
         self._due_timer = DueTimer(engine.handle, engine.writes, engine.counters)
         engine.delayed = self._due_timer.delayed
@@ -194,14 +184,14 @@ class Broker:
         from minimq_broker.metrics.collector import PREFIX, BrokerMetrics
         from minimq_common.serving.metrics import MetricsServer
 
-        metrics = BrokerMetrics(engine, identity, replication_view, self._control, self._options)
+        metrics = BrokerMetrics(engine, identity, replication_view, self._control)
         shown = MetricsServer(metrics.collect, PREFIX)
         self._ends.push_async_callback(shown.stop)
         self._metrics_address = await shown.start(self._options.metrics, self._secrets, self._control)
 
     def _add_services(
         self, server: grpc.aio.Server, engine: Engine, service: BrokerService, replication: ReplicationService
-    ) -> StandardServices:
+    ) -> HealthService:
         self._control = control_of(self._secrets)
         if self._control is not None:
             self._start_task(self._control)
@@ -211,14 +201,13 @@ class Broker:
                 engine.counters.streams_rejected[method.lower()] += 1
             engine.rejections.note(error)
 
-        most = self._options.max_streams
-        limits = CallLimits(max_streams=most, option="--max-streams", first_request_s=FIRST_REQUEST_S)
+        limits = CallLimits(max_streams=MAX_STREAMS, first_request_s=FIRST_REQUEST_S)
         dispatcher = self._dispatcher = Dispatcher(limits, control=self._control, translate=unreadable, note=note)
         dispatcher.add(_BROKER, service.handlers())
         dispatcher.add(_REPLICATION, methods_of(_REPLICATION, replication))
         server.add_generic_rpc_handlers((dispatcher,))
         self._ends.push_async_callback(self._end_calls, server, engine, dispatcher)
-        return StandardServices(dispatcher, _SERVICES, with_reflection=self._options.reflection)
+        return HealthService(dispatcher, _SERVICES)
 
     def _start_upkeep(self, engine: Engine, snapshots: Snapshots, clock: DeletionClock) -> None:
         needed = [snapshots.lowest_needed, *([self._roles.lowest_needed] if self._roles else [])]
@@ -226,17 +215,9 @@ class Broker:
         def lowest_needed() -> int:
             return min(look() for look in needed)
 
-        check_s, kept_ms = self._options.retention_check_s, clock.kept_ms
-        self._retention = Retention(engine.handle, engine.counters, check_s, lowest_needed, kept_ms)
-        compactor = Compactor(
-            engine.handle,
-            engine.counters,
-            lowest_needed,
-            kept_ms,
-            interval_s=self._options.compaction_check_s,
-            memory_bytes=self._options.compaction_memory_bytes,
-            share=self._options.compaction_share,
-        )
+        interval_s, kept_ms = self._options.upkeep_interval_s, clock.kept_ms
+        self._retention = Retention(engine.handle, engine.counters, interval_s, lowest_needed, kept_ms)
+        compactor = Compactor(engine.handle, engine.counters, lowest_needed, kept_ms, interval_s=interval_s)
         scrub = Scrub(engine.handle, engine.counters, self._options.verify_interval_s)
         for task in (self._retention, compactor, scrub):
             self._start_task(task)
@@ -246,9 +227,7 @@ class Broker:
         self._ends.push_async_callback(task.stop)
 
     def _new_clock(self, options: BrokerOptions) -> DeletionClock:
-        return DeletionClock(
-            options.data_dir / CLOCK, options.max_clock_jump_s, self._newest_ms, clock_ms=now_ms, steady_s=lease_clock
-        )
+        return DeletionClock(options.data_dir / CLOCK, self._newest_ms, clock_ms=now_ms, steady_s=lease_clock)
 
     def _newest_ms(self) -> int | None:
         return self._engine.newest_ms() if self._engine is not None else None
@@ -258,7 +237,7 @@ class Broker:
             return Engine(
                 options.data_dir,
                 _store_options(options),
-                Limits(**{field.name: getattr(options, field.name) for field in fields(Limits)}),
+                self._limits,
                 EngineObserver(
                     self._rejection if options.controller else None,
                     self._topics_changed,
@@ -334,7 +313,7 @@ class Broker:
             min_in_sync=options.min_in_sync,
         )
         security = security_of(self._secrets)
-        etcd = security_of_files(options.etcd_ca, options.etcd_certificate, options.etcd_key)
+        etcd = security_of_folder(options.etcd_secrets)
         controller = parse(options.controller, term_lease_s=options.term_lease_s, security=security, etcd_security=etcd)
         max_wait = InSyncLimits(lag_s=options.replica_lag_s)
         return RoleKeeper(engine, own, controller, max_wait, self._role_changed, security)
@@ -392,11 +371,11 @@ class Broker:
         )
 
 
-def _show_health(engine: Engine, standard: StandardServices) -> None:
+def _show_health(engine: Engine, health: HealthService) -> None:
     if engine.handle.log_status.has_failed:
-        standard.failing()
+        health.failing()
     else:
-        standard.serving()
+        health.serving()
 
 
 def _left(until: float) -> float:
@@ -413,17 +392,11 @@ def _stored_files(options: BrokerOptions) -> int:
 def _store_options(options: BrokerOptions) -> StoreOptions:
     return StoreOptions(
         segment_bytes=options.segment_bytes,
-        checkpoint_interval_s=options.checkpoint_interval_s,
+        checkpoint_interval_s=options.upkeep_interval_s,
         retention=RetentionRules(max_age_ms=math.ceil(options.retention_s * 1000), max_bytes=options.retention_bytes),
-        rewrite_after_s=options.rewrite_after_s,
         dead_letters=RetentionRules(
             max_age_ms=math.ceil(options.dead_letter_retention_s * 1000), max_bytes=options.dead_letter_bytes
         ),
-        watermarks=Watermarks(
-            warn=options.disk_warn, delete_early=options.disk_delete_early, reject=options.disk_reject
-        ),
-        staging=StagingLimits(size=options.max_staged_bytes) if options.max_staged_bytes else None,
-        max_delay_ms=math.ceil(options.max_delay_s * 1000),
-        replication_timeout_s=options.replication_timeout_s,
+        watermarks=Watermarks(delete_early=options.disk_delete_early, reject=options.disk_reject),
         owner=Owner(cluster=options.cluster, name=options.name, id=options.broker_id),
     )

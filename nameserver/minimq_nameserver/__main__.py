@@ -16,18 +16,9 @@ from minimq_nameserver.controller.decisions import DecisionFile
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 
-#: The options by topic, in the order of the help.
-_SECTIONS = {
-    "Brokers": "--listen --expire-after --scan-every --start-grace --remember-offline --remember-offline-brokers",
-    "Controller": "--controller-dir --term-lease",
-    "Security": "--secrets --client-certificates",
-    "Logs, metrics and tools": "--log-level --log-format --metrics --reflection",
-}
-
 
 @click.group(
     cls=ServerGroup,
-    sections=_SECTIONS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -37,14 +28,12 @@ _SECTIONS = {
 def main(context: click.Context, options: NameServerOptions) -> None:
     """Run a name server: the registry through which clients find the brokers that carry a topic.
 
-    It keeps everything in memory. For redundancy, start several and give all their addresses to every broker and
-    client; name servers do not know each other.
-
-    Without a command it serves, and prints one line "ready nameserver HOST:PORT" once it is ready. SIGTERM or Ctrl-C
-    stops it.
+    It keeps everything in memory. For redundancy, start several, and give all their addresses to every broker and
+    client; name servers do not know each other. Once it serves, it prints "ready nameserver HOST:PORT"; SIGTERM or
+    Ctrl-C stops it.
 
     Times may have a unit, such as 2m. Each option can also be set by a variable, such as MINIMQ_NAMESERVER_LISTEN for
-    --listen, or in a file: --example-config prints one that describes all options.
+    --listen, or in a file (--config).
     """
     if context.invoked_subcommand is None:
         daemon.run("nameserver", NameServer(options), log_level=options.log_level, log_format=options.log_format)

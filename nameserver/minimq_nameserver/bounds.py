@@ -11,6 +11,8 @@ MAX_ROUTED_TOPICS = 50_000
 MAX_CARRIED = 500_000
 #: Includes slaves.
 MAX_REGISTERED_BROKERS = 1_000
+#: Remembered brokers that are offline: enough for a cluster that loses a site.
+MAX_OFFLINE_BROKERS = 100
 #: Remembered topics of all brokers that are offline.
 MAX_OFFLINE_TOPICS = 50_000
 

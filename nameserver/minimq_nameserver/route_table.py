@@ -15,7 +15,7 @@ from operator import is_not
 from minimq_common.errors import BrokerConflict, InvalidArgument, SystemBusy
 from minimq_common.model import MASTER_ID, BrokerData, Permission, QueueData, TopicRoute
 from minimq_common.names import check_address, check_broker, check_cluster
-from minimq_nameserver.bounds import MAX_CARRIED, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
+from minimq_nameserver.bounds import MAX_CARRIED, MAX_OFFLINE_BROKERS, MAX_REGISTERED_BROKERS, MAX_ROUTED_TOPICS
 from minimq_nameserver.offline_brokers import Conflict, ConflictLog, OfflineBrokers, RememberedBroker
 
 #: Follows the name of a broker whose place another one wants. The time is the keepalive of the name server.
@@ -100,7 +100,9 @@ class RouteTable:
     Belongs to one thread.
     """
 
-    def __init__(self, expire_after_s: float, remember_offline_s: float = 0.0, remember_offline: int = 0) -> None:
+    def __init__(
+        self, expire_after_s: float, remember_offline_s: float = 0.0, remember_offline: int = MAX_OFFLINE_BROKERS
+    ) -> None:
         self.expire_after_s = expire_after_s
         self._carried = 0
         self._offline = OfflineBrokers(remember_offline_s, remember_offline)

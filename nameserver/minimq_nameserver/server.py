@@ -15,7 +15,7 @@ from minimq_common.serving.open_files import connections_within_limit
 from minimq_common.serving.periodic import PeriodicTask
 from minimq_common.wire import rpc
 from minimq_common.wire.dispatcher import CallLimits, Dispatcher, methods_of
-from minimq_common.wire.standard_services import StandardServices
+from minimq_common.wire.health_service import HealthService
 from minimq_nameserver.bounds import MAX_CONNECTIONS, MAX_STREAMS_OF_A_CONNECTION, MAX_TABLE_BYTES
 from minimq_nameserver.controller.service import ControllerService
 from minimq_nameserver.options import NameServerOptions
@@ -30,6 +30,9 @@ log = logging.getLogger(__name__)
 
 #: Timeout of running calls when the name server stops.
 _DRAIN_S = 1.0
+
+#: Time between two searches for silent brokers: short beside `--expire-after`.
+_SCAN_INTERVAL_S = 5.0
 
 #: Timeout of the first request of a stream.
 _FIRST_REQUEST_S = 5.0
@@ -56,16 +59,16 @@ class NameServer:
     Lives on the event loop on which `start` was called. Can be started once.
     """
 
-    def __init__(self, options: NameServerOptions) -> None:
+    def __init__(self, options: NameServerOptions, scan_interval_s: float = _SCAN_INTERVAL_S) -> None:
         self._options = options
-        table = RouteTable(options.expire_after_s, options.remember_offline_s, options.remember_offline_brokers)
+        table = RouteTable(options.expire_after_s, options.remember_offline_s)
         self._service = NameServerService(table, time.monotonic)
         self._address = options.listen
         self._controller: ControllerService | None = None
         self._server: grpc.aio.Server | None = None
-        self._expiry = PeriodicTask("expiry", self._service.registrations.expire, options.scan_every_s, log)
+        self._expiry = PeriodicTask("expiry", self._service.registrations.expire, scan_interval_s, log)
         self._settling: asyncio.TimerHandle | None = None
-        self._standard: StandardServices | None = None
+        self._health: HealthService | None = None
         self._metrics: MetricsServer | None = None
         self._metrics_address = ""
         self._control: AccessControl | None = None
@@ -97,7 +100,7 @@ class NameServer:
             )
             dispatcher.add(_CONTROLLER, methods_of(_CONTROLLER, self._controller))
             services.append(_CONTROLLER.full_name)
-        self._standard = StandardServices(dispatcher, services, with_reflection=self._options.reflection)
+        self._health = HealthService(dispatcher, services)
         self._server.add_generic_rpc_handlers((dispatcher,))
         self._address = await rpc.bind(self._server, self._options.listen, secrets)
         await self._server.start()
@@ -110,7 +113,7 @@ class NameServer:
         self._expiry.start()
         if self._options.metrics:
             await self._start_metrics(secrets)
-        self._standard.serving()
+        self._health.serving()
 
     async def failure(self) -> None:
         """Wait forever: a name server that has started does not fail."""
@@ -118,8 +121,8 @@ class NameServer:
 
     async def stop(self) -> None:
         """Stop serving: ends streams at once and answers running calls."""
-        if self._standard is not None:
-            self._standard.stopping()
+        if self._health is not None:
+            self._health.stopping()
         if self._metrics is not None:
             await self._metrics.stop()
         if self._control is not None:

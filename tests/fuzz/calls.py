@@ -1,4 +1,4 @@
-"""Calls of every RPC that a server has, as its reflection tells: messages at random, streams that are cut, silence."""
+"""Calls of every RPC that a server has: messages at random, streams that are cut, silence."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import grpc
 import grpc.aio
 from google.protobuf import descriptor_pool
 from google.protobuf.descriptor import Descriptor, MethodDescriptor
-from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fuzz import mutation
 from fuzz.messages import MessageMaker
@@ -35,7 +34,7 @@ _INTERNAL: Final = InternalError.code.encode()
 #: Promotions stop everything for the time of a lease, which is what they are for.
 _RARE: Final = {"Promote": 0.002}
 _OFTEN: Final = {"Append": 3.0, "Pull": 3.0, "Session": 3.0}
-_FILES: Final = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
+_FILES: Final = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2)
 
 TOPICS: Final = ("t0", "t1", "t2")
 
@@ -77,7 +76,6 @@ POOLS: Final = {
     "AddressesEntry.key": _one_of(0, 1, 2),
     "AddressesEntry.value": _one_of("127.0.0.1:1", "127.0.0.1:2"),
     "service": _one_of("", "minimq.v1.Broker", "minimq.v1.NameServer"),
-    "file_containing_symbol": _one_of("minimq.v1.Broker", "minimq.v1.AppendRequest", "minimq.v1.NameServer.GetRoutes"),
     "allocation": _one_of("averagely", "sticky", "consistent-hash"),
     "filters": _one_of("*", "a || b", "* where a = 1"),
     "batch": _batch,
@@ -135,13 +133,11 @@ class Finding(NamedTuple):
 async def rpcs_of(server: int, channel: Any) -> list[Rpc]:
     """Return all RPCs that a server has."""
     assert _FILES, "their descriptors are in the pool once they are imported"
-    stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
-    asked = reflection_pb2.ServerReflectionRequest(list_services="")
-    async for answer in stub.ServerReflectionInfo(iter([asked])):
-        names = [service.name for service in answer.list_services_response.service]
-        services = map(descriptor_pool.Default().FindServiceByName, names)
-        return [Rpc(server, method) for service in services for method in service.methods]
-    raise AssertionError("the server has no reflection")
+    library: Any = health_pb2  # its type stubs lack `List`
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    names = {*(await stub.List(library.HealthListRequest())).statuses, "grpc.health.v1.Health"} - {""}
+    services = map(descriptor_pool.Default().FindServiceByName, sorted(names))
+    return [Rpc(server, method) for service in services for method in service.methods]
 
 
 class Caller:

@@ -45,13 +45,9 @@ def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
 
 
 def _play_in(directory: Path, seed: int, numbers: range, only: str) -> list[str]:
-    broker_options = {"role": "sync-master", "segment_bytes": 16 << 20, "reflection": True}
+    broker_options = {"role": "sync-master", "segment_bytes": 16 << 20}
     with LocalCluster(
-        brokers=1,
-        slaves=1,
-        data_dir=directory,
-        broker_options=broker_options,
-        nameserver_options={"term_lease_s": 3.0, "reflection": True},
+        brokers=1, slaves=1, data_dir=directory, broker_options=broker_options, nameserver_options={"term_lease_s": 3.0}
     ) as cluster:
         servers = (*cluster.nameservers, *cluster.brokers)
         with Admin(cluster.nameserver) as admin:

@@ -20,7 +20,6 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
         "log_format": "json",
         "log_level": "debug",  # so that a test sees what is ever logged
         "client_certificates": "required",
-        "reflection": True,
     }
     cluster = LocalCluster(
         brokers=1,

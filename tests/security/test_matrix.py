@@ -14,7 +14,6 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq import Admin, Credentials, LocalCluster
 from minimq.local.certificate_authority import CertificateAuthority
@@ -152,7 +151,6 @@ def calls(secure: LocalCluster) -> list[Call]:
         (nameserver, nameserver_pb2),
         (nameserver, controller_pb2),
         (broker, health_pb2),
-        (nameserver, reflection_pb2),
     ]
     return [
         Call(address, method, request)

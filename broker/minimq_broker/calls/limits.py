@@ -10,24 +10,34 @@ from dataclasses import dataclass
 
 from minimq_common.errors import SystemBusy
 from minimq_common.retry_log import RetryLog
+from minimq_common.wire.protocol_bounds import MAX_TOPICS
 
 #: Bytes that a request may have besides the largest batch.
 MAX_REQUEST_OVERHEAD = 1 << 20
+
+
+#: Connections that may be open at once: more than one Python process can serve.
+MAX_CONNECTIONS = 10_000
+#: Streams of one kind that may be open at once. Each may hold an unread answer of 1 MiB, so fewer than connections.
+MAX_STREAMS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     max_body_bytes: int
     max_batch_bytes: int
-    #: Bytes of batches that may wait for the disk. Beyond this, the broker reads no more from the network.
-    max_pending_bytes: int
-    #: Seconds that a batch may wait for room among these bytes.
+    #: Bytes of batches that may wait for the disk; senders wait beyond that. A tenth of a second of a fast disk.
+    max_pending_bytes: int = 64 << 20
+    #: Seconds that a batch may wait for space among these bytes: longer than a sync, shorter than a sender's timeout.
     busy_after_s: float = 0.5
-    #: Bytes of answers that clients have not read yet.
+    #: Bytes of answers that clients have not read yet: some frames of 1 MiB for each of a few dozen slow clients.
     max_unsent_bytes: int = 96 << 20
-    max_topics: int = 50_000
+    #: A name server keeps the topics of a broker in memory, too.
+    max_topics: int = MAX_TOPICS
+    #: A group takes some KiB of memory, and a checkpoint lists all of them.
     max_groups: int = 10_000
-    max_sessions: int = 10_000
+    #: One for each connection.
+    max_sessions: int = MAX_CONNECTIONS
 
     @property
     def max_request_bytes(self) -> int:

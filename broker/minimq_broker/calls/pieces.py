@@ -47,10 +47,7 @@ class IncompleteRequests:
                 if (whole := size + len(piece) + request.rest) > max_size:
                     raise MessageTooLarge(f"a request of {whole:,} bytes is over the limit of {max_size:,} bytes")
                 if self.held > size and size + len(piece) > self._max_bytes - self.held:
-                    raise SystemBusy(
-                        "too many bytes of incomplete requests (--max-pending-bytes): retry later",
-                        limit="pending-bytes",
-                    )
+                    raise SystemBusy("too many bytes of incomplete requests: retry later", limit="pending-bytes")
                 self.held += len(piece)
                 size += len(piece)
                 parts.append(piece)

@@ -60,8 +60,8 @@ class TopicService:
         most = self._engine.limits.max_topics
         if len(state.topics) >= most:
             raise SystemBusy(
-                f"this broker carries {len(state.topics)} topics, and its limit is {most} (--max-topics): delete some, "
-                "raise it, or create topics on other brokers",
+                f"this broker carries {len(state.topics)} topics, and its limit is {most}: delete some, "
+                "or create topics on other brokers",
                 limit="topics",
             )
 

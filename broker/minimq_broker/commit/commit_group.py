@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, ReplicaJob
 from minimq_broker.features.delayed.delays import BatchDelayed, BatchesRecalled, Delay, DueKey
 from minimq_broker.features.delayed.due_table import DueRow, due_rows_of
-from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, UncommittedDelays
+from minimq_broker.features.delayed.uncommitted_delays import UncommittedDelays
 from minimq_broker.features.staged.staging import (
     BatchStaged,
     Staged,
@@ -83,7 +83,7 @@ class CommitGroup:
         *,
         rejection: MinimqError | None = None,
         staging: StagingLimits | None = None,
-        delays: DelayLimits | None = None,
+        delay_rejection: Callable[[], MinimqError | None] = lambda: None,
     ) -> None:
         self.state = state
         self.now_ms = now_ms
@@ -102,13 +102,12 @@ class CommitGroup:
         self._staging = staging
         #: Offsets that the group commits.
         self._offsets: dict[tuple[str, int, int], int] = {}
-        self._delay_limits = delays
+        self._delay_rejection = delay_rejection
         #: Why no new batch may be written now; facts may always be.
         self.rejection = rejection
         #: Jobs whose batches are on disk already, whatever happens to this group.
         self.stored: list[AppendJob] = []
         self.lost: list[LostEntry] = []
-        #: Of the traced jobs.
 
     # Made on demand: most groups need none of these.
 
@@ -122,7 +121,7 @@ class CommitGroup:
 
     @cached_property
     def delays(self) -> UncommittedDelays:
-        return UncommittedDelays(self, self._delay_limits or DelayLimits())
+        return UncommittedDelays(self, self._delay_rejection)
 
     @cached_property
     def _staged_count(self) -> StagedCount:

@@ -13,9 +13,8 @@ import lmdb
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import FactJob, Notify
 from minimq_broker.commit.writer import CommitFigures, Writer, term_begun
-from minimq_broker.features.delayed.delays import MAX_DELAY_MS
 from minimq_broker.features.delayed.due_index import DelayedPage, DelayedRange, DueIndex
-from minimq_broker.features.delayed.uncommitted_delays import DelayLimits, delay_rejection
+from minimq_broker.features.delayed.uncommitted_delays import delay_rejection
 from minimq_broker.features.retention.retention import FOR_EVER, RetentionRules
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import Snapshot, position_of
@@ -35,16 +34,14 @@ from minimq_common.errors import CopyNeeded, CorruptEntry, NotEnoughReplicas
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
     segment_bytes: int = 1 << 30
-    #: True: acknowledge after the sync; False: before the commit.
     checkpoint_interval_s: float = 5.0
     retention: RetentionRules = FOR_EVER
-    #: Minimum age of a segment that is rewritten only to remove garbage.
+    #: Minimum age of a segment that is rewritten only to remove garbage: how long a slave may be offline without
+    #: having to copy everything.
     rewrite_after_s: float = 3600.0
     dead_letters: RetentionRules = FOR_EVER
     watermarks: Watermarks = UNWATCHED
-    #: None: half of the disk, because publishing writes staged batches a second time.
-    staging: StagingLimits | None = None
-    max_delay_ms: int = MAX_DELAY_MS
+    #: Time that a message waits for replicas. As long as a slave may lag before it leaves the in-sync set.
     replication_timeout_s: float = 5.0
     owner: Owner | None = None
 
@@ -112,13 +109,12 @@ class MessageStore:
         #: Passes a job to the writer, which answers it through `notify`.
         self.submit = self._writer.submit
         self.due = DueIndex(self.log)
-        self._writer.delays = DelayLimits(
-            options.max_delay_ms, lambda: delay_rejection(self.disk, self.due, self.state.delays.saved_mark)
-        )
+        self._writer.delay_rejection = lambda: delay_rejection(self.disk, self.due, self.state.delays.saved_mark)
         self._closed = False
         self.options = options
         self.old = OldSegments(self)
-        self.staging = self._writer.staging = options.staging or StagingLimits(size=shutil.disk_usage(path).total // 2)
+        # Half of the disk, because publishing writes staged batches a second time.
+        self.staging = self._writer.staging = StagingLimits(size=shutil.disk_usage(path).total // 2)
         self._writer.leads = self.log.damage.is_served = alone
         #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
         self._own_term = self.state.term + 1 if alone else 0

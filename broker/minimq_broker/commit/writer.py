@@ -22,7 +22,6 @@ from minimq_broker.commit.commit_group import CommitGroup
 from minimq_broker.commit.confirmation import Confirmation
 from minimq_broker.commit.jobs import Call, FactJob, Job, groups_of
 from minimq_broker.commit.sync_watch import SLOW_S, SyncWatch
-from minimq_broker.features.delayed.uncommitted_delays import DelayLimits
 from minimq_broker.features.staged.staging import StagingLimits
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint, take_changes
 from minimq_broker.log.commit_log import CommitLog
@@ -107,7 +106,7 @@ class Writer:
         self._to_save: ChangedRows | None = None
         self._stopping = False
         self.staging = StagingLimits()
-        self.delays = DelayLimits()
+        self.delay_rejection: Callable[[], MinimqError | None] = lambda: None
         self.figures = CommitFigures(time.monotonic())
 
     @property
@@ -246,7 +245,12 @@ class Writer:
         holds = self._confirmation.holds
         rejection = self.rejection()
         group = CommitGroup(
-            self.state, start, self._clock_ms(), rejection=rejection, staging=self.staging, delays=self.delays
+            self.state,
+            start,
+            self._clock_ms(),
+            rejection=rejection,
+            staging=self.staging,
+            delay_rejection=self.delay_rejection,
         )
         # The first job decides: a fact that keeps the log is alone in its group.
         with self._log.kept if jobs[0].keeps_log else _NO_LOCK:

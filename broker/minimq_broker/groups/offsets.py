@@ -210,8 +210,8 @@ def check_new_group(engine: Engine, group: str) -> None:
     if sum(counts) < most or (max(counts) < most and len({*state.known_groups(), *groups.names()}) < most):
         return
     raise SystemBusy(
-        f"this broker has {most} consumer groups, which is its limit (--max-groups), and does not create "
-        f"{group!r}: delete unused ones (minimq group list, minimq group delete), or raise the limit",
+        f"this broker has {most} consumer groups, which is its limit, and does not create "
+        f"{group!r}: delete unused ones (minimq group list, minimq group delete)",
         limit="groups",
     )
 

@@ -146,9 +146,7 @@ class SessionService:
         former, most = self._sessions.find(key), self._engine.limits.max_sessions
         if former is None and len(self._sessions) >= most:
             raise SystemBusy(
-                f"this broker already serves {most} consumers, its limit (--max-sessions): stop some, or "
-                "raise the limit",
-                limit="sessions",
+                f"this broker already serves {most} consumers, which is its limit: stop some", limit="sessions"
             )
         session = Session(key, run)
         if former is not None:

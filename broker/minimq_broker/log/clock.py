@@ -47,6 +47,8 @@ FILE_NAME = "clock"
 #: Smaller differences cause no warning.
 TOLERANCE_MS = 60_000
 _SAVE_INTERVAL_S = 60.0
+#: After a larger jump, old data is kept. More than a wrong time zone, and less than the default retention.
+MAX_JUMP_S = 24 * 3600.0
 #: A clock that stays ahead for that long is right: a wrong one would have been corrected.
 BELIEVED_AFTER_S = 24 * 3600.0
 #: Mark behind the time in the file of a broker that was stopped while this clock followed the system clock.
@@ -57,20 +59,19 @@ class DeletionClock:
     """The clock of retention. Protects data from a system clock that jumps ahead. Thread-safe.
 
     Starts at the time in the file, or else at that of the newest message, and advances with the monotonic clock.
-    Follows the system clock unless that is ahead by more than the allowed jump. Follows it also after a clean stop,
+    Follows the system clock unless that is ahead by more than `MAX_JUMP_S`. Follows it also after a clean stop,
     however long, and once it has stayed ahead for `BELIEVED_AFTER_S`.
     """
 
     def __init__(
         self,
         path: Path,
-        max_jump_s: float,
         newest_ms: Callable[[], int | None],
         *,
         clock_ms: Callable[[], int],
         steady_s: Callable[[], float],
     ) -> None:
-        self._path, self._max_jump_s, self._newest_ms = path, max_jump_s, newest_ms
+        self._path, self._newest_ms = path, newest_ms
         self._clock_ms, self._steady_s = clock_ms, steady_s
         self._lock = threading.Lock()  # guards the fields below
         self._time_ms: int | None = None
@@ -93,8 +94,8 @@ class DeletionClock:
             else:
                 expected_ms = self._time_ms + round((steady_s - self._read_at_s) * 1000)
             ahead_s = (clock_ms - expected_ms) / 1000
-            has_jumped = bool(self._max_jump_s) and ahead_s > self._max_jump_s
-            if has_jumped and abs(ahead_s - self.ahead_s) > self._max_jump_s:  # it has jumped now, or again
+            has_jumped = ahead_s > MAX_JUMP_S
+            if has_jumped and abs(ahead_s - self.ahead_s) > MAX_JUMP_S:  # it has jumped now, or again
                 self._jumped_at_s = steady_s
             has_jumped = has_jumped and steady_s - self._jumped_at_s < BELIEVED_AFTER_S
             self._tell(ahead_s if has_jumped else 0.0)
@@ -131,7 +132,7 @@ class DeletionClock:
         if ahead_s and not self.ahead_s:
             log.warning(
                 "clock: jumped ahead, so nothing is deleted by age for a day; correct the clock within that time, or "
-                "restart with --max-clock-jump 0 if it is right ahead_s=%d",
+                "do nothing if it is right ahead_s=%d",
                 ahead_s,
                 extra=ALWAYS_WRITTEN,
             )

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from enum import IntEnum
 
+#: Warn by so much before the disk reaches the first mark at which the broker acts.
+_WARN_BEFORE = 0.10
 #: Hysteresis: a level that is reached at 0.90 ends below 0.88, so that it does not flap with every file.
 _GAP = 0.02
 
@@ -37,10 +39,14 @@ class DiskLevel(IntEnum):
 class Watermarks:
     """The used share of the disk, from 0 to 1, at which each level begins; 1 means never."""
 
-    warn: float = 0.75
     #: Deletes the oldest segments although they have not expired.
     delete_early: float = 0.85
     reject: float = 0.90
+
+    @property
+    def warn(self) -> float:
+        first = min(self.delete_early, self.reject)
+        return first - _WARN_BEFORE if first < 1 else 1.0
 
     def level(self, use: DiskUse, before: DiskLevel = DiskLevel.NORMAL) -> DiskLevel:
         """Return the level of a disk whose level was `before`."""
@@ -63,4 +69,4 @@ class Watermarks:
         return max(use.used_bytes - math.ceil((self.delete_early - _GAP) * total) + 1, 0)
 
 
-UNWATCHED = Watermarks(1.0, 1.0, 1.0)
+UNWATCHED = Watermarks(1.0, 1.0)

@@ -24,7 +24,6 @@ from minimq_broker.log.clock import now_ms
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.metrics.backlog import Backlog
 from minimq_broker.metrics.counters import Counters
-from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
 from minimq_common.errors import SystemBusy
 from minimq_common.security.access_control import AccessControl
@@ -33,6 +32,8 @@ from minimq_proto.v1 import broker_pb2
 
 PREFIX = "minimq_broker"
 
+#: Topics, and pairs of a group and a topic, with series of their own: what Prometheus stores for one target easily.
+_MAX_SERIES = 1000
 #: The streams of clients, as metrics name them.
 _STREAMS = ("append", "appendatomic", "events", "pop", "pull", "reply", "session")
 
@@ -73,20 +74,14 @@ class BrokerMetrics:
     """The metrics of one broker. Must be constructed on its event loop; `collect` runs on another thread."""
 
     def __init__(
-        self,
-        engine: Engine,
-        identity: Identity,
-        replication_view: ReplicationView,
-        control: AccessControl | None,
-        options: BrokerOptions,
+        self, engine: Engine, identity: Identity, replication_view: ReplicationView, control: AccessControl | None
     ) -> None:
         self._engine = engine
         self._identity = identity
         self._replication_view = replication_view
-        self._most_series = options.metrics_series
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, lambda: engine.tables.blocked, options.metrics_series)
+        self._backlog = Backlog(lambda: engine.store, lambda: engine.tables.blocked, _MAX_SERIES)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
@@ -236,7 +231,7 @@ class BrokerMetrics:
         )
         yield gauge(f"{PREFIX}_unsent_bytes", "Bytes that clients have not read yet.", engine.unsent.bytes)
         yield gauge(f"{PREFIX}_long_polls", "Pulls that wait for messages.", len(engine.arrivals))
-        groups = islice(engine.groups.names(), self._most_series)
+        groups = islice(engine.groups.names(), _MAX_SERIES)
         yield gauges(
             f"{PREFIX}_group_members",
             "Members of a consumer group.",

@@ -311,7 +311,7 @@ def _machine_problems(report: BrokerReport) -> list[str]:
         problems.append(f"its disk is slow: a sync has taken {report.slow_sync_s:.1f} s in the last minute")
     if report.clock_ahead_s:
         ahead = duration_of(report.clock_ahead_s)
-        problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: see --max-clock-jump")
+        problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: correct it")
     if report.stamps_ahead_s:
         ahead = duration_of(report.stamps_ahead_s)
         problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: use new queues")

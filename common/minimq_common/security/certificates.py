@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import grpc
 
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.security.user_key import UserKey
-from minimq_common.security.watched import Watched
 
 #: Rounds of a handshake in memory, more than any handshake needs: TLS 1.3 has three flights.
 _FLIGHTS = 10
@@ -164,24 +161,3 @@ def _as_file(data: bytes) -> Iterator[str]:
             made.write(data)
             made.flush()
             yield made.name
-
-
-class _TrustedFiles(Watched[Trust]):
-    def trust(self, *, at_once: bool = False) -> Trust:
-        return self.get(at_once=at_once)
-
-
-def security_of_files(roots: Path | None, certificate: Path | None, key: Path | None) -> ChannelSecurity:
-    """Return the security from files with CAs, certificate and key; plain without CAs. Raises `InvalidArgument`."""
-    if roots is None:
-        return PLAIN
-
-    def make(found: Sequence[bytes]) -> Trust:
-        check_roots(found[0], str(roots))
-        pair = Pair(*found[1:]) if len(found) > 1 else None
-        if pair is not None:
-            check_pair(pair, "the certificate and its key")
-        return Trust(found[0], pair)
-
-    pair = [] if certificate is None or key is None else [certificate, key]
-    return _TrustedFiles([roots, *pair], make)

@@ -42,7 +42,6 @@ _FOREIGN = {
     "grpc.health.v1.Health.Check": CallAccess(CallerKind.ANYBODY),
     "grpc.health.v1.Health.List": CallAccess(CallerKind.ANYBODY),
     "grpc.health.v1.Health.Watch": CallAccess(),
-    "grpc.reflection.v1alpha.ServerReflection.ServerReflectionInfo": CallAccess(),
 }
 
 

@@ -14,7 +14,15 @@ import grpc
 
 from minimq_common.errors import InvalidArgument
 from minimq_common.security.access_document import MAX_DOCUMENT_BYTES, AccessDocument, from_toml
-from minimq_common.security.certificates import CertificateReport, Pair, Trust, meet_itself, server_context
+from minimq_common.security.certificates import (
+    CertificateReport,
+    Pair,
+    Trust,
+    check_pair,
+    check_roots,
+    meet_itself,
+    server_context,
+)
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.security.user_key import UserKey, parse_key
 from minimq_common.security.watched import Watched
@@ -194,3 +202,27 @@ def secrets_of(directory: Path | None, client_certificates: str) -> ServerSecret
 
 def security_of(secrets: ServerSecrets | None) -> ChannelSecurity:
     return PLAIN if secrets is None else secrets
+
+
+class _TrustedFiles(Watched[Trust]):
+    def trust(self, *, at_once: bool = False) -> Trust:
+        return self.get(at_once=at_once)
+
+
+def security_of_folder(folder: Path | None) -> ChannelSecurity:
+    """Return the security from CAs in `folder`, and a certificate if it has one; plain without a folder.
+
+    Raises `InvalidArgument`.
+    """
+    if folder is None:
+        return PLAIN
+
+    def make(found: Sequence[bytes]) -> Trust:
+        check_roots(found[0], str(folder / ROOTS))
+        pair = Pair(*found[1:]) if found[1:] else None
+        if pair is not None:
+            check_pair(pair, f"{folder / CERTIFICATE} and {KEY}")
+        return Trust(found[0], pair)
+
+    names = [ROOTS, CERTIFICATE, KEY] if (folder / CERTIFICATE).exists() else [ROOTS]
+    return _TrustedFiles([folder / name for name in names], make)

@@ -1,10 +1,11 @@
 """Options as frozen dataclasses, from which flags, environment variables and configuration files are derived.
 
-An option is one field, with its default, a sentence that names the unit, and its limits.
+An option is one field, with its default, its limits, and two short sentences: what it is, and when to change it. The
+first field of a section of the help names the section.
 
     @dataclass(frozen=True, slots=True)
     class NameServerOptions:
-        listen: str = option("127.0.0.1:9876", "Address to serve at.", metavar="HOST:PORT")
+        listen: str = option("127.0.0.1:9876", "Address to serve at.", metavar="HOST:PORT", section="Brokers")
         expire_after_s: float = option(120.0, "Silence after which a broker is removed.", minimum=1)
 
         def __post_init__(self) -> None:
@@ -25,6 +26,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import itertools
 import json
 import math
 import re
@@ -50,21 +52,20 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 _KEY = "minimq-option"
 _UNITS = {"_s": SECONDS, "_bytes": BYTES}
-_WORDS: dict[object, str] = {
-    **{str: "a string", bool: "true or false", int: "a whole number", float: "a number", Path: "a string"}
-}
+_WORDS: dict[object, str] = {**{str: "a string", int: "a whole number", float: "a number", Path: "a string"}}
 
 
 def option(
     default: T,
-    sentence: str,
+    text: str,
     *,
     metavar: str | None = None,
     flag: str | None = None,
     minimum: float = -math.inf,
     maximum: float = math.inf,
+    section: str = "",
 ) -> T:
-    about = {"sentence": sentence, "metavar": metavar, "flag": flag, "minimum": minimum, "maximum": maximum}
+    about = {"text": text, "metavar": metavar, "flag": flag, "minimum": minimum, "maximum": maximum, "section": section}
     # Returns a dataclass field, but is typed like the default: that is what an instance will contain.
     return dataclasses.field(default=default, metadata={_KEY: about})
 
@@ -72,12 +73,15 @@ def option(
 class _Option:
     """A field of an options class, and the flag, variable and key derived from it."""
 
-    def __init__(self, field: dataclasses.Field[Any], annotation: object = None, env_prefix: str = "") -> None:
+    def __init__(
+        self, field: dataclasses.Field[Any], annotation: object = None, env_prefix: str = "", section: str = ""
+    ) -> None:
         self.name, self.default = field.name, field.default
         self.about: Mapping[str, Any] = field.metadata[_KEY]
         self.flag = self.about["flag"] or "--" + field.name.removesuffix("_s").replace("_", "-")
         self.key = self.flag.removeprefix("--")
         self.variable = f"{env_prefix}_{self.key.replace('-', '_').upper()}"
+        self.section = section
         self.kind: Any = without_none(annotation)
         self.may_be_none = self.kind is not annotation
         self.unit = next((unit for ending, unit in _UNITS.items() if field.name.endswith(ending)), None)
@@ -100,15 +104,15 @@ class _Option:
     def click_option(self) -> Callable[[Decorated], Decorated]:
         default = ",".join(map(str, self.default)) if isinstance(self.default, tuple) else self.shown_default
         return click.option(
-            f"{self.flag}/--no-{self.key}" if self.kind is bool else self.flag,
+            self.flag,
             self.name,
+            cls=_ServerOption,
+            section=self.section,
             type=self._click_type(),
             default=default,
-            help=self.about["sentence"],
+            help=self.about["text"],
             metavar=self.metavar,
             envvar=self.variable,
-            show_envvar=True,
-            show_default=default not in (None, ""),
         )
 
     def _click_type(self) -> click.ParamType[Any] | type[Any]:
@@ -121,14 +125,14 @@ class _Option:
             return _CommaSeparated(get_args(kind)[0])
         if kind is Path:
             return click.Path(path_type=Path)
-        if kind in (str, int, float, bool):
+        if kind in (str, int, float):
             return cast(type[Any], kind)
         raise TypeError(f"no command-line type is known for {kind}")
 
     def example(self) -> Iterator[str]:
         """Yield its lines for an example configuration file: the default, commented out."""
         yield ""
-        yield from textwrap.wrap(self.about["sentence"], 118, initial_indent="# ", subsequent_indent="# ")
+        yield from textwrap.wrap(self.about["text"], 118, initial_indent="# ", subsequent_indent="# ")
         yield f"#{self.key} = {_written(0 if self.shown_default == '0' else self.shown_default)}"
 
 
@@ -138,7 +142,7 @@ def check_limits(options: object) -> None:
         value = getattr(options, field.name)
         if _KEY in field.metadata and isinstance(value, Path):
             check_path(_Option(field).flag, value)
-        if _KEY not in field.metadata or isinstance(value, bool) or not isinstance(value, int | float):
+        if _KEY not in field.metadata or not isinstance(value, int | float):
             continue
         known = _Option(field)
         least, most = known.about["minimum"], known.about["maximum"]
@@ -177,40 +181,40 @@ def from_command_line(
     return decorate
 
 
-class ServerGroup(click.Group):
-    """The command of a server: its help lists the options in sections, each with its first sentence and its default.
-
-    Args:
-        sections: the flags of each section, by its title; all others are listed last.
-    """
-
-    def __init__(self, *args: Any, sections: Mapping[str, str], **attributes: Any) -> None:
+class _ServerOption(click.Option):
+    def __init__(self, *args: Any, section: str, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
-        self._sections = {title: flags.split() for title, flags in sections.items()}
+        self.section = section
+
+
+class ServerGroup(click.Group):
+    """The command of a server: its help lists the options in the sections of the options class, and all others last."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sections, and the commands."""
-        options = {each.opts[-1]: each for each in self.get_params(ctx) if isinstance(each, click.Option)}
-        listed = {flag for flags in self._sections.values() for flag in flags}
-        others = [flag for flag in options if flag not in listed]
-        for title, flags in {**self._sections, "Other options": others}.items():
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        options.sort(key=lambda each: not isinstance(each, _ServerOption))
+        for title, listed in itertools.groupby(options, lambda each: getattr(each, "section", "Other options")):
             with formatter.section(title):
-                formatter.write_dl([_in_short(options[flag], ctx) for flag in flags])
+                formatter.write_dl([_in_short(each, ctx) for each in listed])
         self.format_commands(ctx, formatter)
 
 
 def _in_short(option: click.Option, context: click.Context) -> tuple[str, str]:
     record = option.get_help_record(context)
     assert record is not None  # none is hidden
-    sentence = re.split(r"\.\s", option.help or "")[0].rstrip(".")
     default = option.get_default(context)
-    return record[0], f"{sentence}. [{default}]" if default not in (None, "", False) else f"{sentence}."
+    return record[0], f"{option.help} [{default}]" if default not in (None, "", False) else option.help or ""
 
 
 def _options_of(options_class: type[Any], env_prefix: str = "") -> list[_Option]:
     hints = get_type_hints(options_class)
-    fields = (field for field in dataclasses.fields(options_class) if _KEY in field.metadata)
-    return [_Option(field, hints[field.name], env_prefix) for field in fields]
+    section, options = "", []
+    for field in dataclasses.fields(options_class):
+        if _KEY in field.metadata:
+            section = field.metadata[_KEY]["section"] or section
+            options.append(_Option(field, hints[field.name], env_prefix, section))
+    return options
 
 
 def _config_option(options_class: type[Any], env_prefix: str) -> Callable[[Decorated], Decorated]:
@@ -228,9 +232,8 @@ def _config_option(options_class: type[Any], env_prefix: str) -> Callable[[Decor
         type=click.Path(path_type=Path),
         default=None,
         metavar="FILE",
-        help="File in TOML with options: its keys are the flags without the dashes in front. Flags and variables win.",
+        help="File in TOML: its keys are the flags without the dashes.",
         envvar=f"{env_prefix}_CONFIG",
-        show_envvar=True,
         is_eager=True,
         expose_value=False,
         callback=read,
@@ -249,7 +252,7 @@ def _example_option(options: list[_Option]) -> Callable[[Decorated], Decorated]:
     return click.option(
         "--example-config",
         is_flag=True,
-        help="Print a configuration file with every option at its default, and exit.",
+        help="Print a file for --config with all defaults, and exit.",
         is_eager=True,
         expose_value=False,
         callback=show,
@@ -353,6 +356,6 @@ def _nearest(key: str, known: Iterable[str]) -> str:
 def _written(value: object) -> str:
     if isinstance(value, tuple):
         return "[" + ", ".join(map(_written, value)) + "]"
-    if isinstance(value, bool | int | float):
+    if isinstance(value, int | float):
         return json.dumps(value)
     return json.dumps("" if value is None else str(value), ensure_ascii=False)

@@ -57,8 +57,6 @@ Translate = Callable[[Exception], MinimqError | None]
 class CallLimits:
     #: Open streams per method; None means no limit.
     max_streams: int | None = None
-    #: The server option that sets `max_streams`, for the text of the error.
-    option: str = ""
     #: Timeout for the first request of a stream; None means no timeout.
     first_request_s: float | None = None
 
@@ -213,8 +211,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         most = self._limits.max_streams
         if most is not None and self._open[method] >= most:
             raise SystemBusy(
-                f"{self._open[method]} {method} streams are open, which is the limit of this server: close some, or "
-                f"start it with a larger {self._limits.option}",
+                f"{self._open[method]} {method} streams are open, which is the limit of this server: close some",
                 limit="streams",
             )
         self._open[method] += 1

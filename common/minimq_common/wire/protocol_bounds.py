@@ -47,7 +47,7 @@ MAX_INBOXES = _of(events_pb2.ReplyRequest, "inboxes")
 MAX_REPLIES = _of(events_pb2.InboxReplies, "count", options_pb2.max)
 MAX_CORRELATION_ID = int(options_pb2.CORRELATION_ID)
 
-#: Topics of one broker: the maximum of its option `--max-topics`.
+#: Topics of one broker.
 MAX_TOPICS = _of(nameserver_pb2.TopicGroup, "topics")
 #: Topics that one client watches.
 MAX_WATCHED = _of(nameserver_pb2.WatchRoutesRequest, "topics")

@@ -9,13 +9,12 @@ from google.protobuf import message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescriptor
 from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection_pb2
 
 from minimq_common.security.needs import CallAccess, CallerKind, access_of, needs_of
 from minimq_proto.v1 import broker_pb2, controller_pb2, find_pb2, half_messages_pb2, nameserver_pb2, replication_pb2
 from support.cases import for_each
 
-FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2, reflection_pb2)
+FILES = (broker_pb2, controller_pb2, nameserver_pb2, replication_pb2, health_pb2)
 METHODS: list[MethodDescriptor] = [
     method
     for each in FILES
@@ -67,8 +66,6 @@ def test_each_call_has_a_rule(method: MethodDescriptor) -> None:
 def test_each_text_of_a_request_is_in_a_need_or_exempt_for_a_reason() -> None:
     undecided, exempt = [], set()
     for method in METHODS:
-        if method.containing_service.file.name.startswith("grpc_reflection"):
-            continue  # its texts are names of what is public: the protocol
         for path in _texts(method.input_type):
             request = message_factory.GetMessageClass(method.input_type)()
             _set(request, path)

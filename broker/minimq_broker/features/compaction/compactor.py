@@ -26,8 +26,10 @@ log = logging.getLogger(__name__)
 _STEP_S = 0.004
 #: Minimum pause between two steps.
 _PAUSE_S = 0.002
-#: Approximate bytes of memory per key of a round.
-_KEY_BYTES = 160
+#: Share of the time of one processor: what serves clients must not wait for compaction.
+_SHARE = 0.2
+#: Keys of a round. They take 128 MiB at about 160 bytes each; further keys need further rounds.
+_MAX_KEYS = (128 << 20) // 160
 
 
 class Compactor(PeriodicTask):
@@ -41,14 +43,9 @@ class Compactor(PeriodicTask):
         clock_ms: Callable[[], int] = now_ms,
         *,
         interval_s: float,
-        memory_bytes: int,
-        share: float,
     ) -> None:
-        """A round uses up to `memory_bytes` for keys, and `share` of the time of one processor."""
         self._handle, self._counters = handle, counters
         super().__init__("compaction", self._compact, interval_s, log)
-        self._share = share
-        self._most_keys = max(memory_bytes // _KEY_BYTES, 1)
         self._lowest_needed, self._clock_ms = lowest_needed, clock_ms
         self._sizes: dict[int, TopicSizes] = {}
 
@@ -57,7 +54,7 @@ class Compactor(PeriodicTask):
             pass
 
     async def _pause(self, spent_s: float) -> None:
-        await asyncio.sleep(max(_PAUSE_S, spent_s * (1 / self._share - 1)))
+        await asyncio.sleep(max(_PAUSE_S, spent_s * (1 / _SHARE - 1)))
 
     def _round(self, needed_from: int, store: MessageStore) -> Generator[None, None, bool]:
         begun = self._begin(needed_from, store)
@@ -83,7 +80,7 @@ class Compactor(PeriodicTask):
             limit=limit,
             lowest_needed=self._lowest_needed,
             now_ms=now,
-            most_keys=self._most_keys,
+            most_keys=_MAX_KEYS,
             segment_bytes=store.options.segment_bytes,
             mark=state.delays.saved_mark,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from minimq_broker.commit.jobs import AppendJob, DueJob, RecallJob
@@ -28,7 +27,7 @@ from minimq_broker.log.entry import delayed_batch, delayed_entry
 from minimq_broker.state.facts import Topic
 from minimq_broker.state.producers import BatchLocation
 from minimq_broker.state.state import QueueKey
-from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, StoreFull
+from minimq_common.errors import AccessDenied, CorruptEntry, InvalidArgument, MinimqError, StoreFull
 
 if TYPE_CHECKING:
     from minimq_broker.commit.commit_group import CommitGroup
@@ -44,13 +43,6 @@ _DAY_MS = 86_400_000
 _MAX_LATE_MS = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class DelayLimits:
-    longest_ms: int = MAX_DELAY_MS
-    #: Returns why none may be stored now, or None.
-    rejection: Callable[[], StoreFull | None] = lambda: None
-
-
 def delay_rejection(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | None:
     """Return why no batch may be delayed now, or None: the disk fills up while waiting batches pin the oldest data."""
     use, level = disk.latest
@@ -63,8 +55,8 @@ def delay_rejection(disk: Disk, index: DueIndex, mark: DueKey) -> StoreFull | No
 
 
 class UncommittedDelays:
-    def __init__(self, group: CommitGroup, limits: DelayLimits) -> None:
-        self._group, self._state, self._limits = group, group.state, limits
+    def __init__(self, group: CommitGroup, rejection: Callable[[], MinimqError | None]) -> None:
+        self._group, self._state, self._rejection = group, group.state, rejection
         #: The mark after the publications of the group.
         self._published = group.state.delays.published
         self._recalled: set[DueKey] = set()
@@ -84,10 +76,10 @@ class UncommittedDelays:
         """Return when a batch is due, in ms since 1970; None if it is due now."""
         now_ms = self._group.now_ms
         due_ms = now_ms + delay.delay_ms if delay.due_ms is None else delay.due_ms
-        if due_ms > now_ms + self._limits.longest_ms:
+        if due_ms > now_ms + MAX_DELAY_MS:
             raise InvalidArgument(
-                f"a message may be delayed by {self._limits.longest_ms / _DAY_MS:g} days at most at this broker "
-                f"(--max-delay), not by {(due_ms - now_ms) / _DAY_MS:.1f}"
+                f"a message may be delayed by {MAX_DELAY_MS / _DAY_MS:g} days at most, not by "
+                f"{(due_ms - now_ms) / _DAY_MS:.1f}"
             )
         if due_ms <= now_ms:
             return None
@@ -95,7 +87,7 @@ class UncommittedDelays:
         return self._published.due_ms + 1 if 0 <= ahead_ms <= _MAX_LATE_MS else due_ms
 
     def put(self, job: AppendJob, queue: QueueKey, due_ms: int, *, is_recallable: bool) -> BatchLocation:
-        if (rejection := self._limits.rejection()) is not None:
+        if (rejection := self._rejection()) is not None:
             raise rejection
         header, now_ms = job.header, self._group.now_ms
         if due_ms <= self._published.due_ms:  # the clock was set back, or that of an earlier master was ahead

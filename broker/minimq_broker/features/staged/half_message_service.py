@@ -37,6 +37,10 @@ _ROUND_S = 1.0
 _MAX = 1_000
 #: The broker sends no check to a member with more unread bytes.
 _MAX_UNREAD_BYTES = 1 << 20
+#: Seconds after which an undecided transaction expires: a team has a week to decide by hand.
+HALF_MESSAGE_EXPIRY_S = 7 * 86_400.0
+#: Time from one question to the next, in units of `--check-back-after`: 30 s by default.
+_PAUSES = 5
 #: Interval of warnings about undecided transactions, and how many of these the log names.
 _WARN_S = 600.0
 _MAX_NAME = 5
@@ -73,13 +77,7 @@ class HalfMessageService(PeriodicTask):
         self._asked: dict[TransactionId, _CheckBacks] = {}
         self._turn = 0
         self._warn_at = 0.0
-        pause_s = min(
-            _ROUND_S,
-            options.check_back_after_s / 4,
-            options.check_back_interval_s / 4,
-            options.half_message_expiry_s / 2,
-        )
-        super().__init__("half messages", self._look, pause_s, log)
+        super().__init__("half messages", self._look, min(_ROUND_S, options.check_back_after_s / 4), log)
 
     # ---- ends -------------------------------------------------------------------------------------
 
@@ -154,7 +152,7 @@ class HalfMessageService(PeriodicTask):
                     checks=asked.count,
                     is_undecided=self._is_undecided(asked),
                 )
-                about.expires_ms = max(0, int(self._options.half_message_expiry_s * 1000) - about.age_ms)
+                about.expires_ms = max(0, int(HALF_MESSAGE_EXPIRY_S * 1000) - about.age_ms)
                 if batches and batches[0].size <= min(_LISTED_BATCH_BYTES, left):
                     about.batch = _question(store, transaction, half).batch
                     left -= batches[0].size
@@ -182,17 +180,15 @@ class HalfMessageService(PeriodicTask):
         return asked.count >= self._options.max_check_backs
 
     def _due(self, halves: Mapping[TransactionId, HalfTransaction], now: float) -> dict[TransactionId, EventClient]:
-        options = self._options
-        began_before_ms = now_ms() - options.check_back_after_s * 1000
+        after_s = self._options.check_back_after_s
+        began_before_ms = now_ms() - after_s * 1000
         found: dict[TransactionId, EventClient] = {}
         for transaction, half in halves.items():
             asked = self._asked[transaction]
             if half.stage.began_ms > began_before_ms or self._is_undecided(asked):
                 continue
             # After a fail-over, other members may reconnect before the producer, whose transaction may still run.
-            if now < max(
-                asked.last_at + options.check_back_interval_s, asked.offline_since + options.check_back_after_s
-            ):
+            if now < max(asked.last_at + _PAUSES * after_s, asked.offline_since + after_s):
                 continue
             member = self._member(transaction.name[1:], half.producer_id)
             if member is not None:
@@ -231,7 +227,7 @@ class HalfMessageService(PeriodicTask):
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:
-        before_ms = self._engine.deletion_ms() - self._options.half_message_expiry_s * 1000
+        before_ms = self._engine.deletion_ms() - HALF_MESSAGE_EXPIRY_S * 1000
         old = [transaction for transaction, half in halves.items() if half.stage.began_ms < before_ms][:_MAX]
         jobs = [EndJob(transaction, HalfOutcome.EXPIRED) for transaction in old]
         for job in await asyncio.gather(*map(self._engine.writes.written, jobs)):
@@ -239,7 +235,7 @@ class HalfMessageService(PeriodicTask):
         if expired := [job.transaction for job in jobs if job.is_new]:
             log.warning(
                 "half messages: expired, not decided in time seconds=%g count=%d first=%s",
-                self._options.half_message_expiry_s,
+                HALF_MESSAGE_EXPIRY_S,
                 len(expired),
                 ", ".join(map(described, expired[:_MAX_NAME])),
             )

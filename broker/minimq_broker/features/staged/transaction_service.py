@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 #: Interval of checks for committed batches that no call publishes.
 _CHECK_INTERVAL_S = 1.0
+#: Shortest time after which an idle transaction expires while space is short: longer than a Spark task stays silent.
+_IDLE_S = 900.0
 #: Maximum time between checks for expired transactions.
 _EXPIRE_S = 10.0
 #: Maximum transactions that one fact expires, and that the log names.
@@ -57,13 +59,11 @@ class TransactionService(PeriodicTask):
         broker_name: str,
         expiry_s: float,
         clock_ms: Callable[[], int] = now_ms,
-        *,
-        idle_s: float = 900.0,
     ) -> None:
         self._handle, self._writes, self._counters = handle, writes, counters
         self._broker_name = broker_name
         self._expiry_s = expiry_s
-        self._idle_s = min(idle_s, expiry_s)
+        self._idle_s = min(_IDLE_S, expiry_s)
         self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
         self._clock_ms = clock_ms
         self._expire_at = 0.0
@@ -130,7 +130,7 @@ class TransactionService(PeriodicTask):
                 f"broker {self._broker_name} has dropped {missing} of the batches of transaction {wanted.number} of "
                 f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
                 "--retention say for how long they are kept), nothing was staged for too long while there was little "
-                "room for others (--transaction-idle), or their topic is gone; unless another broker has published "
+                "room for others, or their topic is gone; unless another broker has published "
                 "its part, the transaction can be made anew under a later number"
             )
 

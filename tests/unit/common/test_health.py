@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from typing import Any
 
 import grpc.aio
@@ -13,22 +10,22 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq_common.errors import SystemBusy
-from minimq_common.wire import rpc, standard_services
+from minimq_common.wire import health_service, rpc
 from minimq_common.wire.dispatcher import Dispatcher
-from minimq_common.wire.standard_services import StandardServices
+from minimq_common.wire.health_service import HealthService
 
 TIMEOUT_S = 60.0
 
 
 def test_no_more_than_the_limit_watch_at_once_and_who_goes_leaves_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standard_services, "MAX_WATCHES", 2)
+    monkeypatch.setattr(health_service, "MAX_WATCHES", 2)
     asyncio.run(watch_in_turn())
 
 
 async def watch_in_turn() -> None:
     server, dispatcher = grpc.aio.server(), Dispatcher()
     server.add_generic_rpc_handlers((dispatcher,))
-    StandardServices(dispatcher, ["minimq.v1.Broker"], with_reflection=False)
+    HealthService(dispatcher, ["minimq.v1.Broker"])
     address = await rpc.bind(server, "127.0.0.1:0")
     await server.start()
     async with rpc.open_aio_channel(address) as channel:
@@ -55,10 +52,3 @@ async def watch_in_turn() -> None:
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.01)
     await server.stop(0)
-
-
-def test_a_server_that_nobody_asks_loads_no_reflection() -> None:
-    servers = "minimq_broker.__main__, minimq_nameserver.__main__"
-    code = f"import sys, {servers}; print('grpc_reflection.v1alpha.reflection' in sys.modules)"
-    environment = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    assert subprocess.check_output([sys.executable, "-c", code], env=environment, text=True) == "False\n"
