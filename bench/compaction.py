@@ -86,10 +86,10 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=200)
     parser.add_argument("--share", type=float, default=0.2)
     given = parser.parse_args()
-    quiet = {"segment_bytes": 64 << 20, "checkpoint_interval_s": 0.5, "compaction_share": given.share}
+    quiet = {"segment_bytes": 64 << 20, "upkeep_interval_s": 0.5}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "compaction_check_s": 1e6}) as cluster:
+        with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "upkeep_interval_s": 1e6}) as cluster:
             with Admin(cluster.nameserver) as admin:
                 admin.create_topic(STATE, queues=4, compaction=Compaction(dirty_ratio=0.01))
                 admin.create_topic(PLAIN, queues=4)
@@ -99,7 +99,7 @@ def main() -> None:
                 # Fill the last segment, so that the whole topic is sealed.
                 producer.send_many(Message(OTHER, bytes(1 << 20)) for _ in range(70))
             idle = latencies(cluster, 5.0)
-        with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "compaction_check_s": 0.1}) as cluster:
+        with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "upkeep_interval_s": 0.1}) as cluster:
             pid = cluster.brokers[0].pid
             assert pid is not None
             began, before = time.monotonic(), cpu_seconds(pid)

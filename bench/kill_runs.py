@@ -70,7 +70,7 @@ def kill_run(name: str, plan: Plan, folder: Path, count: int, options: Mapping[s
         options: options of the replicas.
     """
     verdict = Verdict()
-    given = {**options, "checkpoint_interval_s": 0.5, "session_grace_s": 1.0}
+    given = {**options, "upkeep_interval_s": 0.5, "session_grace_s": 1.0}
     processes: list[BaseProcess] = []
     try:
         with ReplicaCluster(folder, count, given, network=plan.network, lease_s=LEASE_S) as cluster:

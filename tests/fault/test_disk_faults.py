@@ -226,7 +226,7 @@ def flip_byte(broker: BrokerProcess, body: bytes) -> None:
 @contextmanager
 def one_damaged(path: Path) -> Iterator[tuple[LocalCluster, BrokerProcess, BrokerProcess]]:
     """A master and a slave that is stopped, in whose log a byte of message 7 is another one."""
-    options = {"role": "sync-master", "min_in_sync": 1, "segment_bytes": 1 << 16, "checkpoint_interval_s": 0.05}
+    options = {"role": "sync-master", "min_in_sync": 1, "segment_bytes": 1 << 16, "upkeep_interval_s": 0.05}
     with LocalCluster(
         brokers=1, slaves=1, data_dir=path, broker_options=options, nameserver_options={"term_lease_s": LEASE_S}
     ) as cluster:
@@ -296,7 +296,7 @@ def with_small_disk(path: Path, *, of: str, **options: Any) -> Iterator[tuple[Lo
         (path / "data" / of).symlink_to(disk, target_is_directory=True)
         reserve = disk / "reserve"
         reserve.write_bytes(bytes(8 << 20))
-        with replicas(path / "data", role="sync-master", checkpoint_interval_s=0.05, **options) as cluster:
+        with replicas(path / "data", role="sync-master", upkeep_interval_s=0.05, **options) as cluster:
             yield cluster, reserve
 
 

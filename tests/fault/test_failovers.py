@@ -77,7 +77,7 @@ def disturb(cluster: LocalCluster, chance: random.Random) -> list[str]:
 def test_nothing_acknowledged_is_lost_whatever_happens_to_the_replicas(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     history: list[str] = []
-    with replicas(tmp_path, slaves=2, role="sync-master", segment_bytes=1 << 18, checkpoint_interval_s=0.5) as cluster:
+    with replicas(tmp_path, slaves=2, role="sync-master", segment_bytes=1 << 18, upkeep_interval_s=0.5) as cluster:
         senders = [Sender(cluster.nameserver, f"sender-{number}") for number in range(2)]
         for sender in senders:
             sender.start()

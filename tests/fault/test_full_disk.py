@@ -50,7 +50,7 @@ def test_a_full_disk(small_disk: Path, segment_bytes: int) -> None:
     reserve = small_disk / "reserve"
     reserve.write_bytes(bytes(8 << 20))
     acknowledged: set[tuple[MessageQueue, int]] = set()
-    options = {"segment_bytes": segment_bytes, "checkpoint_interval_s": 0.05}
+    options = {"segment_bytes": segment_bytes, "upkeep_interval_s": 0.05}
     with LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=2)
@@ -96,7 +96,7 @@ def test_a_full_disk(small_disk: Path, segment_bytes: int) -> None:
 def test_a_store_continues_once_a_limit_of_the_system_is_raised(
     tmp_path: Path, limit: int, value: int, text: str
 ) -> None:
-    options = {"segment_bytes": 2 << 20, "checkpoint_interval_s": 0.05}
+    options = {"segment_bytes": 2 << 20, "upkeep_interval_s": 0.05}
     with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin, Producer(cluster.nameserver, send_timeout_s=1.0) as producer:
@@ -198,7 +198,7 @@ def test_a_segment_is_full_and_so_is_the_disk(own_disk: tuple[Path, Path], free_
     """The broker goes on, can be started anew, and takes messages as soon as there is space."""
     data, disk = own_disk
     body = bytes(9_000)
-    options = {"segment_bytes": 1 << 16, "checkpoint_interval_s": 3600.0}
+    options = {"segment_bytes": 1 << 16, "upkeep_interval_s": 3600.0}
     with LocalCluster(brokers=1, data_dir=data, broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:
@@ -223,7 +223,7 @@ def test_a_segment_is_full_and_so_is_the_disk(own_disk: tuple[Path, Path], free_
 
 def test_retention_finds_no_space_for_the_next_segment(own_disk: tuple[Path, Path]) -> None:
     data, disk = own_disk
-    options = {"retention_s": 0.5, "retention_check_s": 0.05, "checkpoint_interval_s": 0.05}
+    options = {"retention_s": 0.5, "upkeep_interval_s": 0.05}
     with LocalCluster(brokers=1, data_dir=data, broker_options=options) as cluster:
         [broker] = cluster.brokers
         reserve = fill_up(disk, 32)
@@ -304,7 +304,7 @@ def report_of(admin: Admin, broker_name: str = "broker-a") -> BrokerReport:
 def test_a_nearly_full_disk_rejects_messages_and_nothing_else(small_disk: Path) -> None:
     reserve = small_disk / "reserve"
     reserve.write_bytes(bytes(8 << 20))
-    options = {"disk_warn": 0.5, "disk_reject": 0.8, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
+    options = {"disk_reject": 0.8, "upkeep_interval_s": 0.05}
     with (
         LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,
@@ -349,14 +349,7 @@ def test_a_nearly_full_disk_rejects_messages_and_nothing_else(small_disk: Path) 
 
 
 def test_a_disk_that_fills_up_loses_its_oldest_messages_early(small_disk: Path) -> None:
-    options = {
-        "segment_bytes": 1 << 20,
-        "disk_warn": 0.3,
-        "disk_delete_early": 0.5,
-        "disk_reject": 0.9,
-        "checkpoint_interval_s": 0.02,
-        "retention_check_s": 3600.0,  # the fullness itself wakes it
-    }
+    options = {"segment_bytes": 1 << 20, "disk_delete_early": 0.5, "disk_reject": 0.9, "upkeep_interval_s": 1.0}
     with (
         LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,
@@ -375,14 +368,7 @@ def test_a_disk_that_fills_up_loses_its_oldest_messages_early(small_disk: Path) 
 
 def test_a_disk_that_others_fill_does_not_cost_all_messages(small_disk: Path) -> None:
     """The broker gives what it has once, says so, and nothing more when others take that as well."""
-    options = {
-        "segment_bytes": 1 << 20,
-        "disk_warn": 0.3,
-        "disk_delete_early": 0.5,
-        "disk_reject": 0.95,
-        "checkpoint_interval_s": 0.02,
-        "retention_check_s": 0.05,
-    }
+    options = {"segment_bytes": 1 << 20, "disk_delete_early": 0.5, "disk_reject": 0.95, "upkeep_interval_s": 0.02}
     with (
         LocalCluster(brokers=1, data_dir=small_disk / "data", broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,
@@ -419,7 +405,7 @@ def test_what_a_full_broker_rejects_goes_to_another(small_disk: Path, other_disk
     data.mkdir()
     (data / "broker-a").symlink_to(small_disk)
     (data / "broker-b").symlink_to(other_disk)
-    options = {"disk_warn": 0.3, "disk_reject": 0.5}
+    options = {"disk_reject": 0.5}
     with (
         LocalCluster(brokers=2, data_dir=data, broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,

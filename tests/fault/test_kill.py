@@ -65,7 +65,7 @@ def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     bodies = count()
     acknowledged: dict[tuple[MessageQueue, int], bytes] = {}
     attempted: set[bytes] = set()
-    options = {"segment_bytes": 1 << 18, "checkpoint_interval_s": 0.05}
+    options = {"segment_bytes": 1 << 18, "upkeep_interval_s": 0.05}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:

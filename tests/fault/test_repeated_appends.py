@@ -52,7 +52,7 @@ def stored(cluster: LocalCluster) -> dict[BatchLocation, int]:
 
 def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path) -> None:
     """No checkpoint was saved since the batch was stored."""
-    options = {"checkpoint_interval_s": 3600.0}
+    options = {"upkeep_interval_s": 3600.0}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:
@@ -72,7 +72,7 @@ def test_a_repeat_after_a_kill_is_answered_with_the_former_place(tmp_path: Path)
 def test_what_is_sent_again_after_kills_is_stored_once(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
-    options = {"checkpoint_interval_s": 0.05, "segment_bytes": 1 << 18}
+    options = {"upkeep_interval_s": 0.05, "segment_bytes": 1 << 18}
     acknowledged: dict[int, BatchLocation] = {}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers

@@ -36,9 +36,8 @@ TIMEOUT_S = 60.0
 #: Segments of a few messages, all of which are too old at once.
 OPTIONS: dict[str, Any] = {
     "segment_bytes": 1 << 16,
-    "checkpoint_interval_s": 0.05,
+    "upkeep_interval_s": 0.05,
     "retention_s": 0.1,
-    "retention_check_s": 0.02,
     "metrics": "127.0.0.1:0",
     "log_format": "json",
 }

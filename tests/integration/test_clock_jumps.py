@@ -35,7 +35,7 @@ def ten_days_old(tmp_path: Path) -> Path:
 
 
 def test_messages_that_are_too_old_by_the_clock_alone_stay_until_somebody_confirms_it(ten_days_old: Path) -> None:
-    options = {"retention_check_s": 0.05, "segment_bytes": SEGMENT, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {"upkeep_interval_s": 0.05, "segment_bytes": SEGMENT, "metrics": "127.0.0.1:0", "log_format": "json"}
 
     def segments(cluster: LocalCluster) -> float:
         return Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_segments")
@@ -63,7 +63,7 @@ def test_messages_with_times_in_the_future_are_told_of_and_new_queues_have_right
     store.record(lambda state: TopicSet(Topic("t", state.position, 1, 1)))
     store.append("t", 0, b"by a clock that is ahead")
     store.close()
-    options = {"retention_check_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {"upkeep_interval_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
     with (
         LocalCluster(brokers=1, data_dir=path.parent, broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,

@@ -122,7 +122,7 @@ def test_the_disk_is_shown_as_the_system_sees_it(busy: LocalCluster) -> None:
 
 @pytest.mark.system
 def test_files_of_the_log_are_counted_and_those_that_retention_deleted() -> None:
-    options = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18, "retention_check_s": 3600}  # only at a start
+    options = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18, "upkeep_interval_s": 3600}  # only at a start
     with LocalCluster(brokers=1, broker_options={**SHOWN, **options}) as small:
         [broker] = small.brokers
         with Admin(small.nameserver) as admin, Producer(small.nameserver) as producer:

@@ -8,7 +8,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,8 +17,8 @@ from minimq.local.server_process import free_port
 from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.controller import parse
 from minimq_broker.replication.etcd_controller import EtcdController, EtcdLink
-from minimq_common.security.certificates import security_of_files
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
+from minimq_common.security.server_secrets import security_of_folder
 
 TIMEOUT_S = 30.0
 KEY = "/minimq/test"
@@ -30,11 +29,13 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made, signer = tmp_path_factory.mktemp("etcd"), Signer.new()
-    (made / "ca.crt").write_bytes(signer.pair.certificate)
-    for name, pair in (("etcd", signer.sign_server(["127.0.0.1"])), ("broker", signer.sign_user("broker"))):
-        (made / f"{name}.crt").write_bytes(pair.certificate)
-        (made / f"{name}.key").write_bytes(pair.key)
-    (made / "other.crt").write_bytes(Signer.new().pair.certificate)
+    server, broker, authority = signer.sign_server(["127.0.0.1"]), signer.sign_user("broker"), signer.pair.certificate
+    other = Signer.new().pair.certificate
+    for name, pair, roots in (("etcd", server, authority), ("broker", broker, authority), ("other", broker, other)):
+        (made / name).mkdir()
+        (made / name / "ca.crt").write_bytes(roots)
+        (made / name / "tls.crt").write_bytes(pair.certificate)
+        (made / name / "tls.key").write_bytes(pair.key)
     return made
 
 
@@ -50,8 +51,8 @@ def endpoint(folder: Path) -> Iterator[str]:
             f"--initial-advertise-peer-urls={peer}",
             f"--listen-client-urls=https://{address}",
         ),
-        *(f"--advertise-client-urls=https://{address}", f"--cert-file={folder / 'etcd.crt'}"),
-        *(f"--key-file={folder / 'etcd.key'}", "--client-cert-auth", f"--trusted-ca-file={folder / 'ca.crt'}"),
+        *(f"--advertise-client-urls=https://{address}", f"--cert-file={folder / 'etcd/tls.crt'}"),
+        *(f"--key-file={folder / 'etcd/tls.key'}", "--client-cert-auth", f"--trusted-ca-file={folder / 'etcd/ca.crt'}"),
     ]
     with (folder / "etcd.log").open("wb") as log:
         member = subprocess.Popen(command, stdout=log, stderr=log)
@@ -83,28 +84,23 @@ def transact(endpoint: str, security: ChannelSecurity, *, until: float = 0.0) ->
 
 @pytest.mark.fault
 def test_the_controller_speaks_tls_with_certificates_of_its_own(endpoint: str, folder: Path) -> None:
-    certificate, key = folder / "broker.crt", folder / "broker.key"
-    known = security_of_files(folder / "ca.crt", certificate, key)
+    known = security_of_folder(folder / "broker")
     # It takes a moment until it listens, and elects itself.
     assert transact(endpoint, known, until=time.monotonic() + TIMEOUT_S)
     with pytest.raises(Unavailable, match="not signed by a CA that is trusted here"):
-        transact(endpoint, security_of_files(folder / "other.crt", certificate, key))
+        transact(endpoint, security_of_folder(folder / "other"))
     with pytest.raises(Unavailable, match="does not answer"):
         transact(endpoint, PLAIN)
 
 
 def test_what_the_options_say_has_to_fit(folder: Path) -> None:
     assert isinstance(parse("etcds://127.0.0.1:1", security=PLAIN), EtcdController)
-    ca, certificate, key = folder / "ca.crt", folder / "broker.crt", folder / "broker.key"
-    BrokerOptions(controller="etcds://etcd:2379", etcd_ca=ca)
-    BrokerOptions(controller="etcds://etcd:2379", etcd_ca=ca, etcd_certificate=certificate, etcd_key=key)
-    cases: list[tuple[str, dict[str, Any], str]] = [
-        ("etcds://etcd:2379", {}, "give --etcd-ca FILE"),
-        ("etcds://etcd:2379", {"etcd_ca": ca, "etcd_key": key}, "go together"),
-        ("etcd://etcd:2379", {"etcd_ca": ca}, "write --controller etcds://"),
-        ("", {"etcd_ca": ca}, "write --controller etcds://"),
-        ("etcds://etcd", {"etcd_ca": ca}, "or etcds:// for etcd with TLS"),
-    ]
-    for controller, options, reason in cases:
+    BrokerOptions(controller="etcds://etcd:2379", etcd_secrets=folder)
+    for controller, secrets, reason in [
+        ("etcds://etcd:2379", None, "go together"),
+        ("etcd://etcd:2379", folder, "go together"),
+        ("", folder, "go together"),
+        ("etcds://etcd", folder, "or etcds:// for etcd with TLS"),
+    ]:
         with pytest.raises(InvalidArgument, match=reason):
-            BrokerOptions(controller=controller, **options)
+            BrokerOptions(controller=controller, etcd_secrets=secrets)

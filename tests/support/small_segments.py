@@ -68,7 +68,7 @@ class World:
 
 @contextmanager
 def world_of(path: Path, **options: object) -> Iterator[World]:
-    shrunk = {"segment_bytes": SEGMENT, "checkpoint_interval_s": 0.05, "retention_check_s": 0.05}
+    shrunk = {"segment_bytes": SEGMENT, "upkeep_interval_s": 0.05}
     with ExitStack() as opened:
         cluster = opened.enter_context(LocalCluster(brokers=1, data_dir=path, broker_options={**shrunk, **options}))
         admin = opened.enter_context(Admin(cluster.nameserver))

@@ -8,7 +8,7 @@ from minimq_nameserver.server import NameServer
 from support.fake_broker import FakeBroker
 from support.open_routes import OpenRoutes
 
-#: Takes `listen`, `grace_s`, `expire_after_s`, `remember_offline_s` and `remember_offline_brokers`.
+#: Takes `listen`, `grace_s`, `expire_after_s` and `remember_offline_s`.
 StartNameServer = Callable[..., NameServer]
 #: Takes addresses of name servers, and `topics`, `name` and `broker_id`.
 StartBroker = Callable[..., FakeBroker]

@@ -213,8 +213,7 @@ def test_the_controller_is_an_etcd_of_three_members_that_takes_the_certificate_o
         assert options.controller == "etcds://" + ",".join(f"{member}:2379" for member in ETCD)
         secrets = options.secrets
         assert secrets is not None
-        given = options.etcd_ca, options.etcd_certificate, options.etcd_key
-        assert given == (secrets / "ca.crt", secrets / "tls.crt", secrets / "tls.key")
+        assert options.etcd_secrets == secrets
         assert set(ETCD) <= SERVICES[broker]["depends_on"].keys()
     for member in ETCD:
         service, given = SERVICES[member], SERVICES[member]["environment"]
@@ -257,9 +256,8 @@ def member(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dic
 def test_a_broker_elects_its_master_through_the_controller(member: tuple[Path, dict[str, str]], tmp_path: Path) -> None:
     secrets, ports = member[0] / "server", member[1]
     listen = f"127.0.0.1:{free_port()}"
-    flags = [*("--etcd-ca", str(secrets / "ca.crt")), *("--etcd-cert", str(secrets / "tls.crt"))]
-    command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0", *flags]
-    command += ["--etcd-key", str(secrets / "tls.key"), "--data-dir", str(tmp_path), "--nameserver", listen]
+    command = [sys.executable, "-m", "minimq_broker", "--name", "broker-a", "--listen", "127.0.0.1:0"]
+    command += ["--etcd-secrets", str(secrets), "--data-dir", str(tmp_path), "--nameserver", listen]
     command += ["--controller", f"etcds://127.0.0.1:{ports['2379']}"]
     with process(sys.executable, "-m", "minimq_nameserver", "--listen", listen), process(*command) as broker:
         assert broker.stderr is not None

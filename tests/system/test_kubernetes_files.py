@@ -160,8 +160,7 @@ def test_a_broker_is_advertised_under_its_own_name_and_finds_the_others(
     assert [reach(address) for address in members] == MEMBERS
     secrets = options.secrets
     assert secrets is not None
-    given = options.etcd_ca, options.etcd_certificate, options.etcd_key
-    assert given == (secrets / "ca.crt", secrets / "tls.crt", secrets / "tls.key")
+    assert options.etcd_secrets == secrets
 
 
 @for_each(("name", "number"), MEMBERS)

@@ -14,14 +14,7 @@ from support.waiting import wait_until
 
 TOPIC = "state"
 KEYS = 200
-OPTIONS = {
-    "segment_bytes": 1 << 17,
-    "checkpoint_interval_s": 0.05,
-    "compaction_check_s": 0.05,
-    "compaction_share": 1.0,
-    "metrics": "127.0.0.1:0",
-    "log_format": "json",
-}
+OPTIONS = {"segment_bytes": 1 << 17, "upkeep_interval_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
 
 
 @pytest.fixture
@@ -126,7 +119,7 @@ def test_messages_that_are_taken_one_by_one_are_those_that_are_left(cluster: Loc
 
 def test_age_deletes_no_latest_message(tmp_path: Path) -> None:
     chance, table = random.Random(4), dict[str, bytes]()
-    options = OPTIONS | {"retention_s": 1.0, "retention_check_s": 0.05}
+    options = OPTIONS | {"retention_s": 1.0, "upkeep_interval_s": 0.05}
     with LocalCluster(data_dir=tmp_path / "data", brokers=1, broker_options=options) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("other", queues=1)

@@ -12,7 +12,7 @@ import pytest
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.features.requests.event_service import EventClients
-from minimq_broker.features.staged.half_message_service import HalfMessageService
+from minimq_broker.features.staged.half_message_service import HALF_MESSAGE_EXPIRY_S, HalfMessageService
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.options import BrokerOptions
 from minimq_common.batch import header as batch
@@ -22,9 +22,7 @@ from minimq_proto.v1 import events_pb2
 from support.replica_engine import make_topic, with_engine
 from support.stores import numbered_batch
 
-OPTIONS = BrokerOptions(
-    check_back_after_s=1.0, check_back_interval_s=1.0, max_check_backs=3, half_message_expiry_s=100.0
-)
+OPTIONS = BrokerOptions(check_back_after_s=1.0, max_check_backs=3)
 HALF = TransactionId(half_name("shop"), 17)
 
 
@@ -44,10 +42,11 @@ def test_a_half_message_expires_after_its_time_and_by_the_clock_that_deletes(tmp
         await engine.lead(1, waits_for_replicas=False)
         began_ms = await stage(engine)
         table = engine.state.transactions
-        engine.deletion_ms = lambda: began_ms + 100_000
+        expires_ms = began_ms + int(HALF_MESSAGE_EXPIRY_S * 1000)
+        engine.deletion_ms = lambda: expires_ms
         await checks._look()
         assert HALF in table.open_half_transactions()
-        engine.deletion_ms = lambda: began_ms + 100_001  # the clock of the day is not asked: it may be wrong
+        engine.deletion_ms = lambda: expires_ms + 1  # the clock of the day is not asked: it may be wrong
         await checks._look()
         assert HALF not in table.open_half_transactions()
         assert table.outcomes.of(HALF) is HalfOutcome.EXPIRED
@@ -94,7 +93,7 @@ def test_a_check_whose_batch_cannot_be_read_is_not_made_but_counts(
         raise CorruptEntry(f"the entry at position {position} is damaged")
 
     async def test(engine: Engine) -> None:
-        member, options = Member(), BrokerOptions(check_back_after_s=0.05, check_back_interval_s=0.05)
+        member, options = Member(), BrokerOptions(check_back_after_s=0.05)
         checks = HalfMessageService(engine, options, lambda: OneMember(member), lambda: None)
         await engine.lead(1, waits_for_replicas=False)
         await stage(engine)

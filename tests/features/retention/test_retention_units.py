@@ -18,7 +18,7 @@ from minimq_broker.features.retention.retention import (
     expired,
     is_outdated,
 )
-from minimq_broker.log.disk_levels import DiskLevel, DiskUse, Watermarks
+from minimq_broker.log.disk_levels import UNWATCHED, DiskLevel, DiskUse, Watermarks
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
@@ -162,13 +162,13 @@ def test_a_level_that_was_reached_is_left_a_little_later() -> None:
 
 
 def test_a_mark_of_one_is_never_reached() -> None:
-    assert Watermarks(1.0, 1.0, 1.0).level(DiskUse(10, 0)) is DiskLevel.NORMAL
-    assert Watermarks(1.0, 1.0, 1.0).excess_bytes(DiskUse(10, 0), DiskLevel.REJECT) == 0
+    assert UNWATCHED.level(DiskUse(10, 0)) is DiskLevel.NORMAL
+    assert UNWATCHED.excess_bytes(DiskUse(10, 0), DiskLevel.REJECT) == 0
 
 
 @given(st.integers(0, 1_000_000), st.floats(0.05, 0.999), st.sampled_from(list(DiskLevel)))
 def test_without_its_excess_a_disk_is_below_the_mark(used: int, mark: float, before: DiskLevel) -> None:
-    marks = Watermarks(mark, mark, 1.0)
+    marks = Watermarks(mark, 1.0)
     use = DiskUse(used, 1_000_000 - used)
     level = marks.level(use, before)
     excess = marks.excess_bytes(use, level)
@@ -181,6 +181,7 @@ def test_without_its_excess_a_disk_is_below_the_mark(used: int, mark: float, bef
 
 
 def test_marks_come_in_their_order_unless_they_are_off() -> None:
-    BrokerOptions(disk_warn=1.0, disk_delete_early=0.85, disk_reject=1.0)
-    with pytest.raises(InvalidArgument, match=r"--disk-delete-early 0.95 and --disk-reject 0.9 have to come in this"):
+    BrokerOptions(disk_delete_early=0.85, disk_reject=1.0)
+    BrokerOptions(disk_delete_early=1.0, disk_reject=0.8)
+    with pytest.raises(InvalidArgument, match=r"--disk-reject 0.9 is below --disk-delete-early 0.95"):
         BrokerOptions(disk_delete_early=0.95)

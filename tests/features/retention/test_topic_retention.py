@@ -17,7 +17,7 @@ TIMEOUT_S = 60.0
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
-    options = {"retention_check_s": 0.02, "segment_bytes": 1 << 16, "checkpoint_interval_s": 0.05}
+    options = {"upkeep_interval_s": 0.02, "segment_bytes": 1 << 16}
     with LocalCluster(brokers=1, broker_options=options) as cluster:
         yield cluster
 
@@ -63,7 +63,7 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
 
 def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Path) -> None:
     """Messages that trickle in keep a segment young: the older ones in it are not shown all the same."""
-    options = {"retention_s": 2.0, "retention_check_s": 0.05}
+    options = {"retention_s": 2.0, "upkeep_interval_s": 0.05}
     with (
         LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,

@@ -274,7 +274,7 @@ def test_data_frames_are_sent_as_they_are(cluster: LocalCluster, topic: str) -> 
 
 def test_the_table_of_a_compacted_topic(tmp_path: Path) -> None:
     chance, table = random.Random(SEED), dict[str, bytes]()
-    options = {"segment_bytes": 1 << 17, "compaction_check_s": 0.05, "checkpoint_interval_s": 0.05}
+    options = {"segment_bytes": 1 << 17, "upkeep_interval_s": 0.05}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as own, Admin(own.nameserver) as admin:
         admin.create_topic("state", queues=2, compaction=Compaction(dirty_ratio=0.01))
         messages = []

@@ -206,7 +206,7 @@ def test_a_reset_under_consumers_is_rejected_unless_it_is_forced_and_they_begin_
 @pytest.mark.fault
 @pytest.mark.timeout(180)
 def test_a_killed_broker_knows_who_has_what(tmp_path: Path) -> None:
-    options = {"checkpoint_interval_s": 0.05, "session_grace_s": 3600}
+    options = {"upkeep_interval_s": 0.05, "session_grace_s": 3600}
     chance = random.Random(SEED)
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers

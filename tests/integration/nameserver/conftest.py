@@ -37,17 +37,11 @@ def start_nameserver(loop: LoopThread, cleanup: contextlib.ExitStack) -> StartNa
         expire_after_s: float = 120,
         *,
         remember_offline_s: float = 86_400,
-        remember_offline_brokers: int = 100,
     ) -> NameServer:
         options = NameServerOptions(
-            listen=listen,
-            start_grace_s=grace_s,
-            expire_after_s=expire_after_s,
-            scan_every_s=0.02,
-            remember_offline_s=remember_offline_s,
-            remember_offline_brokers=remember_offline_brokers,
+            listen=listen, start_grace_s=grace_s, expire_after_s=expire_after_s, remember_offline_s=remember_offline_s
         )
-        return cleanup.enter_context(loop.serving(NameServer(options)))
+        return cleanup.enter_context(loop.serving(NameServer(options, scan_interval_s=0.02)))
 
     return start
 

@@ -50,23 +50,14 @@ def test_a_broker_that_comes_back_empty_is_still_offline_for_what_it_lacks(
     assert links.offline() == []
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "remembered"), [("remember_offline_s", 0.0, 0), ("remember_offline_brokers", 1, 1)]
-)
-def test_how_long_and_how_many_are_remembered_is_up_to_the_options(
-    start_nameserver: StartNameServer,
-    start_broker: StartBroker,
-    cleanup: contextlib.ExitStack,
-    option: str,
-    value: float,
-    remembered: int,
+def test_offline_brokers_may_be_forgotten_at_once(
+    start_nameserver: StartNameServer, start_broker: StartBroker, cleanup: contextlib.ExitStack
 ) -> None:
-    nameserver = start_nameserver(**{option: value})
+    nameserver = start_nameserver(remember_offline_s=0.0)
     links = NameServerClient(nameserver.address)
     cleanup.callback(links.close)
-    for name in ("broker-a", "broker-b"):
-        start_broker(nameserver.address, name=name).stop()
-    assert [offline.broker_name for offline in links.offline()] == ["broker-b"][:remembered]
+    start_broker(nameserver.address).stop()
+    assert links.offline() == []
 
 
 def test_watchers_hear_who_is_offline_and_who_was_forgotten(

@@ -83,7 +83,7 @@ def test_a_slave_whose_data_was_lost_gets_all_of_it_again(tmp_path: Path) -> Non
 
 def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(tmp_path: Path) -> None:
     options: dict[str, Any] = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18}
-    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1}
+    options |= {"upkeep_interval_s": 0.05}
     with replicas(tmp_path, **options) as cluster, Producer(cluster.nameserver) as producer:
         master, slave = cluster.brokers
         slave.stop()
@@ -108,8 +108,8 @@ def test_a_slave_copies_the_state_when_the_log_does_not_begin_at_its_beginning(t
 
 @pytest.mark.fault
 def test_a_copy_that_is_interrupted_begins_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    options: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 6 << 20, "retention_check_s": 0.05}
-    options |= {"checkpoint_interval_s": 0.1}
+    options: dict[str, Any] = {"segment_bytes": 1 << 20, "retention_bytes": 6 << 20, "upkeep_interval_s": 0.05}
+    options |= {"upkeep_interval_s": 0.1}
     with replicas(tmp_path, **options) as cluster, Relay(cluster.brokers[0].address) as relay:
         master, slave = cluster.brokers
         slave.stop()
@@ -169,7 +169,7 @@ def test_a_slave_that_hangs_costs_its_master_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("begins_late", [False, True], ids=["whole", "begin removed"])
 def test_the_log_of_another_broker_is_left_alone(tmp_path: Path, *, begins_late: bool) -> None:
     options: dict[str, Any] = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18} if begins_late else {}
-    options |= {"retention_check_s": 0.05, "checkpoint_interval_s": 0.1, "log_level": "debug"}
+    options |= {"upkeep_interval_s": 0.05, "log_level": "debug"}
     with LocalCluster(brokers=1, data_dir=tmp_path / "other") as other:
         with Admin(other.nameserver) as admin, Producer(other.nameserver) as producer:
             admin.create_topic("t", queues=2)

@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 #: A segment has ten of these at most.
 BODY = bytes(8000)
-OPTIONS: dict[str, Any] = {"segment_bytes": 1 << 16, "checkpoint_interval_s": 0.1}
+OPTIONS: dict[str, Any] = {"segment_bytes": 1 << 16, "upkeep_interval_s": 0.1}
 
 
 def send(cluster: LocalCluster, count: int) -> None:

@@ -35,7 +35,7 @@ def test_a_broker_is_copied_while_it_is_written_to(tmp_path: Path, replica: int)
         while not ended.is_set():
             producer.send(Message("t", b"later"))
 
-    with replicas(tmp_path / "cluster", checkpoint_interval_s=0.1) as cluster:
+    with replicas(tmp_path / "cluster", upkeep_interval_s=0.1) as cluster:
         with Producer(cluster.nameserver) as producer:
             for future in [producer.send_async(Message("t", body)) for body in before]:
                 future.result(20)

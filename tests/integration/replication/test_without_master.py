@@ -82,7 +82,7 @@ def test_a_slave_lets_everybody_read_and_nobody_join_while_there_is_a_master(tmp
 
 @pytest.mark.timeout(90)
 def test_groups_wait_while_there_is_no_master_and_go_on_where_they_were(tmp_path: Path) -> None:
-    with replicas(tmp_path, checkpoint_interval_s=0.1, session_grace_s=0.2) as cluster:
+    with replicas(tmp_path, upkeep_interval_s=0.1, session_grace_s=0.2) as cluster:
         master, slave = cluster.brokers
         send(master, 10)
         first = granted(master, "g")

@@ -47,5 +47,5 @@ def test_no_error_shows_a_secret_that_was_given_in_the_wrong_place(error: Callab
         shown = error()
     except InvalidArgument as raised:
         shown = raised
-    assert "***" in str(shown) or "--etcd-cert" in str(shown)
+    assert "***" in str(shown) or "--etcd-secrets" in str(shown)
     assert not any(part in f"{shown} {shown!r}" for part in ("s3cr3t", "p@ss", "p@", KEY.split("_")[2]))

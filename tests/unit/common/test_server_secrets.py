@@ -19,9 +19,9 @@ from minimq.local.certificate_signer import Signer
 from minimq_common.errors import InvalidArgument, Unavailable
 from minimq_common.security import access_document, watched
 from minimq_common.security.access_control import control_of
-from minimq_common.security.certificates import CertificateReport, Pair, Trust, security_of_files
+from minimq_common.security.certificates import CertificateReport, Pair, Trust
 from minimq_common.security.channel_security import PLAIN
-from minimq_common.security.server_secrets import ServerSecrets, check_secrets
+from minimq_common.security.server_secrets import ServerSecrets, check_secrets, security_of_folder
 from minimq_common.security.user_key import new_key
 from minimq_common.wire import rpc
 
@@ -218,15 +218,15 @@ def test_files_that_are_replaced_one_by_one_count_once_they_fit(signer: Signer, 
 
 
 def test_files_of_another_server_are_checked(signer: Signer, tmp_path: Path) -> None:
-    assert security_of_files(None, None, None) is PLAIN
-    pair = signer.sign_user("alice")
+    assert security_of_folder(None) is PLAIN
+    pair, roots = signer.sign_user("alice"), tmp_path / "ca.crt"
+    roots.write_bytes(signer.pair.certificate)
+    assert security_of_folder(tmp_path).trust() == Trust(signer.pair.certificate)
     fill(tmp_path, pair, signer.pair.certificate)
-    roots, certificate, key = (tmp_path / name for name in ("ca.crt", "tls.crt", "tls.key"))
-    assert security_of_files(roots, None, None).trust() == Trust(signer.pair.certificate)
-    assert security_of_files(roots, certificate, key).trust() == Trust(signer.pair.certificate, pair)
+    assert security_of_folder(tmp_path).trust() == Trust(signer.pair.certificate, pair)
     roots.write_text("garbage")
     with pytest.raises(InvalidArgument, match=r"ca\.crt holds no certificate"):
-        security_of_files(roots, certificate, key)
+        security_of_folder(tmp_path)
 
 
 # ---- over a connection ----------------------------------------------------------------------------

@@ -12,10 +12,18 @@ import pytest
 from minimq.local.certificate_signer import Signer
 from minimq_broker.options import BrokerOptions
 from minimq_common.errors import InvalidArgument
-from minimq_common.security.certificates import Trust, security_of_files
+from minimq_common.security.certificates import Trust
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile, written
-from minimq_common.security.server_secrets import ACCESS, CERTIFICATE, CLUSTER_KEY, KEY, ROOTS, ServerSecrets
+from minimq_common.security.server_secrets import (
+    ACCESS,
+    CERTIFICATE,
+    CLUSTER_KEY,
+    KEY,
+    ROOTS,
+    ServerSecrets,
+    security_of_folder,
+)
 from minimq_common.security.user_key import ID_BYTES, SECRET_BYTES, new_key
 from minimq_common.serving.options import read_config
 from support.cases import for_each
@@ -46,9 +54,9 @@ def _credentials(folder: Path, trust: Trust, save: Saved) -> object:
 
 
 def _authorities(folder: Path, trust: Trust, save: Saved) -> object:
-    path = folder / "ca.pem"
-    path.write_bytes(save(trust.roots.decode()))
-    return security_of_files(path, None, None).trust()
+    (folder / "etcd").mkdir(exist_ok=True)
+    (folder / "etcd" / ROOTS).write_bytes(save(trust.roots.decode()))
+    return security_of_folder(folder / "etcd").trust()
 
 
 @pytest.fixture(scope="module")

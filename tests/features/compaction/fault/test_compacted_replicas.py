@@ -11,14 +11,7 @@ from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
 TOPIC = "state"
-OPTIONS = {
-    "segment_bytes": 1 << 17,
-    "checkpoint_interval_s": 0.05,
-    "compaction_check_s": 0.05,
-    "compaction_share": 1.0,
-    "metrics": "127.0.0.1:0",
-    "log_format": "json",
-}
+OPTIONS = {"segment_bytes": 1 << 17, "upkeep_interval_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
 
 
 def update(cluster: LocalCluster, table: dict[str, bytes], chance: random.Random) -> None:

@@ -21,12 +21,7 @@ ROUNDS = int(os.environ.get("MINIMQ_TEST_ROUNDS", "2"))
 SEED = int(os.environ.get("MINIMQ_TEST_SEED", "11"))
 TIMEOUT_S = 40.0
 DEAD = dead_letter_topic("g")
-OPTIONS = {
-    "segment_bytes": 1 << 16,
-    "checkpoint_interval_s": 0.02,
-    "retention_bytes": 200_000,
-    "retention_check_s": 0.01,
-}
+OPTIONS = {"segment_bytes": 1 << 16, "upkeep_interval_s": 0.02, "retention_bytes": 200_000}
 
 
 @pytest.mark.timeout(120 + 15 * ROUNDS)

@@ -25,7 +25,7 @@ ROUNDS = rounds(3)
 def test_each_message_is_recalled_or_comes_once_whenever_the_broker_is_killed(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
-    options = {"segment_bytes": 1 << 18, "checkpoint_interval_s": 0.2}
+    options = {"segment_bytes": 1 << 18, "upkeep_interval_s": 0.2}
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:
@@ -48,7 +48,7 @@ def test_each_message_is_recalled_or_comes_once_whenever_the_broker_is_killed(tm
 def test_each_message_is_recalled_or_comes_once_over_fail_overs(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
-    with replicas(tmp_path, slaves=1, role="sync-master", segment_bytes=1 << 18, checkpoint_interval_s=0.5) as cluster:
+    with replicas(tmp_path, slaves=1, role="sync-master", segment_bytes=1 << 18, upkeep_interval_s=0.5) as cluster:
         world = DelayWorld(cluster, chance)
         try:
             for _ in range(ROUNDS):

@@ -15,12 +15,7 @@ from support.replicas import TIMEOUT_S, replicas, wait_caught_up, wait_for_maste
 from support.waiting import wait_until
 
 DEAD = dead_letter_topic("g")
-OPTIONS: dict[str, Any] = {
-    "segment_bytes": 1 << 16,
-    "checkpoint_interval_s": 0.05,
-    "retention_bytes": 300_000,
-    "retention_check_s": 0.05,
-}
+OPTIONS: dict[str, Any] = {"segment_bytes": 1 << 16, "upkeep_interval_s": 0.05, "retention_bytes": 300_000}
 
 
 def size_of(broker: BrokerProcess) -> int:

@@ -57,12 +57,7 @@ def report_of(admin: Admin) -> BrokerReport | None:
 def test_kills_while_segments_are_deleted(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
-    options = {
-        "segment_bytes": 1 << 16,
-        "checkpoint_interval_s": 0.02,
-        "retention_bytes": 200_000,
-        "retention_check_s": 0.01,
-    }
+    options = {"segment_bytes": 1 << 16, "upkeep_interval_s": 0.02, "retention_bytes": 200_000}
     with (
         LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
         Admin(cluster.nameserver) as admin,

@@ -26,7 +26,7 @@ COMPLAINT = "failed, will try again"
 @pytest.mark.parametrize(
     ("marks", "left", "reason"),
     [
-        ({"disk_warn": 0.5, "disk_reject": 0.8}, 4 << 20, r"the disk of the broker is \d+\.\d% full.*--disk-reject"),
+        ({"disk_reject": 0.8}, 4 << 20, r"the disk of the broker is \d+\.\d% full.*--disk-reject"),
         ({}, BATCHES * 100_000, "the disk of the broker is full"),
     ],
     ids=["nearly full", "full"],
@@ -34,7 +34,7 @@ COMPLAINT = "failed, will try again"
 def test_what_is_decided_is_published_as_soon_as_there_is_space(
     tmp_path: Path, marks: dict[str, Any], left: int, reason: str
 ) -> None:
-    options = {**marks, "checkpoint_interval_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
+    options = {**marks, "upkeep_interval_s": 0.05, "metrics": "127.0.0.1:0", "log_format": "json"}
     bodies = [b"%d " % sequence + bytes(200_000) for sequence in range(BATCHES)]
     with disk_of(tmp_path / "disk", "32m") as disk:
         reserve = disk / "reserve"

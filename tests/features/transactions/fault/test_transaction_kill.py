@@ -62,7 +62,7 @@ def short(bodies: list[bytes]) -> list[bytes]:
 
 
 def test_what_is_staged_survives_and_is_not_seen(tmp_path: Path) -> None:
-    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"checkpoint_interval_s": 0.05}) as cluster:
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options={"upkeep_interval_s": 0.05}) as cluster:
         [broker] = cluster.brokers
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("t", queues=2)
@@ -82,7 +82,7 @@ def test_what_is_staged_survives_and_is_not_seen(tmp_path: Path) -> None:
 def test_a_broker_goes_on_by_itself_with_what_is_decided(tmp_path: Path) -> None:
     print(f"MINIMQ_TEST_SEED={SEED} MINIMQ_TEST_ROUNDS={ROUNDS}")
     chance = random.Random(SEED)
-    options = {"checkpoint_interval_s": 0.05, "segment_bytes": 8 << 20}
+    options = {"upkeep_interval_s": 0.05, "segment_bytes": 8 << 20}
     expected: list[bytes] = []
     with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster:
         [broker] = cluster.brokers

@@ -11,7 +11,6 @@ from minimq_broker.calls.status import Identity
 from minimq_broker.log.segment import Segment
 from minimq_broker.metrics.backlog import OTHERS, Backlog, TopicDepth
 from minimq_broker.metrics.collector import BrokerMetrics
-from minimq_broker.options import BrokerOptions
 from minimq_broker.replication.service import ReplicationView
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_broker.state.state import QueueKey
@@ -119,9 +118,7 @@ def test_a_damaged_index_hides_only_what_is_read_from_it(stores: Stores, alone: 
     async def scrape() -> dict[str, float]:
         engine = Engine(store.path, QUIET, LIMITS, NO_ENGINE_OBSERVER, alone=alone)
         try:
-            shown = BrokerMetrics(
-                engine, Identity("c", "b", 0, "1", 0), ReplicationView(engine.handle, None), None, BrokerOptions()
-            )
+            shown = BrokerMetrics(engine, Identity("c", "b", 0, "1", 0), ReplicationView(engine.handle, None), None)
             metrics = [await asyncio.to_thread(list, shown.collect()) for _ in range(2)][1]
             return {metric.name: metric.samples[0].value for metric in metrics if metric.samples}
         finally:

@@ -21,7 +21,7 @@ def test_a_watermark_that_is_reached_or_left_is_said_once(tmp_path: Path, caplog
     caplog.set_level(logging.INFO)
     risen: list[DiskLevel] = []
     with disk_of(tmp_path / "disk", "1m") as path:
-        marks = Watermarks(warn=0.5, delete_early=0.7, reject=0.9)
+        marks = Watermarks(delete_early=0.6, reject=0.9)
         disk = Disk(path, marks, lambda: risen.append(disk.latest[1]))
         for used in (0, 600_000, 600_000, 1_000_000, 0):
             (path / "file").write_bytes(bytes(used))
