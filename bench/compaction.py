@@ -1,6 +1,6 @@
 """The cost of compaction: its CPU time, its effect on sends, and the speed of reading the compacted topic.
 
-    .venv/bin/python bench/compaction.py [--messages 1000000] [--keys 100000] [--body 200] [--share 0.2]
+    .venv/bin/python bench/compaction.py [--messages 1000000] [--keys 100000] [--body 200]
 
 Reads of the compacted topic are compared, in turn and by CPU time, with reads of the same messages in a plain topic.
 """
@@ -84,9 +84,8 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--body", type=int, default=200)
-    parser.add_argument("--share", type=float, default=0.2)
     given = parser.parse_args()
-    quiet = {"segment_bytes": 64 << 20, "upkeep_interval_s": 0.5}
+    quiet = {"segment_bytes": 64 << 20}
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         with LocalCluster(brokers=1, data_dir=data, broker_options={**quiet, "upkeep_interval_s": 1e6}) as cluster:

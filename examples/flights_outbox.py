@@ -31,7 +31,7 @@ from minimq import Admin, LocalCluster, Message, PullConsumer, TransactionalProd
 NO_POWER = 3
 _GIVE_UP_S = 60.0
 #: Brokers check half messages after 0.1 seconds here, not after the default of 6.
-QUICK = {"check_back_after_s": 0.1, "check_back_interval_s": 0.1, "max_check_backs": 1_000}
+QUICK = {"check_back_after_s": 0.1, "max_check_backs": 1_000}
 
 
 def tickets(database: Path) -> list[str]:

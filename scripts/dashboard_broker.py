@@ -57,7 +57,7 @@ BROKER = Dashboard(
                 one(
                     "Waiting for the disk",
                     "bytes",
-                    "Bytes of batches that wait; at --max-pending-bytes producers are slowed down.",
+                    "Bytes of batches that wait; at 64 MiB producers are slowed down.",
                     f"minimq_broker_pending_bytes{{{HERE}}}",
                     "pending",
                 ),

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.testing import CliRunner
 
 from minimq import ConsumerOptions, Producer, ProducerOptions, PullConsumer, PushConsumer, WorkQueueConsumer
 from minimq_broker.__main__ import main as broker
@@ -26,43 +25,36 @@ This page is written by `make docs` from the code.
 In Python, durations are in seconds and sizes in bytes. Servers also take them with a unit, as a flag, as a variable
 and in a file: `3d`, `1h30m`, `500ms`; `10GB` (powers of 1000), `64MiB` (of 1024).
 
-An option of a command can be given as a flag, as an environment variable, or
-in a [file](#configuration-files); a flag wins over a variable, and that over the file. Options of producers and
-consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or together,
-`Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
+An option of a command can be given as a flag, as an environment variable (`MINIMQ_BROKER_DATA_DIR` for `--data-dir`,
+`MINIMQ_NAMESERVER_LISTEN` for `--listen`), or in a [file](#configuration-files); a flag wins over a variable, and that
+over the file. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or
+together, `Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
 """
 
 
 FILES = """\
 `--config FILE`, or the variable `MINIMQ_BROKER_CONFIG` or `MINIMQ_NAMESERVER_CONFIG`, names a file in TOML. Its
 keys are the flags without the dashes in front, its values have the type of the option: durations and sizes may also be
-text such as `"3d"` and `"10GB"`, a flag with two sides
-(`--reflection`, `--no-reflection`) is `true` or `false`, one that takes several values is a list. Whatever else stands
-there is an error, which names the key that is nearest, and the server does not start. This file,
-credentials and certificates may begin with a byte order mark of UTF-8; a file in UTF-16 is an error. Paths must not
-contain control characters or quotes, and are relative to where the server is started.
+text such as `"3d"` and `"10GB"`, and several values are a list. An unknown key is an error, which names the nearest
+one, and the server does not start. This file, credentials and certificates may begin with a byte order mark of UTF-8; a
+file in UTF-16 is an error. Paths must not contain control characters or quotes, and are relative to where the server is
+started.
 
 `minimq-broker --example-config` and `minimq-nameserver --example-config` print a file to begin with, which has every
-option at its default. That of the name server is:
+option at its default.
 """
-
-
-def example(command: click.Command, name: str) -> Iterator[str]:
-    """Yield the lines of an example of a configuration file."""
-    printed = CliRunner().invoke(command, ["--example-config"], prog_name=name).output
-    yield from (FILES, "```toml", printed.rstrip("\n"), "```")
 
 
 def command_table(command: click.Command) -> Iterator[str]:
     """Yield the lines of the table of a command's flags."""
     context = click.Context(command)
-    yield "| flag | variable | default | |"
-    yield "|---|---|---|---|"
+    yield "| flag | default | |"
+    yield "|---|---|---|"
     for parameter in command.params:
         if isinstance(parameter, click.Option) and parameter.envvar:
             default = parameter.get_default(context)
             shown = "" if default in (None, "") else f"`{default}`"
-            yield f"| `{parameter.opts[0]}` | `{parameter.envvar}` | {shown} | {parameter.help} |"
+            yield f"| `{parameter.opts[0]}` | {shown} | {parameter.help} |"
 
 
 def class_table(options: Any) -> Iterator[str]:
@@ -92,7 +84,7 @@ def page() -> str:
     sections = (
         ("minimq-nameserver", command_table(nameserver)),
         ("minimq-broker", command_table(broker)),
-        ("Configuration files", example(nameserver, "minimq-nameserver")),
+        ("Configuration files", [FILES]),
         ("Arguments of Producer", constructor_table(Producer)),
         ("Options of Producer", class_table(ProducerOptions)),
         ("Arguments of PullConsumer", constructor_table(PullConsumer)),

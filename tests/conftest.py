@@ -59,7 +59,7 @@ def _java_options() -> str:
 os.environ.setdefault("SPARK_SUBMIT_OPTS", _java_options())
 
 # How full the disk of this machine is must not matter. The tests about full disks bring their own disk and options.
-for _mark in ("WARN", "DELETE_EARLY", "REJECT"):
+for _mark in ("DELETE_EARLY", "REJECT"):
     os.environ.setdefault(f"MINIMQ_BROKER_DISK_{_mark}", "1")
 
 # Stores sync thousands of times, and few tests are about the disk: those bring their own.

@@ -15,6 +15,7 @@ import pytest
 from minimq import Admin, LocalCluster, Message, Producer
 from minimq_proto.v1 import broker_pb2
 from support.broker_link import BrokerLink
+from support.limited import limited
 from support.stores import make_batch
 from support.waiting import wait_until
 
@@ -66,16 +67,15 @@ class Stream:
         self._requests.put(None)
 
 
-def test_senders_are_told_to_come_back_and_nothing_is_lost() -> None:
+def test_senders_are_told_to_come_back_and_nothing_is_lost(tmp_path: Path) -> None:
     large = make_batch([bytes(900_000)])
     small = make_batch([bytes(300_000)])
-    with LocalCluster(brokers=1, broker_options={"max_pending_bytes": 1 << 20, "busy_after_s": 0.3}) as own:
-        broker = own.brokers[0]
+    with limited(tmp_path, max_pending_bytes=1 << 20, busy_after_s=0.3) as own:
         with Admin(own.nameserver) as admin:
             admin.create_topic("t", 1)
-        link = BrokerLink(broker.address)
+        link = BrokerLink(own.broker)
         stream = Stream(link)
-        with hanging_disk(broker.data_dir):
+        with hanging_disk(own.data_dir):
             stream.send(1, large)
             for request_id in (2, 3, 4):
                 stream.send(request_id, small)

@@ -34,26 +34,17 @@ def ten_days_old(tmp_path: Path) -> Path:
     return path
 
 
-def test_messages_that_are_too_old_by_the_clock_alone_stay_until_somebody_confirms_it(ten_days_old: Path) -> None:
+def test_messages_that_are_too_old_by_the_clock_alone_stay(ten_days_old: Path) -> None:
     options = {"upkeep_interval_s": 0.05, "segment_bytes": SEGMENT, "metrics": "127.0.0.1:0", "log_format": "json"}
-
-    def segments(cluster: LocalCluster) -> float:
-        return Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_segments")
 
     with LocalCluster(brokers=1, data_dir=ten_days_old.parent, broker_options=options) as cluster:
         broker = cluster.brokers[0]
         wait_until(lambda: "clock: jumped ahead" in broker.log_path.read_text(), 20.0, what="a complaint")
-        before = segments(cluster)
-        assert before > 3
         seen = Scrape(metrics_address(broker.log_path))
+        assert seen.value("minimq_broker_segments") > 3
         assert seen.value("minimq_broker_clock_ahead_seconds") == pytest.approx(TEN_DAYS_MS / 1000, abs=3600)
         assert seen.value("minimq_broker_segments_deleted_total") == 0
         assert "has jumped ahead by" in Minimq(cluster.nameserver)("cluster", "status")
-    with LocalCluster(
-        brokers=1, data_dir=ten_days_old.parent, broker_options={**options, "max_clock_jump_s": 0.0}
-    ) as cluster:
-        wait_until(lambda: segments(cluster) < before - 2, 20.0, what="old segments are deleted")
-        assert Scrape(metrics_address(cluster.brokers[0].log_path)).value("minimq_broker_clock_ahead_seconds") == 0
     assert check_directory(ten_days_old).findings == []
 
 

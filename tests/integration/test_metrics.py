@@ -284,21 +284,6 @@ def test_promtool_finds_nothing_wrong_with_the_metrics(busy: LocalCluster) -> No
 
 
 @pytest.mark.system
-def test_the_number_of_series_is_bounded() -> None:
-    with LocalCluster(brokers=1, broker_options={**SHOWN, "metrics_series": 2}) as few:
-        with Admin(few.nameserver) as admin, Producer(few.nameserver) as producer:
-            for number in range(4):
-                admin.create_topic(f"t{number}", queues=1)
-                producer.send_many(Message(f"t{number}", b"x") for _ in range(10 + number))
-        seen = scrape_broker(few)
-        assert seen.series("minimq_broker_topic_messages") == [
-            ({"topic": "t0"}, 10),
-            ({"topic": "t1"}, 11),
-            ({"topic": "(others)"}, 25),
-        ]
-
-
-@pytest.mark.system
 def test_without_the_option_nothing_is_shown(cluster: LocalCluster) -> None:
     log = cluster.brokers[0].log_path.read_text()
     assert "ready role=broker" in log

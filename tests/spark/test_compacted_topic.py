@@ -30,8 +30,8 @@ def test_the_table_is_that_of_a_dictionary(spark: SparkSession, tmp_path: Path, 
         table[key] = b"" if chance.random() < 0.1 else b"%d" % number + bytes(300)
         value = table[key]
         messages.append(Message("planes", value, keys=(key,)) if value else Message.tombstone("planes", key))
-    options = {"segment_bytes": 1 << 18, "upkeep_interval_s": 0.05}
-    shown = {"metrics": "127.0.0.1:0", "log_format": "json"}
+    options: dict[str, object] = {"segment_bytes": 1 << 18, "upkeep_interval_s": 0.05}
+    shown: dict[str, object] = {"metrics": "127.0.0.1:0", "log_format": "json"}
     with LocalCluster(brokers=1, data_dir=tmp_path / "data", broker_options=options | shown) as cluster:
         with Admin(cluster.nameserver) as admin:
             admin.create_topic("plain", queues=1)

@@ -18,7 +18,7 @@ import minimq.schemas
 import pyspark_minimq
 from minimq import ConsumerOptions, MinimqError, ProducerOptions, errors
 from minimq.admin.operation import operations_of
-from minimq_broker.options import BrokerOptions
+from minimq_broker.calls.limits import MAX_CONNECTIONS, Limits
 from minimq_cli import main as client
 from support.cases import for_each
 from support.pages import ROOT, run_page, text_of
@@ -39,12 +39,12 @@ def test_the_worked_example_of_sizing_computes_what_its_text_says(tmp_path: Path
 
 def test_the_bounds_of_memory_are_the_defaults() -> None:
     said = text_of("docs/sizing.md")
-    broker = BrokerOptions()
-    for name in ("max_pending_bytes", "max_unsent_bytes", "compaction_memory_bytes"):
-        assert f"`--{name.replace('_', '-')}` ({getattr(broker, name) >> 20} MiB" in said, name
+    limits = Limits(0, 0)
+    assert f"{limits.max_pending_bytes >> 20} MiB of batches that wait" in said
+    assert f"twice {limits.max_unsent_bytes >> 20} MiB of answers" in said
     assert f"`buffer_bytes` ({ProducerOptions().buffer_bytes >> 20} MiB)" in said
     assert f"`prefetch_bytes` ({ConsumerOptions().prefetch_bytes >> 20} MiB)" in said
-    assert f"{broker.max_connections:,} connections" in said
+    assert f"{MAX_CONNECTIONS:,} connections" in said
 
 
 def test_the_versions_are_those_that_packages_ask_for() -> None:

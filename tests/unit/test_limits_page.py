@@ -8,18 +8,19 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from minimq.sending.producer_options import ProducerOptions
 from minimq_broker.backup import copying
-from minimq_broker.calls import pull
+from minimq_broker.calls import limits, pull
 from minimq_broker.features.requests import event_service
 from minimq_broker.features.search import finding
 from minimq_broker.features.work_queues import pop_runs, work_queue_clients, work_queue_service
 from minimq_broker.groups import groups, offsets
 from minimq_broker.groups import lease_service as leases
+from minimq_broker.log import clock
 from minimq_broker.options import BrokerOptions
 from minimq_common import model, names
 from minimq_common.batch import compression
 from minimq_common.batch import header as batch
 from minimq_common.security import access_document, access_rule
-from minimq_common.wire import channels, dispatcher, protocol_bounds, rpc, standard_services
+from minimq_common.wire import channels, dispatcher, health_service, protocol_bounds, rpc
 from minimq_nameserver import bounds
 from minimq_proto.v1 import broker_pb2, nameserver_pb2, options_pb2
 from support.bounds import max_items
@@ -27,6 +28,7 @@ from support.cases import for_each
 from support.limit_rows import limit_rows
 
 OPTIONS = BrokerOptions(data_dir=Path("unused"))
+LIMITS = limits.Limits(OPTIONS.max_body_bytes, OPTIONS.max_batch_bytes)
 SERVER = dict(rpc.SERVER_OPTIONS)
 
 
@@ -96,9 +98,9 @@ def seconds(*options: str) -> str:
         ("Per broker", "calls that have come", f"{SERVER['grpc.server.max_pending_requests_hard_limit']:,} |"),
         ("Per name server", "calls that have come", f"{SERVER['grpc.server.max_pending_requests']:,} |"),
         ("Per name server", "calls that have come", f"{SERVER['grpc.server.max_pending_requests_hard_limit']:,} |"),
-        ("Per broker", "topics |", f"{OPTIONS.max_topics:,} (`--max-topics`)"),
-        ("Per broker", "consumer groups |", f"{OPTIONS.max_groups:,} (`--max-groups`)"),
-        ("Per broker", "consumers with a session", f"{OPTIONS.max_sessions:,} (`--max-sessions`)"),
+        ("Per broker", "topics |", f"{LIMITS.max_topics:,} |"),
+        ("Per broker", "consumer groups |", f"{LIMITS.max_groups:,} |"),
+        ("Per broker", "consumers with a session", f"{LIMITS.max_sessions:,} |"),
         ("Per broker", "topics of all members", f"{groups.OF_GROUP.topics:,}"),
         ("Per broker", "topics of all members", f"{groups.OF_GROUP.characters >> 20} Mi characters"),
         ("Per broker", "members of a group", f"{groups.MAX_MEMBERS:,}"),
@@ -106,7 +108,7 @@ def seconds(*options: str) -> str:
         ("Per broker", "queues that members of a group report", f"{groups.MAX_HELD_OF_GROUP:,}; {groups.MAX_HELD:,}"),
         ("Per broker", "queues that a member requests", f"{leases.MAX_OF_MEMBER:,}; {leases.MAX_WANTED:,}"),
         ("Per broker", "committed offsets", f"{offsets.MAX_OFFSETS:,}"),
-        ("Per broker", "streams of one kind", f"{OPTIONS.max_streams:,} (`--max-streams`)"),
+        ("Per broker", "streams of one kind", f"{limits.MAX_STREAMS:,} |"),
         ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_BYTES)),
         ("Per broker", "replies that one requester", mib(event_service.MAX_UNREAD_IN_ALL)),
         ("Per broker", "searches under way", str(finding.MAX_FINDS)),
@@ -128,11 +130,11 @@ def seconds(*options: str) -> str:
         ("Per broker", "streams of one `Cluster`", f"{channels.MAX_STREAMS:,}"),
         ("Per broker", "time for the handshake", seconds("grpc.server_handshake_timeout_ms")),
         ("Per broker", "time without any sign", seconds("grpc.keepalive_time_ms", "grpc.http2.ping_timeout_ms")),
-        ("Per broker", "connections |", f"{OPTIONS.max_connections:,} (`--max-connections`)"),
-        ("Per broker", "streams that watch the health", f"{standard_services.MAX_WATCHES:,}"),
-        ("Per broker", "answers that clients", f"{mib(OPTIONS.max_unsent_bytes)} (`--max-unsent-bytes`)"),
+        ("Per broker", "connections |", f"{limits.MAX_CONNECTIONS:,}; fewer"),
+        ("Per broker", "streams that watch the health", f"{health_service.MAX_WATCHES:,}"),
+        ("Per broker", "answers that clients", f"{mib(LIMITS.max_unsent_bytes)} |"),
         ("Per broker", "concurrent copies of its log", f"{copying.MAX_COPIES}"),
-        ("Per broker", "jump of the clock", f"{OPTIONS.max_clock_jump_s / 3600:g} h (`--max-clock-jump`)"),
+        ("Per broker", "jump of the clock", f"{clock.MAX_JUMP_S / 3600:g} h |"),
         ("Per name server", "topics of one broker", f"{protocol_bounds.MAX_TOPICS:,}"),
         ("Per name server", "topics of one broker", mib(bounds.MAX_TABLE_BYTES)),
         ("Per name server", "topics with a route", f"{bounds.MAX_ROUTED_TOPICS:,}"),

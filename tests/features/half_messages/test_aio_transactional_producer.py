@@ -50,7 +50,7 @@ def test_blocks_commit_and_roll_back(cluster: LocalCluster, topic: str, new_name
 
 @pytest.mark.parametrize("is_coroutine", [True, False])
 def test_a_check_may_be_a_coroutine(tmp_path: Path, is_coroutine: bool) -> None:
-    options = {"check_back_after_s": 0.1, "check_back_interval_s": 0.1}
+    options = {"check_back_after_s": 0.1}
     asked: list[bytes] = []
 
     def check(message: Message) -> TransactionResolution:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 
 import pytest
 
 from minimq import Admin, LocalCluster
-from minimq_common.errors import InvalidArgument, SystemBusy, TransactionEnded, TransactionExpired
+from minimq_common.errors import InvalidArgument, TransactionEnded, TransactionExpired
 from support.raw_transactions import RawTransactions, decision
 from support.reading import check_brokers, read_all
-from support.scraping import Scrape, metrics_address
 from support.stores import numbered_batch
 from support.waiting import wait_until
 
@@ -129,56 +126,4 @@ def test_what_nobody_decides_on_expires(tmp_path: Path) -> None:
         with pytest.raises(TransactionExpired, match="has dropped 1 of the batches"):
             transactions.commit(decision(0, {A: {7: [0]}}))
         assert "dropped undecided batches" in cluster.brokers[0].log_path.read_text()
-    check_brokers(cluster)
-
-
-def test_one_that_stages_without_end_leaves_room_for_others_and_expires_early(tmp_path: Path) -> None:
-    """A live transaction is among them, and one that may be decided elsewhere: both can be committed at the end."""
-    options = {"max_staged_bytes": 400_000, "transaction_idle_s": 4.0, "metrics": "127.0.0.1:0", "log_format": "json"}
-    body = bytes(10_000)
-    with (
-        LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as cluster,
-        Admin(cluster.nameserver) as admin,
-        ExitStack() as opened,
-    ):
-        admin.create_topic("t", queues=1)
-        address = cluster.brokers[0].address
-        names = ("decided", "live", *(f"greedy-{number}" for number in range(3)))
-        decided, live, *greedy = [opened.enter_context(RawTransactions(address, name)) for name in names]
-        decided.stage(0, [(0, numbered_batch(1, 0, body))])
-        seen, about = Scrape(metrics_address(cluster.brokers[0].log_path)), decided.describe()
-        assert seen.value("minimq_broker_staged_batches") == about.staged_batches == 1
-        assert seen.value("minimq_broker_staged_bytes") == about.staged_bytes > 0
-        assert decided.describe(0, of_1=[0]).missing_batches == 0
-        assert decided.describe(0, of_1=[0, 1]).missing_batches == 1
-        for producer_id, flood in enumerate(greedy, 3):
-            answers = flood.stage(0, [(0, numbered_batch(producer_id, n, body)) for n in range(50)])
-            rejected = [answer.failure for answer in answers if answer.HasField("failure")]
-            assert {failure.code for failure in rejected} == {SystemBusy.code}
-            assert "not more than this is left for all others" in rejected[0].message
-            assert len(rejected) < 50  # each finds room, whatever those before it have taken
-            live.stage(0, [(0, numbered_batch(2, producer_id))])
-        seen = Scrape(metrics_address(cluster.brokers[0].log_path))
-        assert seen.value("minimq_broker_staging_used_ratio") > 0.8
-
-        staged = [3, 4, 5]
-        sequences = count(6)
-
-        def all_expired() -> bool:
-            number = next(sequences)
-            [answer] = live.stage(0, [(0, numbered_batch(2, number))])
-            assert not answer.HasField("failure")
-            staged.append(number)
-            time.sleep(0.3)  # it has room for a few
-            return not greedy[0].describe().staged_batches
-
-        wait_until(all_expired, 60.0, what="the idlest one is let go of")
-        with pytest.raises(TransactionExpired, match="nothing was staged for too long while there was little room"):
-            greedy[0].commit(decision(0, {A: {3: [0]}}))
-        live.commit(decision(0, {A: {2: staged}}))
-        decided.commit(decision(0, {A: {1: [0]}}))
-        assert len(read_all(cluster.nameserver, "t")) == len(staged) + 1
-        assert "dropped idle ones" in cluster.brokers[0].log_path.read_text()
-        seen = Scrape(metrics_address(cluster.brokers[0].log_path))
-        assert seen.value("minimq_broker_transactions_expired_total", reason="room") >= 1
     check_brokers(cluster)

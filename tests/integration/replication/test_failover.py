@@ -220,7 +220,7 @@ def test_a_slave_takes_no_message_and_says_who_does(tmp_path: Path) -> None:
 
 
 def test_a_synchronous_master_with_too_few_replicas_in_sync_writes_nothing(tmp_path: Path) -> None:
-    with replicas(tmp_path, role="sync-master", replication_timeout_s=4.0) as cluster:
+    with replicas(tmp_path, role="sync-master", replica_lag_s=6.0) as cluster:
         master, slave = cluster.brokers
         slave.pause()
         with pytest.raises(NotEnoughReplicas, match="did not confirm"):

@@ -31,12 +31,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.rounds]
 
 ROUNDS = rounds(2)
 TIMEOUT_S = 60.0
-QUICK: dict[str, Any] = {
-    "check_back_after_s": 0.2,
-    "check_back_interval_s": 0.2,
-    "max_check_backs": 10_000,
-    "upkeep_interval_s": 0.2,
-}
+QUICK: dict[str, Any] = {"check_back_after_s": 0.1, "max_check_backs": 10_000, "upkeep_interval_s": 0.2}
 #: For a master with a slave: without, a fail-over may take back what was acknowledged a moment ago.
 SYNCHRONOUS: dict[str, Any] = {**QUICK, "role": "sync-master", "min_in_sync": 1}
 
