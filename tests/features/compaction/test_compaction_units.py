@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from msgspec.structs import replace
@@ -115,8 +115,8 @@ def test_a_round_goes_no_further_than_what_others_have(stores: Stores, store: Op
 
     def end_of_round(opened: OpenStore, needed_from: int = 1 << 62) -> int:
         handle = cast("StoreHandle", OneStore(opened.store))
-        shares: Any = {"interval_s": 1.0, "memory_bytes": 1 << 20, "share": 1.0}
-        begun = Compactor(handle, Counters(), lambda: 0, opened.clock, **shares)._begin(needed_from, opened.store)
+        compactor = Compactor(handle, Counters(), lambda: 0, opened.clock, interval_s=1.0)
+        begun = compactor._begin(needed_from, opened.store)
         return begun._end if begun is not None else 0
 
     work = Workload(store, "state", 2, SEED)
