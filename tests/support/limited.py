@@ -7,12 +7,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from minimq import Admin
 from minimq_broker.broker import Broker
 from minimq_broker.calls.limits import Limits
 from minimq_broker.options import BrokerOptions
 from minimq_nameserver.options import NameServerOptions
 from minimq_nameserver.server import NameServer
 from support.loop_thread import LoopThread
+from support.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -37,4 +39,6 @@ def limited(data_dir: Path, **limits: float) -> Iterator[Limited]:
         )
         own = Limits(options.max_body_bytes, options.max_batch_bytes, **limits)  # type: ignore[arg-type]
         with loop.serving(Broker(options, own)) as broker:
+            with Admin(nameserver.address) as admin:
+                wait_until(admin.broker_status, what="the broker is registered")
             yield Limited(nameserver.address, broker.address, data_dir)
