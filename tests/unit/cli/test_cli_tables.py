@@ -15,7 +15,7 @@ import pytest
 import minimq.admin
 import minimq.features
 import minimq_cli
-from minimq.admin.views import Row, Table
+from minimq.admin.views import Plan, PlanRow, Row, Rows, Table
 from minimq_cli.base import lines_of, show_table
 from support.cases import for_each
 
@@ -49,6 +49,8 @@ LONG: dict[str, object] = {
     "member": f"{long_name('host')}@12345@1a2b3c4d",
     "mode": "async",
     "nameserver": "192.168.100.100:9876",
+    "note": "12,345 stored messages hidden from new groups and replays",
+    "now": "8 queues, read-write, FIFO, kept for 7d 0h",
     "number": "#12",
     "permission": "read-write",
     "reader": "#12, held 13m 20s for #11, #10 waits",
@@ -57,6 +59,7 @@ LONG: dict[str, object] = {
     "seen_by": ", ".join(long_name(f"broker-{letter}") for letter in "ab"),
     "slaves": ["1=192.168.100.101:10912", "2=192.168.100.101:10913"],
     "state": f"follows no master; replica {long_name('x')} does not follow",
+    "then": None,
     "topic": long_name("%RETRY%group"),
     "topics": [long_name("orders"), long_name("payments")],
     "up_for": "31d 23h",
@@ -140,6 +143,27 @@ def test_ordinary_brokers_are_a_table_of_one_line_each_at_80_columns() -> None:
     lines = lines_of(headings, [row_of(table, LONG, SHORT)] * 2, 80)
     assert len(lines) <= 2 + 1 + 2
     assert all("broker-a" in line and "42%" in line for line in lines[-2:])
+
+
+def test_a_plan_is_a_table_at_80_columns() -> None:
+    rows = [
+        PlanRow(
+            "permission of orders on broker-a", "read-write", "none", "producers cannot send, consumers cannot read"
+        ),
+        PlanRow(
+            "retention of orders on broker-a",
+            "that of the broker",
+            "12h 0m",
+            "messages beyond it can no longer be read",
+        ),
+        PlanRow("read queues of orders on broker-a", 8, 4, "12,345 stored messages hidden from new groups and replays"),
+        PlanRow("orders on broker-b", note="offline since 12:03:05 (stopped): not changed"),
+    ]
+    [table] = [line for line in Plan(rows=rows).view().lines if isinstance(line, Rows)]
+    lines = lines_of(table.table.headings, table.rows, 80)
+    assert lines[0].split() == ["What", "Now", "Then", "Note"]
+    assert max(map(len, lines)) <= 80
+    assert len(lines) <= 2 + 3 * len(rows)
 
 
 def test_sentences_are_folded_before_a_table_becomes_records() -> None:
