@@ -45,7 +45,7 @@ TOPICS = Dashboard(
                     "Lag",
                     "short",
                     "Messages that a group has not committed. It grows: start more members, or find the slow one with "
-                    "minimq group describe GROUP --watch.",
+                    "minimq group describe GROUP.",
                     f"group_topic:minimq_broker_group_lag_messages:sum{{{BOTH}}}",
                     "{{group}}: {{topic}}",
                 ),

@@ -6,18 +6,16 @@ import json
 import logging
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
-from click.core import ParameterSource
 
 from minimq.admin.operation import Arguments, Operation, Param, Parameter, operations_of, read
 from minimq.admin.views import Rows, View, json_text
 from minimq_cli.base import Option, confirm, show_json, show_table, tell
-from minimq_common.errors import InvalidArgument, MinimqError, Unavailable
+from minimq_common.errors import InvalidArgument, MinimqError
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
@@ -60,16 +58,7 @@ def command_of(operation: Operation) -> click.Command:
 
     @click.pass_obj
     def run(nameserver: str, /, **typed: Any) -> None:
-        interval_s = typed.pop("interval", None)
-        if not typed.pop("watch", False):
-            _run(operation, nameserver, typed)
-            return
-        while True:
-            try:
-                _run(operation, nameserver, dict(typed), clears=typed["output"] == "table" and sys.stdout.isatty())
-            except Unavailable as error:  # the next refresh retries
-                click.echo(f"error: {error}", err=True)
-            time.sleep(interval_s)
+        _run(operation, nameserver, typed)
 
     return Command(
         operation,
@@ -104,11 +93,6 @@ def _params(operation: Operation) -> list[click.Parameter]:
         params.append(Option(["--dry-run"], is_flag=True, help="Show what would change, and change nothing."))
     if operation.asks:
         params.append(Option(["--yes"], is_flag=True, help="Do not ask for confirmation."))
-    if operation.can_watch:
-        params.append(Option(["--watch"], is_flag=True, help="Refresh the output until Ctrl-C."))
-        interval = click.FloatRange(0.2, 3600)
-        text = "Seconds between two refreshes."
-        params.append(Option(["--interval"], type=interval, default=2.0, show_default=True, help=text))
     choice = click.Choice(_FORMATS)
     params.append(
         Option(["-o", "--output"], type=choice, default="table", show_default=True, help="Format of the result.")
@@ -116,7 +100,7 @@ def _params(operation: Operation) -> list[click.Parameter]:
     return params
 
 
-def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears: bool = False) -> None:
+def _run(operation: Operation, nameserver: str, typed: dict[str, Any]) -> None:
     output, dry_run, yes = typed.pop("output"), typed.pop("dry_run", False), typed.pop("yes", False)
     from minimq.admin.admin import Admin
 
@@ -138,8 +122,6 @@ def _run(operation: Operation, nameserver: str, typed: dict[str, Any], *, clears
             with _progress(operation, given):
                 result = operation.run(admin, given)
             view = operation.view(admin, given, result, plan)
-            if clears:
-                click.clear()
             show(view, output, notes_first=operation.reads)
     except InvalidArgument as error:
         raise error.with_message(with_flags(operation, error.message, typed)) from None
@@ -152,20 +134,13 @@ def values_of(parameters: Sequence[Parameter], typed: Mapping[str, Any]) -> dict
     source: dict[str, Any] = {}
     for each in parameters:
         given = typed.get(each.key)
-        if each.parts:
-            source_of = click.get_current_context().get_parameter_source
-            stray = [part.flag for part in each.parts if source_of(part.key) is not ParameterSource.DEFAULT]
-            if stray and not given:
-                raise click.UsageError(f"{stray[0]} needs {each.flag}")
-            given = {part.name: typed[part.key] for part in each.parts} if given else None
         source[each.name] = given or None if each.is_many else given
     return read(parameters, source, lambda each: each.label)
 
 
 def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> str:
     """Replace parameters by options in an error message; what the user typed stays unchanged."""
-    own = [each for each in operation.shown if not each.is_argument]
-    flags = {each.name: each.flag for each in (*own, *(part for each in own for part in each.parts))}
+    flags = {each.name: each.flag for each in operation.shown if not each.is_argument}
     own_words = {text for each in typed.values() for text in (each if isinstance(each, tuple) else (each,))}
     lists_options = message.startswith("nothing to change: ")
 
@@ -182,10 +157,7 @@ def with_flags(operation: Operation, message: str, typed: Mapping[str, Any]) -> 
 
 
 def options_of(parameters: Iterable[Parameter]) -> list[click.Parameter]:
-    found: list[click.Parameter] = []
-    for each in parameters:
-        found += [_argument(each)] if each.is_argument else _options(each)
-    return found
+    return [_argument(each) if each.is_argument else _option(each) for each in parameters]
 
 
 def _argument(parameter: Parameter) -> click.Argument:
@@ -200,38 +172,33 @@ def _argument(parameter: Parameter) -> click.Argument:
     )
 
 
-def _options(parameter: Parameter) -> list[click.Parameter]:
+def _option(parameter: Parameter) -> click.Parameter:
     about = parameter.about
     flag = parameter.flag
     if parameter.kind is bool and parameter.default is True:
         flag += f"/--no-{flag.removeprefix('--')}"
     names = [*filter(None, [about.letter]), flag, parameter.key]
     if parameter.kind is bool and parameter.default is True:
-        return [Option(names, is_flag=True, default=True, show_default=True, help=parameter.help)]
+        return Option(names, is_flag=True, default=True, show_default=True, help=parameter.help)
     if parameter.kind is bool:
-        return [Option(names, is_flag=True, help=parameter.help)]
-    if parameter.parts:
-        found = [Option(names, is_flag=True, help=parameter.help)]
-        return [*found, *(each for part in parameter.parts for each in _options(part))]
+        return Option(names, is_flag=True, help=parameter.help)
     default = about.default
     if default is None and not parameter.is_required and not parameter.is_many and parameter.default is not None:
         default = str(parameter.default)
     shown = default is not None and default not in ("0", "0.0", "")
     if about.read and default in ("0", "0.0"):
         default = "default"
-    return [
-        Option(
-            names,
-            required=parameter.is_required,
-            multiple=parameter.is_many,
-            show_default=shown,
-            metavar=about.metavar or _METAVARS.get(parameter.kind),
-            type=click.Choice(list(about.choices)) if about.choices else str,
-            shell_complete=_COMPLETE.get(about.complete),
-            help=f"{parameter.help} May be given several times." if parameter.is_many else parameter.help,
-            **({} if default is None else {"default": default}),
-        )
-    ]
+    return Option(
+        names,
+        required=parameter.is_required,
+        multiple=parameter.is_many,
+        show_default=shown,
+        metavar=about.metavar or _METAVARS.get(parameter.kind),
+        type=click.Choice(list(about.choices)) if about.choices else str,
+        shell_complete=_COMPLETE.get(about.complete),
+        help=f"{parameter.help} May be given several times." if parameter.is_many else parameter.help,
+        **({} if default is None else {"default": default}),
+    )
 
 
 # ---- Output -----------------------------------------------------------------------------------------

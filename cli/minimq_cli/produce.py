@@ -18,9 +18,8 @@ import click
 from minimq.admin import values
 from minimq.admin.operation import Param
 from minimq.admin.texts import size_of
-from minimq.admin.views import Row, Table, columns
 from minimq.sending.producer_options import CompressionName, ProducerOptions
-from minimq_cli.base import check_allowed, interrupt_later, show_json, show_table
+from minimq_cli.base import check_allowed, interrupt_later
 from minimq_cli.commands import declared, progress_bar
 from minimq_cli.line_format import MAX_ESCAPE, TO_UTF8, LineFormat, check_fields
 from minimq_common.errors import InvalidArgument, MessageTooLarge, MinimqError
@@ -38,11 +37,6 @@ _BLOCK_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 
 _DEFAULTS = ProducerOptions()
-
-_QUANTILES = (0.5, 0.9, 0.99, 0.999)
-_COUNTS = Table("nothing was counted", columns("acknowledged failed batches bytes retries already_stored"))
-_LATENCIES = Table("nothing was measured", {f"p{share * 100:g}_ms": f"p{share * 100:g} ms" for share in _QUANTILES})
-_AVOIDED = Table("no brokers", columns("broker seconds reason", seconds="For seconds"))
 
 
 def _opened(text: str) -> BinaryIO:
@@ -78,7 +72,6 @@ def produce(  # noqa: PLR0913 - the options of the command
         CompressionName, Param(choices={name: name for name in get_args(CompressionName)})
     ] = _DEFAULTS.compression,
     send_timeout: Annotated[float, Param(low=0.001, metavar="SECONDS")] = _DEFAULTS.send_timeout_s,
-    statistics: Annotated[str | None, Param(choices={"table": "table", "json": "json"})] = None,
 ) -> None:
     """Send each line of FILE, or of stdin, as a message; skip empty lines.
 
@@ -119,7 +112,6 @@ def produce(  # noqa: PLR0913 - the options of the command
         compression: compression of batches.
         send_timeout: timeout of a batch with all retries, and of waiting for servers at the start. The
             default outlasts a fail-over; use more to outlast a restart.
-        statistics: print counters, latencies and avoided brokers at the end, even after a failure.
     """
     from minimq.sending.producer import Producer
     from minimq.sending.selectors import by_hash
@@ -168,9 +160,6 @@ def produce(  # noqa: PLR0913 - the options of the command
     else:
         seconds = max(time.monotonic() - began, 1e-9)
         click.echo(done.report(topic, seconds))
-    finally:
-        if statistics and done.counted is not None:
-            _show_statistics(statistics, done.counted)
 
 
 def _check(lines: LineFormat) -> LineFormat:
@@ -375,27 +364,3 @@ def _available(fd: int) -> tuple[bytes, bool]:
 def _total(file: BinaryIO) -> int | None:
     about = os.fstat(file.fileno())
     return about.st_size if stat.S_ISREG(about.st_mode) else None
-
-
-def _show_statistics(output: str, told: ProducerStatistics) -> None:
-    now = time.monotonic()
-    latencies = {f"p{share * 100:g}_ms": round(told.latency.quantile_s(share) * 1000, 3) for share in _QUANTILES}
-    avoided: list[Row] = [
-        {
-            "broker": broker.broker_name,
-            "seconds": None if broker.unreachable else round(broker.until - now, 1),  # until it answers
-            "reason": broker.reason,
-        }
-        for broker in told.avoided
-    ]
-    counts: dict[str, object] = {name: getattr(told, name) for name in _COUNTS.headings}
-    if output == "json":
-        latency = {"mean_ms": round(told.latency.mean_s * 1000, 3), **latencies}
-        show_json({**counts, "latency": latency, "avoided": avoided})
-        return
-    show_table(_COUNTS, [{**counts, "bytes": size_of(told.bytes)}])
-    click.echo()
-    show_table(_LATENCIES, [latencies])
-    if avoided:
-        click.echo("\nAvoided brokers:")
-        show_table(_AVOIDED, avoided)

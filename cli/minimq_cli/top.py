@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
 import sys
-import termios
 import time
-import tty
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import click
 from rich.console import Console, Group, RenderableType
@@ -35,18 +28,12 @@ if TYPE_CHECKING:
 _TIMEOUT_S, _SCREEN_TIMEOUT_S = 5.0, 2.0
 #: Exit status of a command that SIGTERM ended, as in shells.
 _TERMINATED = 143
-#: Seconds to wait for a key, and for the rest of an escape sequence.
-_KEY_S, _ESCAPE_S = 0.1, 0.02
-#: The arrow keys, as terminals send them.
-_UP, _DOWN = "\x1b[A", "\x1b[B"
-#: Lines of the screen below title and problems that are no rows of tables: headings, keys, and one to spare.
+#: Lines of the screen below title and problems that are no rows: headings, what is left out, and one to spare.
 _FRAME = 5
 _MAX_PROBLEMS = 4
 #: Lines of a refresh that is printed without a screen.
 _PRINTED = 60
-_HELP = "q quit   p pause   r by rate   n by name   ↑ ↓ scroll"
 
-Item = TypeVar("Item")
 _INTERVAL = Param(low=0.2, high=3600, metavar="SECONDS", help="Seconds between two refreshes.")
 _OUTPUT = output_param("table", "json", "jsonl", help="Tables, or one JSON object on a line for each refresh.")
 
@@ -59,11 +46,10 @@ def top(
     once: Annotated[bool, Param(help="Print the activity of one interval, and exit.")] = False,
     output: Annotated[str, _OUTPUT] = "table",
 ) -> None:
-    """Show brokers, topics and groups with their rates, problems first, and refresh them until q or Ctrl-C.
+    """Show brokers, topics and groups with their rates, problems first, and refresh them until Ctrl-C.
 
     The busiest topics are refreshed each time, the others in turn. On a screen, each call to a server times out after
-    2 s. Keys: q quits, p pauses, r and n sort by rate or name, the arrows scroll. Without a terminal, it prints each
-    refresh below the last.
+    2 s. Without a terminal, it prints each refresh below the last.
 
     \b
     Examples:
@@ -86,67 +72,24 @@ def top(
             if output != "table":
                 click.echo(json.dumps(_to_json(activity)))
             else:
-                Console().print(screen(nameserver, activity, "", View(has_keys=False), _PRINTED))
+                Console().print(screen(nameserver, activity, "", _PRINTED))
             if once:
                 return
 
 
 def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
-    """Refresh the screen until the user quits. Another thread reads, so that keys work while a server hangs."""
+    """Refresh the screen until Ctrl-C."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # restores the terminal
-    activity, trouble, view = None, "", View()
-    reading: Future[ClusterActivity] | None = None
-    next_at = 0.0
-    with ThreadPoolExecutor(1) as thread, _single_keys(), Live(screen=True, auto_refresh=False) as live:
+    activity, trouble = None, ""
+    with Live(screen=True, auto_refresh=False) as live:
         while True:
-            if reading is not None and reading.done():
-                try:
-                    activity, trouble = reading.result(), ""
-                except MinimqError as error:  # the next refresh retries
-                    trouble = str(error)
-                reading, next_at = None, time.monotonic() + interval
-            if reading is None and not view.is_paused and time.monotonic() >= next_at:
-                reading = thread.submit(reader.read)
-            live.update(screen(nameserver, activity, trouble, view, live.console.size.height), refresh=True)
-            key = _key()
-            if key in ("q", "Q", "\x03", "\x04"):
-                return
-            if key is not None:
-                _press(view, key, activity)
-
-
-def _press(view: View, key: str, activity: ClusterActivity | None) -> None:
-    rows = 0 if activity is None else max(len(activity.topics), len(activity.groups))
-    match key:
-        case "p":
-            view.is_paused = not view.is_paused
-        case "r" | "n":
-            view.by_name, view.first = key == "n", 0
-        case _ if key in (_UP, _DOWN):
-            view.first = max(min(view.first + (1 if key == _DOWN else -1), rows - 1), 0)
-
-
-def _key() -> str | None:
-    """Return the next key; None if none is pressed within `_KEY_S`, or stdin has ended."""
-    fd = sys.stdin.fileno()
-    if not select.select([fd], [], [], _KEY_S)[0]:
-        return None
-    data = os.read(fd, 1)
-    while data.startswith(b"\x1b") and len(data) < len(_UP) and select.select([fd], [], [], _ESCAPE_S)[0]:
-        data += os.read(fd, 1)
-    return data.decode(errors="replace") or None
-
-
-@contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read keys one by one and without echo, within the block."""
-    fd = sys.stdin.fileno()
-    former = termios.tcgetattr(fd)
-    tty.setcbreak(fd)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(fd, termios.TCSADRAIN, former)
+            live.update(screen(nameserver, activity, trouble, live.console.size.height), refresh=True)
+            try:
+                activity, trouble = reader.read(), ""
+            except MinimqError as error:  # the next refresh retries
+                trouble = str(error)
+            live.update(screen(nameserver, activity, trouble, live.console.size.height), refresh=True)
+            time.sleep(interval)
 
 
 def _to_json(activity: ClusterActivity) -> dict[str, object]:
@@ -166,21 +109,9 @@ def _to_json(activity: ClusterActivity) -> dict[str, object]:
     }
 
 
-@dataclass
-class View:
-    """The display settings that keys change."""
-
-    by_name: bool = False
-    #: Number of the first row of topics and groups.
-    first: int = 0
-    is_paused: bool = False
-    #: Keys are read, so their help is shown.
-    has_keys: bool = True
-
-
-def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: View, height: int) -> RenderableType:
+def screen(cluster: str, activity: ClusterActivity | None, trouble: str, height: int) -> RenderableType:
     """Return the content of the screen; `trouble` is the error of the last read, if any."""
-    parts: list[RenderableType] = [_title(cluster, activity, view)]
+    parts: list[RenderableType] = [_title(cluster, activity)]
     if trouble:
         parts.append(Text(printable(trouble), style="bold red"))
     if activity is None:
@@ -195,32 +126,20 @@ def screen(cluster: str, activity: ClusterActivity | None, trouble: str, view: V
     # Half for each; one gets the rows that the other does not need.
     group_rows = max(min(len(activity.groups), max(left // 2, left - len(activity.topics))), 1)
     topic_rows = max(left - group_rows, 1)
-    topics: Sequence[TopicActivity] = activity.topics
-    groups: Sequence[GroupActivity] = activity.groups
-    if view.by_name:
-        topics = sorted(topics, key=lambda item: item.topic)
-        groups = sorted(groups, key=lambda item: item.group.group)
+    topics, groups = activity.topics[:topic_rows], activity.groups[:group_rows]
     parts += [
         _table(("Broker", "Role", "In/s", "Out/s", "Disk", "Full"), brokers, _broker_row),
-        _table(("Topic", "In/s", "Messages"), _from(topics, view.first, topic_rows), _topic_row),
-        _table(("Group", "Members", "Out/s", "Lag", "Behind"), _from(groups, view.first, group_rows), _group_row),
+        _table(("Topic", "In/s", "Messages"), topics, _topic_row),
+        _table(("Group", "Members", "Out/s", "Lag", "Behind"), groups, _group_row),
     ]
-    if view.has_keys:
-        parts.append(Text(_HELP, style="dim"))
-    elif len(topics) > topic_rows or len(groups) > group_rows:
-        left_out = max(len(topics) - topic_rows, 0), max(len(groups) - group_rows, 0)
+    left_out = len(activity.topics) - len(topics), len(activity.groups) - len(groups)
+    if any(left_out):
         parts.append(Text("and {:,} other topics, {:,} other groups: --output jsonl has all".format(*left_out)))
     return Group(*parts)
 
 
-def _from(items: Sequence[Item], first: int, count: int) -> Sequence[Item]:
-    """Return a page of items from the first one on, or the last page."""
-    first = max(min(first, len(items) - count), 0)
-    return items[first : first + count]
-
-
-def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
-    words = [f"minimq {cluster}", "PAUSED" if view.is_paused else ""]
+def _title(cluster: str, activity: ClusterActivity | None) -> Text:
+    words = [f"minimq {cluster}"]
     if activity is not None:
         come = sum(each.in_per_s or 0.0 for each in activity.brokers)
         go = sum(each.out_per_s or 0.0 for each in activity.brokers)
@@ -228,7 +147,7 @@ def _title(cluster: str, activity: ClusterActivity | None, view: View) -> Text:
             f"brokers {len(activity.brokers)}  topics {activity.topic_count:,}  groups {len(activity.groups):,}"
         )
         words.append(f"in {come:,.0f}/s  out {go:,.0f}/s")
-    return Text("   ".join(filter(None, words)), style="bold", no_wrap=True, overflow="ellipsis")
+    return Text("   ".join(words), style="bold", no_wrap=True, overflow="ellipsis")
 
 
 def _table(headings: Sequence[str], items: Sequence[object], row: Callable[..., Sequence[str]]) -> Grid:

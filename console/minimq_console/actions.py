@@ -95,7 +95,7 @@ class Action:
             text = self._text(parameters, name)
             text = text if is_long else text.strip()
             _check(text, parameter, label, self._most(name))
-            if _is_switch(parameter):
+            if parameter.kind is bool:
                 source[name] = text == "1"
             elif text:
                 source[name] = text.replace(",", " ").split() if parameter.is_many else text
@@ -115,7 +115,7 @@ class Action:
         about, is_number = parameter.about, parameter.kind in (int, float)
         if choices is None:
             choices = [(each, each) for each in about.choices]
-        if _is_switch(parameter):
+        if parameter.kind is bool:
             kind, first = "switch", "0"
         elif choices:
             kind, first = "choice", choices[0][0]
@@ -145,18 +145,14 @@ def _check(text: str, parameter: Parameter, label: str, most: int) -> None:
         raise InvalidArgument(f"{label} has a NUL character: leave it out")
     if parameter.is_required and not text:
         raise InvalidArgument(f"{label} is empty: fill it in")
-    if _is_switch(parameter) and text not in ("", "0", "1"):
+    if parameter.kind is bool and text not in ("", "0", "1"):
         raise InvalidArgument(f"{label} is {quoted(text)}: it must be 0 or 1")
-
-
-def _is_switch(parameter: Parameter) -> bool:
-    return parameter.kind is bool or bool(parameter.parts)
 
 
 def _default_of(parameter: Parameter) -> str:
     if parameter.about.default is not None:
         return parameter.about.default
-    has_none = parameter.is_required or not parameter.default or parameter.is_many or _is_switch(parameter)
+    has_none = parameter.is_required or not parameter.default or parameter.is_many or parameter.kind is bool
     return "" if has_none else str(parameter.default)
 
 

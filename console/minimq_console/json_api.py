@@ -193,9 +193,6 @@ def _type_of(parameter: Parameter) -> Any:
     kind: Any
     if parameter.kind is bool:
         kind = bool
-    elif parameter.parts and not parameter.is_many:
-        kind = _struct_of(parameter.kind.__name__, parameter.parts)
-        kind = kind if parameter.is_required else kind | bool
     elif about.choices:
         kind = Literal[tuple(about.choices)]
     elif parameter.kind in (int, float):
@@ -279,8 +276,7 @@ def _content(schema: str) -> dict[str, object]:
 
 
 def _described(operation: Operation, body: Mapping[str, Any]) -> dict[str, object]:
-    own = [part for each in operation.shown for part in (each, *each.parts)]
-    names = {each.flag: each.name for each in (*own, _DRY_RUN, _YES)}
+    names = {each.flag: each.name for each in (*operation.shown, _DRY_RUN, _YES)}
 
     def named(text: str) -> str:
         return re.sub(r"`?(?<![\w-])(--[a-z][a-z-]*)`?", lambda found: f"`{names.get(found[1], found[1])}`", text)

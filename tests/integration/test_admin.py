@@ -65,11 +65,9 @@ def test_read_and_write_queues_and_permission_can_differ(admin: Admin, new_name:
 def test_a_topic_that_exists_is_rejected_or_left_alone(admin: Admin, topic: str) -> None:
     with pytest.raises(TopicExists, match="broker-a: 4 queues, read-write"):
         admin.create_topic(topic, queues=4)
-    assert not admin.create_topic(topic, queues=4, if_not_exists=True, same_settings=True)
     with pytest.raises(TopicExists, match="minimq topic update"):
-        admin.create_topic(topic, queues=5, if_not_exists=True, same_settings=True)
-    with pytest.raises(InvalidArgument, match="needs if_not_exists"):
-        admin.create_topic(topic, queues=5, same_settings=True)
+        admin.create_topic(topic, queues=5)
+    assert not admin.create_topic(topic, queues=5, if_not_exists=True)
     assert shapes(admin, topic)["broker-b"] == (4, 4, Permission.READ_WRITE)
 
 

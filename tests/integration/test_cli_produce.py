@@ -83,19 +83,6 @@ def test_lines_of_one_key_go_to_one_queue(minimq: Minimq, topic: str, group: str
     assert "--by-key needs --key-field" in minimq("produce", topic, "--by-key", stdin=b"x\n", status=2)
 
 
-def test_the_counters_of_the_producer_are_printed(minimq: Minimq, topic: str) -> None:
-    lines = b"".join(b'{"order": %d}\n' % number for number in range(2_000))
-    said = minimq("produce", topic, "--compression", "zstd", "--statistics", "json", stdin=lines)
-    told = json.loads(said[said.index("{") :])
-    assert (told["acknowledged"], told["failed"]) == (2_000, 0)
-    assert {"retries", "avoided"} <= told.keys()  # a broker that answers slowly is avoided for a while
-    assert told["bytes"] < len(lines) / 2
-    assert 0 < told["latency"]["p50_ms"] <= told["latency"]["p99.9_ms"]
-    table = minimq("produce", topic, "--statistics", "table", stdin=b"x\n")
-    assert re.search(r"Acknowledged +Failed +Batches +Bytes +Retries +Already stored\n", table)
-    assert re.search(r"p50 ms +p90 ms +p99 ms +p99.9 ms\n", table)
-
-
 @pytest.mark.parametrize(
     ("line", "text"),
     [(b"{", "line 2 is not JSON"), (b"[1]", "line 2 is not a JSON object"), (b'{"id": {}}', "line 2: field 'id'")],

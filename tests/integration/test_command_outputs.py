@@ -45,15 +45,13 @@ topic create orders --queues 2
 topic create orders --queues 2
 topic create orders --queues 2 --dry-run
 topic create orders --queues 3 --if-not-exists
-topic create orders --queues 3 --if-not-exists --same-settings
 topic create a/b
 topic create %DLQ%x
 topic create orders2 --queues 0
 topic create orders2 --queues 2000
 topic create orders2 --broker broker-x
 topic create orders2 --cluster nowhere
-topic create state --compact --min-lag 10s --tombstone-time 1h
-topic create state2 --compact --min-lag soon
+topic create state --compact
 topic create fifo --fifo --queues 1 --broker broker-a --retention 7d --retention-bytes 10GiB
 topic create fifo2 --retention soon
 topic create fifo2 --retention-bytes much

@@ -20,6 +20,8 @@ from support.registry_server import registry_server
 #: By page the lines that its program prints; `...` stands for any text.
 PRINTED = {
     "administration": [
+        "plan orders on broker-a None 4 queues, read-write",
+        "plan orders on broker-b None 4 queues, read-write",
         "stored 1000 in 12",
         "route 12 ['orders']",
         "groups ['billing'] unread 0",

@@ -66,15 +66,6 @@ class TopicDescription:
         """The number of stored messages in all queues."""
         return sum(queue.messages for queue in self.queues)
 
-    def hidden_by(self, read_queues: int) -> int:
-        """Return how many stored messages so few queues on each broker would hide from new groups and replays."""
-        shown = {each.broker_name: each.read_queues for each in self.settings}
-        return sum(
-            each.messages
-            for each in self.queues
-            if read_queues <= each.queue.queue_id < shown.get(each.queue.broker_name, 0)
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerReport:

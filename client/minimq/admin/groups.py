@@ -284,7 +284,6 @@ class GroupOperations(GroupChanges):
         example="group describe billing",
         view=_view_description,
         flags=[flag("all_queues", f"Show all queues, not only the {_QUEUES_SHOWN} most important ones.", "--queues")],
-        can_watch=True,
     )
     def describe_group(self, group: values.GroupName) -> GroupDescription:
         """Show the members of a group, the queues of each, and the lag.

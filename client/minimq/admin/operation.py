@@ -13,7 +13,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, is_dataclass, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 from types import NoneType, SimpleNamespace, UnionType
 from typing import (
@@ -75,8 +75,6 @@ class Param:
     #: Required in commands and forms although it has a default; absent from them.
     is_required: bool = False
     is_hidden: bool = False
-    #: The fields of a dataclass that become options of their own.
-    parts: Mapping[str, Param] = field(default_factory=dict)
     #: A callback that receives errors; views find these in `given.collected`.
     is_collected: bool = False
     #: The help in commands and forms, where values are text: in place of that of the docstring.
@@ -89,7 +87,7 @@ HIDDEN = Param(is_hidden=True)
 @dataclass(frozen=True, slots=True)
 class Parameter:
     name: str
-    #: bool, int, float, str, or a dataclass whose fields are options of their own.
+    #: bool, int, float or str.
     kind: type
     is_many: bool
     #: Positional in the command.
@@ -119,16 +117,6 @@ class Parameter:
     def key(self) -> str:
         """The name in commands and forms, taken from the option."""
         return self.name if self.is_argument else self.flag.lstrip("-").replace("-", "_")
-
-    @property
-    def parts(self) -> list[Parameter]:
-        """The options that the command has in place of this parameter."""
-        helps = _parse((inspect.getdoc(self.kind) or "").replace("\nAttributes:\n", "\nArgs:\n"))[2]
-        by_name = {each.name: each for each in (fields(self.kind) if is_dataclass(self.kind) else ())}
-        return [
-            Parameter(name, float, False, False, by_name[name].default, _capital(helps.get(name, "")), about)
-            for name, about in self.about.parts.items()
-        ]
 
     def read(self, what: str, given: Any) -> Any:
         """Convert text to a value; numbers and switches pass unchanged. Raises `InvalidArgument`."""
@@ -172,17 +160,13 @@ def read(
 
     Args:
         parameters: those that the interface offers; those absent from `source` are omitted.
-        source: the input by parameter name: texts, numbers, switches, lists of these, or mappings for `parts`.
+        source: the input by parameter name: texts, numbers, switches, or lists of these.
         called: returns the name of a parameter for error messages.
     """
 
     def value(parameter: Parameter, given: Any) -> Any:
         if isinstance(given, list | tuple):
             return tuple(parameter.read(called(parameter), each) for each in given)
-        if parameter.parts and isinstance(given, Mapping):
-            return parameter.kind(**read(parameter.parts, given, called))
-        if parameter.parts and isinstance(given, bool):
-            return parameter.kind() if given else None
         return parameter.read(called(parameter), given)
 
     return {each.name: value(each, given) for each in parameters if (given := source.get(each.name)) is not None}
@@ -306,8 +290,6 @@ class Operation:
     abouts: Mapping[str, Param] = field(default_factory=dict)
     #: Arguments with a fixed value: one method may be several operations.
     fixed: Mapping[str, object] = field(default_factory=dict)
-    #: The command can repeat it until Ctrl-C.
-    can_watch: bool = False
     #: The help; by default that of the docstring.
     text: str = ""
     function: Callable[..., Any] = len

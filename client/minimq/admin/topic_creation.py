@@ -29,15 +29,6 @@ _WithTopic = broker_pb2.CreateTopicResponse | broker_pb2.DescribeTopicResponse
 #: Permissions of a new topic: all but "none".
 _PERMISSIONS: Final = {name: value for name, value in PERMISSIONS.items() if value}
 
-_COMPACTED = Param(
-    flag="--compact",
-    parts={
-        "min_lag_s": Param(flag="--min-lag", read=values.seconds, default="0s", metavar="TIME"),
-        "tombstone_s": Param(flag="--tombstone-time", read=values.seconds, default="24h", metavar="TIME"),
-        "dirty_ratio": Param(low=0.01, high=1, default="0.5"),
-    },
-)
-
 
 def retention_text(seconds: float) -> str:
     return duration_of(seconds) if seconds else "that of the broker"
@@ -110,13 +101,12 @@ class TopicCreation(Operations):
         write_queues: Annotated[int | None, values.Queues] = None,
         permission: Annotated[Permission, Param(choices=_PERMISSIONS, default="read-write")] = Permission.READ_WRITE,
         fifo: bool = False,
-        compaction: Annotated[Compaction | None, _COMPACTED] = None,
+        compaction: Annotated[bool | Compaction | None, Param(flag="--compact")] = False,
         retention_s: Annotated[float, values.Retention] = 0.0,
         retention_bytes: Annotated[int, values.RetentionBytes] = 0,
         cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
         if_not_exists: bool = False,
-        same_settings: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> bool:
         """Create a topic on every master of the cluster, or on some of them.
@@ -133,14 +123,13 @@ class TopicCreation(Operations):
             permission: what clients may do with it.
             fifo: keep the order of the messages in each message group: consumers receive them one by one. This cannot
                 be changed later.
-            compaction: keep the latest message of each key, and remove older ones. Neither this nor the number of
-                queues can be changed later.
+            compaction: keep the latest message of each key, and remove older ones. In Python, a `Compaction` has the
+                rules. Neither this nor the number of queues can be changed later.
             retention_s: how long messages are kept, in seconds; 0: as long as the broker keeps others.
             retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
             if_not_exists: succeed if the topic exists, and leave its settings unchanged.
-            same_settings: with `if_not_exists`: fail if the existing topic has other settings.
             wait: return only when every name server that answers shows the topic on all these brokers.
 
         Returns:
@@ -148,7 +137,7 @@ class TopicCreation(Operations):
 
         Raises:
             TopicExists: it is on all masters already, or with other settings on one of them. Nothing was changed.
-                Not raised with `if_not_exists`, unless `same_settings` is given too.
+                Not raised with `if_not_exists`.
             DeadlineExceeded: a name server did not show the topic in time. It has been created.
         """
         wanted, present, absent = self._to_create(Arguments(**locals()))
@@ -157,7 +146,7 @@ class TopicCreation(Operations):
         asked = {**dict.fromkeys(present, ""), **absent}
         raise_failures(f"topic {name} was not created", failures, asked, "repeat the call to complete it")
         raced = _unlike(wanted, answers)
-        if raced and (same_settings or not if_not_exists):
+        if raced and not if_not_exists:
             raise TopicExists(say_exists(name, raced))
         if wait:
             self._masters.wait_until_shown({**present, **answers})
@@ -169,11 +158,10 @@ class TopicCreation(Operations):
         """Return the topic, the brokers that have it, and the masters that lack it. Raises as `create_topic`."""
         check_queue_counts(queues=given.queues, read_queues=given.read_queues, write_queues=given.write_queues)
         check_permission(given.permission)
-        check_compaction(given.compaction)
+        compaction = Compaction() if given.compaction is True else given.compaction or None
+        check_compaction(compaction)
         if not given.permission:
             raise InvalidArgument("a new topic must be readable or writable: permission is none")
-        if given.same_settings and not given.if_not_exists:
-            raise InvalidArgument("same_settings needs if_not_exists: without it, an existing topic is always rejected")
         wanted = broker_pb2.Topic(
             topic=check_topic(given.name),
             read_queues=given.queues if given.read_queues is None else given.read_queues,
@@ -184,16 +172,16 @@ class TopicCreation(Operations):
             retention_bytes=check_retention_bytes(given.retention_bytes),
         )
         masters = self._masters.find(given.cluster, given.brokers, need="all")
-        if given.compaction is not None:
-            wanted.compaction.CopyFrom(compaction_to_wire(given.compaction, wanted.write_queues * len(masters)))
+        if compaction is not None:
+            wanted.compaction.CopyFrom(compaction_to_wire(compaction, wanted.write_queues * len(masters)))
         present = self._masters.describe(given.name, masters)
         absent = {broker: address for broker, address in masters.items() if broker not in present}
         others = _unlike(wanted, present)
-        if others and given.if_not_exists and not given.same_settings:
+        if others and given.if_not_exists:
             absent = {}
         elif others or not (absent or given.if_not_exists):
             raise TopicExists(say_exists(given.name, others or _unlike(None, present)))
-        if absent and given.compaction is not None and not given.brokers:
+        if absent and compaction is not None and not given.brokers:
             remedy = "a compacted topic has all of its queues from the beginning: name brokers to leave others out"
             self._masters.reject_if_offline(f"topic {given.name} was not created", remedy, cluster=given.cluster)
         return wanted, present, absent

@@ -9,7 +9,7 @@ import pytest
 
 from minimq import Admin, LocalCluster, Message, MessageQueue, Producer, PullConsumer
 from minimq.admin.operation import operations_of
-from minimq_common.errors import InvalidArgument, TopicExists
+from minimq_common.errors import InvalidArgument
 from support.waiting import wait_until
 
 TIMEOUT_S = 60.0
@@ -56,9 +56,6 @@ def test_messages_go_by_the_rules_of_their_topic(cluster: LocalCluster) -> None:
         [settings] = admin.describe_topic("short").settings
         assert settings.retention_s == 0
         producer.send(Message("short", b"stays"))
-        admin.create_topic("short", queues=1, if_not_exists=True, same_settings=True)
-        with pytest.raises(TopicExists):
-            admin.create_topic("short", queues=1, retention_s=5, if_not_exists=True, same_settings=True)
 
 
 def test_what_is_over_age_is_hidden_while_its_segment_is_written_to(tmp_path: Path) -> None:

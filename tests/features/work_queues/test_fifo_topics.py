@@ -109,8 +109,8 @@ def test_what_lacks_a_message_group_or_has_one_too_many_is_rejected(
         with pytest.raises(InvalidArgument, match="leave out queue and selector"):
             producer.send(Message(topic, b"x", message_group="g"), selector=by_hash("k"))
         with pytest.raises(TopicExists):
-            admin.create_topic(topic, queues=1, if_not_exists=True, same_settings=True)
-        assert not admin.create_topic(topic, queues=1, fifo=True, if_not_exists=True, same_settings=True)
+            admin.create_topic(topic, queues=1)
+        assert not admin.create_topic(topic, queues=1, if_not_exists=True)
         admin.update_topic(topic, read_queues=2)
         assert all(each.fifo for each in admin.describe_topic(topic).settings)
         assert {queue.max_offset for queue in admin.describe_topic(topic).queues} == {0}

@@ -15,7 +15,7 @@ import click
 
 import minimq
 import minimq.aio
-from minimq.admin.operation import Parameter, operations_of
+from minimq.admin.operation import operations_of
 from minimq.features.dead_letters.dead_letter import DeadLetterFilter
 from minimq.features.search.search_bounds import SearchRange
 from minimq_cli.commands import Command
@@ -35,18 +35,12 @@ def examples_of(text: str) -> list[str]:
     return [*found, *_BARE.findall(text), *(f'"{each}"' for each in _QUOTED.findall(text))]
 
 
-def parameters_of(parameters: typing.Iterable[Parameter]) -> Iterator[Parameter]:
-    for each in parameters:
-        yield each
-        yield from parameters_of(each.parts)
-
-
 def test_the_command_accepts_the_examples_of_its_help() -> None:
     checked = 0
     for path, command in all_commands(main):
         if not isinstance(command, Command):
             continue
-        parameters = {each.flag: each for each in parameters_of(command.operation.shown)}
+        parameters = {each.flag: each for each in command.operation.shown}
         for option in command.params:
             parameter = parameters.get(option.opts[-1])
             if not isinstance(option, click.Option) or parameter is None or option.is_flag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from dis import get_instructions
 from types import FunctionType
 from typing import Annotated, Any
@@ -17,20 +17,6 @@ from minimq_cli.commands import command_of, with_flags
 from minimq_common.errors import InvalidArgument
 from minimq_console.produce import Sender
 from support.cases import for_each
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Rules of a door.
-
-    Attributes:
-        width_cm: how wide it is.
-    """
-
-    width_cm: float = 80.0
-
-
-WIDE = Param(flag="--wide", parts={"width_cm": Param(flag="--width", low=10, high=300, default="80")})
 
 
 def view(_admin: Any, _given: Any, result: object, _plan: Plan | None) -> View:
@@ -50,7 +36,6 @@ class Doors(Operations):
         times: Annotated[int, Param(low=1, high=3)] = 1,
         *,
         rooms: Annotated[Sequence[str], Param(flag="--room")] = (),
-        rules: Annotated[Rules | None, WIDE] = None,
         shut: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> list[object]:
@@ -63,14 +48,13 @@ class Doors(Operations):
             times: how often, with
                 `rooms` for each.
             rooms: where.
-            rules: of the door.
             shut: shut it.
             wait: until it stands.
 
         Returns:
             What was done.
         """
-        return [name, times, rooms, rules, shut, wait]
+        return [name, times, rooms, shut, wait]
 
 
 OPEN, CLOSE = sorted(operations_of(Doors), key=lambda each: each.name, reverse=True)
@@ -79,18 +63,17 @@ OPEN, CLOSE = sorted(operations_of(Doors), key=lambda each: each.name, reverse=T
 def test_a_method_is_several_operations_with_fixed_arguments() -> None:
     assert (OPEN.name, CLOSE.name, OPEN.function.__name__) == ("door open", "door close", "move")
     doors: Any = Doors(None)  # type: ignore[arg-type]
-    assert CLOSE.run(doors, CLOSE.given(name="a"))[4] is True
-    assert OPEN.run(doors, OPEN.given(name="a", rooms=("hall",))) == ["a", 1, ("hall",), None, False, True]
+    assert CLOSE.run(doors, CLOSE.given(name="a"))[3] is True
+    assert OPEN.run(doors, OPEN.given(name="a", rooms=("hall",))) == ["a", 1, ("hall",), False, True]
 
 
 def test_parameters_come_from_the_signature_and_their_help_from_the_docstring() -> None:
-    assert [each.name for each in OPEN.shown] == ["name", "times", "rooms", "rules", "shut"]
-    assert [each.name for each in CLOSE.shown] == ["name", "times", "rooms", "rules", "loud"]
-    name, times, rooms, rules, _ = OPEN.shown
+    assert [each.name for each in OPEN.shown] == ["name", "times", "rooms", "shut"]
+    assert [each.name for each in CLOSE.shown] == ["name", "times", "rooms", "loud"]
+    name, times, rooms, _ = OPEN.shown
     assert (name.is_argument, name.is_required, times.is_argument) == (True, True, False)
-    assert (times.kind, rooms.is_many, rooms.key, rules.key) == (int, True, "room", "wide")
+    assert (times.kind, rooms.is_many, rooms.key) == (int, True, "room")
     assert OPEN.with_flags(times.help) == "How often, with --room for each."
-    assert [(each.flag, each.help) for each in rules.parts] == [("--width", "How wide it is.")]
     assert OPEN.summary == "Move a door."
     assert OPEN.help == "Move a door. It creaks.\n\nIt may be done --times times."
 
@@ -113,19 +96,10 @@ def test_a_value_out_of_bounds_is_rejected_by_the_name_of_its_option(text: str) 
     [
         ({"name": "a", "times": "2", "rooms": ["hall"]}, {"name": "a", "times": 2, "rooms": ("hall",)}),
         ({"name": None, "times": 2, "shut": False}, {"times": 2, "shut": False}),
-        ({"rules": True}, {"rules": Rules()}),
-        ({"rules": False}, {"rules": None}),
-        ({"rules": {"width_cm": "90"}}, {"rules": Rules(90.0)}),
-        ({"rules": {}, "more": "1"}, {"rules": Rules()}),
     ],
 )
 def test_all_faces_read_what_they_were_given_in_one_way(source: dict[str, Any], values: dict[str, Any]) -> None:
     assert read(OPEN.shown, source, lambda each: each.name) == values
-
-
-def test_a_part_out_of_bounds_is_rejected_by_its_name() -> None:
-    with pytest.raises(InvalidArgument, match=r"^--width is 9"):
-        read(OPEN.shown, {"rules": {"width_cm": "9"}}, lambda each: each.flag)
 
 
 def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:
@@ -140,9 +114,7 @@ def test_a_time_may_be_without_an_end_and_a_count_may_not() -> None:
 
 def test_a_command_has_an_option_for_each_parameter() -> None:
     opened, closed = command_of(OPEN), command_of(CLOSE)
-    assert [each.opts[0] for each in opened.params] == [
-        *("name", "--times", "--room", "--wide", "--width", "--shut", "--dry-run", "-o")
-    ]
+    assert [each.opts[0] for each in opened.params] == [*("name", "--times", "--room", "--shut", "--dry-run", "-o")]
     assert "--dry-run" not in [each.opts[0] for each in closed.params]
 
 
