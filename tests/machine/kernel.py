@@ -12,6 +12,8 @@ PRODUCERS = (1 << 50, (1 << 50) + 1)
 #: Sequence numbers before the latest that may be sent again.
 _UNSETTLED = 4
 _MAX_TOPICS = 4
+#: In place of queue and offset of a batch that is delayed.
+HELD = "held"
 
 
 @rule(3)
@@ -67,7 +69,7 @@ def stored(machine: Machine, job: store.AppendJob, data: bytes | None = None) ->
 
 
 def remember(model: Model, job: store.AppendJob, topic: Topic, place: object) -> None:
-    """Note where a numbered batch is, for repeated sends."""
+    """Note where a numbered batch is, for repeated sends: queue and offset, or `HELD`."""
     header = job.header
     if header.producer_id:
         sent = model.table("sent")
@@ -103,7 +105,7 @@ def append_numbered(machine: Machine) -> None:
 @rule(4)
 def repeat(machine: Machine) -> None:
     """Send a batch again: the store has it at its first place, or has forgotten that."""
-    sent = {key: value for key, value in machine.model.table("sent").items() if value[2] is None or len(value[2]) == 2}
+    sent = {key: value for key, value in machine.model.table("sent").items() if value[2] != HELD}
     if not sent:
         return
     key = machine.chance.choice([*sent])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import count
@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from machine.camera import Camera
 from machine.model import Batch, Model, Queue, Topic
-from machine.store import Clock, Found, Job, Replay, Store, StoreOptions, difference
+from machine.store import Clock, Found, Job, Replay, Store, StoreOptions, as_saved, difference
 
 #: Modules with rules; each registers its own.
-PARTS = ("kernel",)
+PARTS = ("kernel", "delayed", "staged")
 #: Steps on one data directory. Small states are checked fast, and shrink well.
 EPISODE = 150
 #: Share of the steps that end in a crash.
@@ -48,6 +48,8 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
+#: Return the log positions of held batches that are not in their queue yet, and must stay in the log.
+HELD: list[Callable[[Model], Iterable[int]]] = []
 #: Run after each step, and at the end of an episode.
 CHECKS: list[Callable[[Machine], None]] = []
 ENDS: list[Callable[[Machine], None]] = []
@@ -187,6 +189,7 @@ class Machine:
         found = self.store.state.committed
         assert found == self.model.offsets, f"offsets {found} instead of {self.model.offsets}"
         self._check_rows()
+        self._check_held()
         for check in CHECKS:
             check(self)
 
@@ -210,8 +213,23 @@ class Machine:
         assert not left, f"rows of what was deleted: {left}"
         assert not self.model.deleted_groups & self.store.state.known_groups()
         if self.store.saved == self.store.end:
-            saved = self.store.saved_rows()
-            assert saved == rows, f"the checkpoint differs in {dict(saved.items() ^ rows.items())}"
+            text = difference(self.store.saved_rows(), as_saved(rows), "checkpoint")
+            assert text is None, f"the checkpoint is not that of the log: {text}"
+
+    def _check_held(self) -> None:
+        """Check that the log keeps all batches that may have to be released, also after a crash."""
+        released = self.model.table("released")
+        held = [position for position, at in released.items() if at > self.store.saved]
+        for positions in HELD:
+            held += positions(self.model)
+        for position in held:
+            assert self.store.pin <= position, f"pinned from {self.store.pin}, but the batch at {position} is held"
+            assert self.store.has_entry(position), f"the held batch at {position} is gone"
+
+    def release(self, queue: Queue, messages: int, data: bytes, position: int) -> None:
+        """Add a held batch, whose entry is at a log position, to its queue."""
+        self.model.append(queue, messages, self.clock.now_ms, data)
+        self.model.table("released")[position] = self.store.end
 
 
 # ---- runs ---------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,8 +11,22 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from minimq_broker.commit.jobs import AppendJob, AppendStatus, AtomicJob, Call, FactJob, Job
+from minimq_broker.commit.jobs import (
+    AppendJob,
+    AppendStatus,
+    AtomicJob,
+    Call,
+    DueJob,
+    FactJob,
+    Job,
+    PublishJob,
+    RecallJob,
+)
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome
+from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
+from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
@@ -21,20 +35,40 @@ from minimq_broker.state.facts import (
     Fact,
     GroupDeleted,
     OffsetsCommitted,
+    StagedSequences,
     Topic,
     TopicDeleted,
     TopicSet,
+    TransactionDecided,
+    TransactionPrepared,
+    TransactionsExpired,
 )
 from minimq_broker.state.state import QueueKey, State
 from minimq_broker.state.state_rows import changed_rows
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import Fenced, StaleSequence
+from minimq_common.errors import Fenced, StaleSequence, TransactionEnded
 from minimq_common.files.sealed_rows import unseal
 from minimq_common.model import Message
 
-__all__ = ["AppendJob", "AtomicJob", "FactJob", "Fenced", "Job", "StaleSequence", "StoreOptions"]
+__all__ = [
+    "AppendJob",
+    "AtomicJob",
+    "DueJob",
+    "DueKey",
+    "EndJob",
+    "FactJob",
+    "Fenced",
+    "HalfOutcome",
+    "Job",
+    "PublishJob",
+    "RecallOutcome",
+    "StaleSequence",
+    "StoreOptions",
+    "TransactionEnded",
+    "TransactionId",
+]
 
 ANSWER_TIMEOUT_S = 60.0
 _ALL = ReadLimits(1 << 40, 1 << 40)
@@ -168,8 +202,36 @@ class Store:
             offset = following
         return found
 
+    def has_entry(self, position: int) -> bool:
+        return any(segment.entry_at(position) is not None for segment in self._store.log.segments)
+
     def bounds(self, topic_id: int, queue_id: int) -> tuple[int, int]:
         return self._store.bounds(QueueKey(topic_id, queue_id))
+
+    @property
+    def next_due_ms(self) -> int | None:
+        return self._store.next_due_ms
+
+    def delayed(self, topic_id: int) -> tuple[int, list[DueKey]]:
+        """Return how many delayed batches of a topic wait, and their keys, found page by page."""
+        found: list[DueKey] = []
+        after: DueKey | None = NO_KEY
+        while after is not None:
+            page = self._store.delayed(topic_id, DelayedRange(after=after, max_batches=3))
+            found += [each.key for each in page.batches]
+            after = page.next
+        return self.state.delays.waiting(topic_id).batches, found
+
+    def staged_position(self, transaction: TransactionId, producer_id: int, sequence: int) -> int:
+        batch = self.state.transactions.find(transaction, producer_id, sequence)
+        assert batch is not None
+        return batch.position
+
+    def unpublished_from(self, name: str, sequence: int) -> int:
+        """Return the log position of a batch that is decided, and not published yet."""
+        ending = self.state.transactions.ending(name)
+        assert ending is not None
+        return next(batch.position for batch in ending.waiting if batch.sequence == sequence)
 
     def saved_rows(self) -> dict[tuple[Any, ...], Any]:
         """Return the rows of the checkpoint, decoded."""
@@ -205,7 +267,12 @@ class Replay:
 
     def rows(self) -> dict[tuple[Any, ...], Any]:
         """Return all rows that a checkpoint of this state has."""
-        return {row: msgspec.to_builtins(value) for row, value in changed_rows(self.state) if value is not None}
+        return {row: value for row, value in changed_rows(self.state) if value is not None}
+
+
+def as_saved(rows: dict[tuple[Any, ...], Any]) -> dict[tuple[Any, ...], Any]:
+    """Return rows as `Store.saved_rows` does."""
+    return {row: msgspec.msgpack.decode(msgspec.msgpack.encode(value)) for row, value in rows.items()}
 
 
 def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
@@ -242,8 +309,32 @@ def make_batch(
     return builder.build(1_600_000_000_000, producer_id, sequence, unsettled)
 
 
-def append(topic: str, queue_id: int, data: bytes) -> AppendJob:
-    return AppendJob(topic, queue_id, data, batch.read_header(data))
+def append(topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None) -> AppendJob:
+    return AppendJob(topic, queue_id, data, batch.read_header(data), transaction)
+
+
+def delay(topic: str, queue_id: int, data: bytes, due_ms: int, *, recallable: bool) -> AppendJob:
+    delay = Delay(due_ms=due_ms, recallable=recallable)
+    return AppendJob(topic, queue_id, data, batch.read_header(data), delay=delay)
+
+
+def recall(topic: str, keys: Sequence[DueKey]) -> RecallJob:
+    return RecallJob(topic, keys)
+
+
+def decide(transaction: TransactionId, parts: Mapping[int, Sequence[int]], log_start: int) -> FactJob:
+    """Return the job that decides a transaction by the sequences of its producers, if all of them are there."""
+    sequences = tuple(StagedSequences(producer_id, tuple(each)) for producer_id, each in parts.items())
+    fact = TransactionDecided(*transaction, b"decision", sequences)
+    return FactJob(lambda state: None if state.transactions.missing(fact, log_start) else fact, keeps_log=True)
+
+
+def expire(transaction: TransactionId) -> FactJob:
+    return record(TransactionsExpired((transaction,)))
+
+
+def prepare(transaction: TransactionId) -> FactJob:
+    return record(TransactionPrepared(*transaction))
 
 
 def was_repeated(job: AppendJob) -> bool:
