@@ -23,7 +23,7 @@ from machine.model import Batch, Model, Queue, Topic
 from machine.store import Clock, Found, Job, Replay, Store, StoreOptions, as_saved, difference
 
 #: Modules with rules; each registers its own.
-PARTS = ("kernel", "delayed", "staged")
+PARTS = ("kernel", "delayed", "staged", "work_queues")
 #: Steps on one data directory. Small states are checked fast, and shrink well.
 EPISODE = 150
 #: Share of the steps that end in a crash.

@@ -28,6 +28,17 @@ from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.pop_queue import PopQueue
+from minimq_broker.features.work_queues.pop_runs import (
+    GroupRange,
+    Leave,
+    PopKey,
+    PopOutcome,
+    Run,
+    RunState,
+    Settle,
+    Take,
+)
+from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import (
@@ -60,12 +71,22 @@ __all__ = [
     "EndJob",
     "FactJob",
     "Fenced",
+    "GroupRange",
     "HalfOutcome",
     "Job",
+    "Leave",
+    "PopJob",
+    "PopKey",
+    "PopOutcome",
+    "PopStep",
     "PublishJob",
     "RecallOutcome",
+    "Run",
+    "RunState",
+    "Settle",
     "StaleSequence",
     "StoreOptions",
+    "Take",
     "TransactionEnded",
     "TransactionId",
 ]
@@ -301,11 +322,14 @@ def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
 
 
 def make_batch(
-    bodies: Sequence[bytes], producer_id: int = 0, sequence: int = 0, unsettled: int = 0, **more: Any
+    bodies: Sequence[bytes],
+    producer_id: int = 0,
+    sequence: int = 0,
+    unsettled: int = 0,
+    message_group: str | None = None,
 ) -> bytes:
-    """Return a batch; `more` are arguments of `Message`, the same for all."""
-    builder = BatchBuilder(1 << 20)
-    builder.add([Message("", body, **more) for body in bodies])
+    builder = BatchBuilder(1 << 20, message_group=message_group)
+    builder.add([Message("", body) for body in bodies])
     return builder.build(1_600_000_000_000, producer_id, sequence, unsettled)
 
 
@@ -341,8 +365,17 @@ def was_repeated(job: AppendJob) -> bool:
     return job.status is AppendStatus.ALREADY_STORED
 
 
-def atomic(batches: Sequence[AppendJob], offsets: OffsetsCommitted | None, begins: Sequence[int]) -> AtomicJob:
-    return AtomicJob(batches, offsets, begins)
+def group_hash(data: bytes) -> int:
+    return batch.read_header(data).group_hash
+
+
+def atomic(
+    batches: Sequence[AppendJob],
+    offsets: OffsetsCommitted | None = None,
+    begins: Sequence[int] = (),
+    settles: PopJob | None = None,
+) -> AtomicJob:
+    return AtomicJob(batches, offsets, begins, settles)
 
 
 def record(make: Callable[[State], Fact | None] | Fact, *, alone: bool = True) -> FactJob:
