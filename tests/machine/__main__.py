@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 import tempfile
@@ -18,6 +19,7 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2_000)
     parser.add_argument("--shrink-s", type=float, default=60.0)
     given = parser.parse_args()
+    logging.disable()
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
         began = time.monotonic()

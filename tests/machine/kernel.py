@@ -21,17 +21,17 @@ def create_topic(machine: Machine) -> None:
     new_topic(machine, "plain")
 
 
-def new_topic(machine: Machine, kind: str, **more: object) -> None:
+def new_topic(machine: Machine, kind: str, *, age_ms: int = 0) -> None:
     """Create a topic, unless there are enough of its kind."""
     if sum(topic.kind == kind for topic in machine.model.topics.values()) >= _MAX_TOPICS // 2:
         return
     name, queues = f"{kind}-{machine.chance.randrange(4)}", machine.chance.choice((1, 2))
     if name in machine.model.topics:
         return
-    job = store.create_topic(name, queues, **more)
+    job = store.create_topic(name, queues, kind, age_ms)
     machine.write(job)
     assert job.error is None
-    machine.model.topics[name] = Topic(name, machine.store.state.topic(name).topic_id, queues, kind)
+    machine.model.topics[name] = Topic(name, machine.store.state.topic(name).topic_id, queues, kind, age_ms)
 
 
 @rule(1)

@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from machine.camera import Camera
 from machine.model import Batch, Model, Queue, Topic
-from machine.store import Clock, Found, Job, Replay, Store, StoreOptions, as_saved, difference
+from machine.store import Clock, Found, Job, Replay, RetentionRules, Store, StoreOptions, as_saved, difference
 
 #: Modules with rules; each registers its own.
-PARTS = ("kernel", "delayed", "staged", "work_queues")
+PARTS = ("kernel", "delayed", "staged", "work_queues", "retention", "compaction")
 #: Steps on one data directory. Small states are checked fast, and shrink well.
 EPISODE = 150
 #: Share of the steps that end in a crash.
@@ -32,6 +32,8 @@ _CRASHES = 0.08
 _POINTS = 12
 _MIN_SHRINKING = 2
 _SEGMENT_BYTES = 1 << 15
+#: How long messages stay in topics without a rule of their own.
+AGE_MS = 600_000
 
 
 class Step(NamedTuple):
@@ -50,6 +52,8 @@ class Rule:
 RULES: dict[str, Rule] = {}
 #: Return the log positions of held batches that are not in their queue yet, and must stay in the log.
 HELD: list[Callable[[Model], Iterable[int]]] = []
+#: By kind of topic: compares what a reader finds with all batches that were stored.
+READERS: dict[str, Callable[[Machine, Topic, tuple[Batch, ...], list[Found]], None]] = {}
 #: Run after each step, and at the end of an episode.
 CHECKS: list[Callable[[Machine], None]] = []
 ENDS: list[Callable[[Machine], None]] = []
@@ -74,13 +78,22 @@ class Machine:
         self.chance = Random(0)
         self.numbers = count(1)
         self.clock = Clock()
-        self.options = StoreOptions(segment_bytes=_SEGMENT_BYTES, checkpoint_interval_s=1e9)
+        self.options = StoreOptions(
+            segment_bytes=_SEGMENT_BYTES,
+            checkpoint_interval_s=1e9,
+            retention=RetentionRules(AGE_MS),
+            rewrite_after_s=0.0,
+        )
         self.model = Model()
         #: Log positions at which nothing was being written, and the model there.
         self.history: list[tuple[int, Model]] = [(0, self.model.copy())]
         #: All entries that were ever written, also those that the store no longer has.
         self.log: list[tuple[int, bytes]] = []
         self.replay = Replay()
+        #: The latest time of the clock, which may be set back.
+        self.latest_ms = self.clock.now_ms
+        #: The latest time at which expired messages were deleted.
+        self.retained_ms = 0
         #: What happened, for a failure.
         self.notes: list[str] = []
         self._acknowledged: int | None = None
@@ -181,6 +194,7 @@ class Machine:
 
     def check(self) -> None:
         """Compare state, readers and checkpoint with the log and the model."""
+        self.latest_ms = max(self.latest_ms, self.clock.now_ms)
         self._check_log()
         for topic in self.model.topics.values():
             for queue_id in range(topic.queues):
@@ -203,6 +217,13 @@ class Machine:
 
     def check_queue(self, topic: Topic, expected: tuple[Batch, ...], found: list[Found]) -> None:
         """Compare what a reader finds in a queue with the model."""
+        if topic.kind in READERS:
+            READERS[topic.kind](self, topic, expected, found)
+            return
+        # The oldest batches may be deleted once they have expired.
+        age_ms, hidden = topic.age_ms or AGE_MS, max(len(expected) - len(found), 0)
+        assert all(each.stored_ms + age_ms <= self.retained_ms for each in expected[:hidden]), "deleted too early"
+        expected = expected[hidden:]
         mine = [Found(each.base, each.stored_ms, each.data) for each in expected]
         assert found == mine, f"{topic.name}: readers see {[*map(str, found)]} instead of {[*map(str, mine)]}"
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
+from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -23,8 +25,11 @@ from minimq_broker.commit.jobs import (
     RecallJob,
 )
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
+from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.delayed.delays import NO_KEY, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
+from minimq_broker.features.retention.retention import NOTHING_NEEDED, RetentionRules
+from minimq_broker.features.retention.retention_service import Retention
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.pop_queue import PopQueue
@@ -41,6 +46,7 @@ from minimq_broker.features.work_queues.pop_runs import (
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
+from minimq_broker.metrics.counters import Counters
 from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
@@ -48,6 +54,7 @@ from minimq_broker.state.facts import (
     OffsetsCommitted,
     StagedSequences,
     Topic,
+    TopicCompaction,
     TopicDeleted,
     TopicSet,
     TransactionDecided,
@@ -81,6 +88,7 @@ __all__ = [
     "PopStep",
     "PublishJob",
     "RecallOutcome",
+    "RetentionRules",
     "Run",
     "RunState",
     "Settle",
@@ -92,6 +100,8 @@ __all__ = [
 ]
 
 ANSWER_TIMEOUT_S = 60.0
+#: How long compacted topics keep tombstones.
+TOMBSTONE_MS = 60_000
 _ALL = ReadLimits(1 << 40, 1 << 40)
 #: Attributes of a state that entries alone do not determine: caches, counters, and what a checkpoint has saved.
 _NOT_STATE = frozenset(
@@ -123,6 +133,24 @@ class Found(NamedTuple):
         return f"{self.base}: {RecordBatch(self.data).bodies()[0][:8]!r} at {self.stored_ms % 10_000_000}"
 
 
+class Record(NamedTuple):
+    """A message with a key as a reader sees it."""
+
+    offset: int
+    key: bytes
+    body: bytes
+
+
+def records(batches: Sequence[Found]) -> list[Record]:
+    """Return the messages of batches that compaction may have left."""
+    found: list[Record] = []
+    for each in batches:
+        opened = RecordBatch(each.data)
+        rows = zip(opened.numbers(), opened.raw_keys(), opened.bodies(), strict=True)
+        found += [Record(each.base + number, key, body) for number, key, body in rows]
+    return found
+
+
 class Clock:
     def __init__(self) -> None:
         self.now_ms = 1_700_000_000_000
@@ -135,7 +163,8 @@ class Store:
     """One open data directory. Nothing happens in it by time; all calls return when they are done."""
 
     def __init__(self, path: Path, clock: Clock, options: StoreOptions) -> None:
-        self.path, self.options = path, options
+        self.path, self.options, self._clock = path, options, clock
+        self.damage = SimpleNamespace(known={})
         self._answers: SimpleQueue[Job] = SimpleQueue()
         self._store = MessageStore(path, self._notify, options, clock, alone=False)
 
@@ -185,6 +214,29 @@ class Store:
         log = self._store.log
         self._store.call(lambda: log.roll(log.end) if log.end != log.active.start else None)
 
+    # ---- upkeep -------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[MessageStore]:
+        """Act as the handle of a store that is never replaced."""
+        yield self._store
+
+    def retain(self, needed_from: int = NOTHING_NEEDED) -> None:
+        """Delete and rewrite segments by age, and for garbage, ahead of a log position that others need."""
+
+        async def look() -> None:
+            await Retention(cast("Any", self), Counters(), 1.0, lambda: needed_from, self._clock)._look()
+
+        asyncio.run(look())
+
+    def compact(self, needed_from: int = NOTHING_NEEDED) -> None:
+        """Do a round of compaction, if one is due."""
+        shares: Any = {"interval_s": 1.0, "memory_bytes": 1 << 20, "share": 1.0}
+        compactor = Compactor(cast("Any", self), Counters(), lambda: needed_from, self._clock, **shares)
+        begun = compactor._begin(needed_from, self._store)
+        if begun is not None and _result(begun.run(60.0)):
+            compactor._finish(self._store, begun)
+
     # ---- reading ------------------------------------------------------------------------------------
 
     @property
@@ -214,9 +266,10 @@ class Store:
                 yield at, bytes(entry)
 
     def read(self, topic_id: int, queue_id: int) -> list[Found]:
-        """Return all batches of a queue, as a reader finds them that starts at offset 0."""
-        key, offset, found = QueueKey(topic_id, queue_id), 0, list[Found]()
-        while offset < self._store.queue_end(key).offset:
+        """Return all batches of a queue, as a reader finds them that starts at its first offset."""
+        key, found = QueueKey(topic_id, queue_id), list[Found]()
+        offset, end = self._store.bounds(key)
+        while offset < end:
             batches, following = self._store.search(key, offset, _ALL)
             assert following > offset
             found += [Found(each.base_offset, each.stored_ms, each.data) for each in batches]
@@ -261,6 +314,14 @@ class Store:
             for key, value in self._store.snapshot().rows
             if not key.startswith(b"\0")
         }
+
+
+def _result(steps: Generator[None, None, bool]) -> bool:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return bool(end.value)
 
 
 def _key_of(key: bytes) -> tuple[Any, ...]:
@@ -333,6 +394,13 @@ def make_batch(
     return builder.build(1_600_000_000_000, producer_id, sequence, unsettled)
 
 
+def make_keyed_batch(messages: Sequence[tuple[str, bytes]]) -> bytes:
+    """Return a batch of messages with keys; an empty body is a tombstone."""
+    builder = BatchBuilder(1 << 20)
+    builder.add([Message("", body, None, (key,)) if body else Message.tombstone("", key) for key, body in messages])
+    return builder.build(1_600_000_000_000, 0, 0)
+
+
 def append(topic: str, queue_id: int, data: bytes, transaction: TransactionId | None = None) -> AppendJob:
     return AppendJob(topic, queue_id, data, batch.read_header(data), transaction)
 
@@ -382,7 +450,12 @@ def record(make: Callable[[State], Fact | None] | Fact, *, alone: bool = True) -
     return FactJob(make if callable(make) else lambda _: make, alone)
 
 
-def create_topic(name: str, queues: int, **more: Any) -> FactJob:
+def create_topic(name: str, queues: int, kind: str, age_ms: int) -> FactJob:
+    more: dict[str, Any] = {"retention_ms": age_ms} if age_ms else {}
+    if kind == "fifo":
+        more["is_fifo"] = True
+    if kind == "compacted":
+        more["compaction"] = TopicCompaction(queues, 0, TOMBSTONE_MS, 1)
     return record(lambda state: TopicSet(Topic(name, state.position, queues, queues, **more)))
 
 

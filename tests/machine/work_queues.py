@@ -72,7 +72,7 @@ def _group_hashes(model: Model, queue: Queue) -> list[int]:
 
 @rule(2)
 def create_fifo_topic(machine: Machine) -> None:
-    new_topic(machine, "fifo", is_fifo=True)
+    new_topic(machine, "fifo")
 
 
 @rule(8)

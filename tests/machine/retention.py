@@ -1,0 +1,50 @@
+"""Retention: only what has expired is deleted, and nothing that is needed later."""
+
+from __future__ import annotations
+
+from machine.kernel import new_topic
+from machine.machine import AGE_MS, ENDS, Machine, rule
+
+_MANY_ROUNDS = 6
+#: What may be left in the end: the active segment, and one that was begun for it.
+_MAX_LEFT = 2
+
+
+@rule(2)
+def create_topic_with_age(machine: Machine) -> None:
+    new_topic(machine, "plain", age_ms=machine.chance.choice((AGE_MS // 4, AGE_MS * 10)))
+
+
+@rule(4)
+def retain(machine: Machine) -> None:
+    if machine.chance.random() < 0.5:
+        machine.clock.now_ms += machine.chance.choice((AGE_MS // 8, AGE_MS))
+    look(machine)
+
+
+def look(machine: Machine) -> None:
+    """Look twice: what is needed is known once the state at the first look is saved."""
+    machine.retained_ms = max(machine.retained_ms, machine.clock.now_ms)
+    machine.store.retain()
+    if machine.chance.random() < 0.7:
+        machine.store.save()
+        machine.store.retain()
+
+
+@ENDS.append
+def _end(machine: Machine) -> None:
+    """Without anything that must stay, the log shrinks to its end."""
+    machine.clock.now_ms += AGE_MS * 11
+    machine.retained_ms = machine.clock.now_ms
+    for _ in range(_MANY_ROUNDS):
+        machine.store.save()
+        machine.store.retain()
+    machine.check()
+    kinds = {topic.kind for topic in machine.model.topics.values()}
+    if "compacted" not in kinds and not machine.model.table("staged"):
+        assert len(machine.store.segments) <= _MAX_LEFT, f"segments {machine.store.segments} are left"
+        assert not any(
+            machine.store.read(topic.id, queue_id)
+            for topic in machine.model.topics.values()
+            for queue_id in range(topic.queues)
+        )
