@@ -6,7 +6,7 @@ from machine import store
 from machine.kernel import new_topic, stored
 from machine.machine import ENDS, READERS, Machine, rule
 from machine.model import Batch, Topic
-from machine.store import TOMBSTONE_MS, Found, Record
+from machine.store import NOTHING_NEEDED, TOMBSTONE_MS, Found, Record
 
 _KEYS = ("a", "b", "c", "d", "a key that is longer than its hash")
 
@@ -38,7 +38,7 @@ def compact(machine: Machine) -> None:
     if machine.chance.random() < 0.7:
         machine.store.roll()
         machine.store.save()
-    machine.store.compact()
+    machine.store.compact(machine.needed_from if machine.chance.random() < 0.7 else NOTHING_NEEDED)
 
 
 def check(machine: Machine, topic: Topic, expected: tuple[Batch, ...], found: list[Found]) -> None:

@@ -20,10 +20,21 @@ from typing import NamedTuple
 
 from machine.camera import Camera
 from machine.model import Batch, Model, Queue, Topic
-from machine.store import Clock, Found, Job, Replay, RetentionRules, Store, StoreOptions, as_saved, difference
+from machine.store import (
+    NOTHING_NEEDED,
+    Clock,
+    Found,
+    Job,
+    Replay,
+    RetentionRules,
+    Store,
+    StoreOptions,
+    as_saved,
+    difference,
+)
 
 #: Modules with rules; each registers its own.
-PARTS = ("kernel", "delayed", "staged", "work_queues", "retention", "compaction")
+PARTS = ("kernel", "delayed", "staged", "work_queues", "retention", "compaction", "replication")
 #: Steps on one data directory. Small states are checked fast, and shrink well.
 EPISODE = 150
 #: Share of the steps that end in a crash.
@@ -47,6 +58,8 @@ class Step(NamedTuple):
 class Rule:
     run: Callable[[Machine], None]
     weight: int
+    #: Whether the machine may crash in it.
+    crashes: bool
 
 
 RULES: dict[str, Rule] = {}
@@ -59,14 +72,22 @@ CHECKS: list[Callable[[Machine], None]] = []
 ENDS: list[Callable[[Machine], None]] = []
 
 
-def rule(weight: int) -> Callable[[Callable[[Machine], None]], Callable[[Machine], None]]:
+def rule(weight: int, *, crashes: bool = True) -> Callable[[Callable[[Machine], None]], Callable[[Machine], None]]:
     """Register a step that is chosen so often, relative to others."""
 
     def register(run: Callable[[Machine], None]) -> Callable[[Machine], None]:
-        RULES[run.__name__] = Rule(run, weight)
+        RULES[run.__name__] = Rule(run, weight, crashes)
         return run
 
     return register
+
+
+class Slave:
+    """A replica of the store of a machine, which has a part of its log."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.replay = Replay()
 
 
 class Machine:
@@ -77,6 +98,7 @@ class Machine:
         self._names = count()
         self.chance = Random(0)
         self.numbers = count(1)
+        self._terms = count(1)
         self.clock = Clock()
         self.options = StoreOptions(
             segment_bytes=_SEGMENT_BYTES,
@@ -97,10 +119,11 @@ class Machine:
         #: What happened, for a failure.
         self.notes: list[str] = []
         self._acknowledged: int | None = None
+        self.slave: Slave | None = None
+        #: Whether jobs wait for the confirmation of replicas.
+        self.holds = False
         self.store = self.open(self.new_path())
-        self.store.lead()
-        self.mark()
-        self.check()
+        self.lead()
 
     def new_path(self) -> Path:
         return self._folder / f"store-{next(self._names)}"
@@ -110,6 +133,13 @@ class Machine:
 
     def close(self) -> None:
         self.store.close()
+        if self.slave is not None:
+            self.slave.store.close()
+
+    @property
+    def needed_from(self) -> int:
+        """The log position from which on the slave needs the log."""
+        return NOTHING_NEEDED if self.slave is None else self.slave.store.end
 
     # ---- steps ----------------------------------------------------------------------------------------
 
@@ -132,6 +162,12 @@ class Machine:
 
     def _crashed(self) -> None:
         self._acknowledged = len(self.history) - 1
+
+    def crash_in(self, path: Path, copy: Path, run: Callable[[], None], point: int) -> None:
+        """Copy a directory as it is at a write or sync of what runs, or behind it."""
+        self._camera.arm(path, copy, point, loses_names=self.chance.random() < 0.5, taken=lambda: None)
+        run()
+        self._camera.finish()
 
     def recover(self, path: Path) -> None:
         """Open what a crash has left: all that was acknowledged, and all or nothing of the rest."""
@@ -160,7 +196,7 @@ class Machine:
         """Check what was recovered; then become the master, and check again."""
         self.store.confirm()
         self.check()
-        self.store.lead()
+        self.store.lead(next(self._terms), holds=self.holds)
         self.mark()
         self.check()
 
@@ -270,7 +306,9 @@ def steps_of(seed: int) -> list[Step]:
     chance = Random(seed)
     rules, weights = [*RULES], [each.weight for each in RULES.values()]
     names = chance.choices(rules, weights, k=EPISODE)
-    crashes = [chance.randrange(_POINTS) if chance.random() < _CRASHES else None for _ in names]
+    crashes = [
+        chance.randrange(_POINTS) if chance.random() < _CRASHES and RULES[name].crashes else None for name in names
+    ]
     return [Step(name, chance.getrandbits(32), crash) for name, crash in zip(names, crashes, strict=True)]
 
 

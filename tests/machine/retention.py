@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from machine.kernel import new_topic
 from machine.machine import AGE_MS, ENDS, Machine, rule
+from machine.store import NOTHING_NEEDED
 
 _MANY_ROUNDS = 6
 #: What may be left in the end: the active segment, and one that was begun for it.
@@ -25,10 +26,11 @@ def retain(machine: Machine) -> None:
 def look(machine: Machine) -> None:
     """Look twice: what is needed is known once the state at the first look is saved."""
     machine.retained_ms = max(machine.retained_ms, machine.clock.now_ms)
-    machine.store.retain()
+    needed_from = machine.needed_from if machine.chance.random() < 0.7 else NOTHING_NEEDED
+    machine.store.retain(needed_from)
     if machine.chance.random() < 0.7:
         machine.store.save()
-        machine.store.retain()
+        machine.store.retain(needed_from)
 
 
 @ENDS.append

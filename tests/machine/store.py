@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import (
     AppendJob,
     AppendStatus,
@@ -23,6 +24,7 @@ from minimq_broker.commit.jobs import (
     Job,
     PublishJob,
     RecallJob,
+    ReplicaJob,
 )
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.compaction.compactor import Compactor
@@ -47,6 +49,7 @@ from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.metrics.counters import Counters
+from minimq_broker.replication.term_history import common_point
 from minimq_broker.state.facts import (
     CommittedOffset,
     Fact,
@@ -66,13 +69,16 @@ from minimq_broker.state.state_rows import changed_rows
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import Fenced, StaleSequence, TransactionEnded
+from minimq_common.errors import CopyInterrupted, CopyNeeded, Fenced, StaleSequence, TransactionEnded
 from minimq_common.files.sealed_rows import unseal
 from minimq_common.model import Message
 
 __all__ = [
+    "NOTHING_NEEDED",
     "AppendJob",
     "AtomicJob",
+    "CopyInterrupted",
+    "CopyNeeded",
     "DueJob",
     "DueKey",
     "EndJob",
@@ -166,6 +172,7 @@ class Store:
         self.path, self.options, self._clock = path, options, clock
         self.damage = SimpleNamespace(known={})
         self._answers: SimpleQueue[Job] = SimpleQueue()
+        self._holds = False
         self._store = MessageStore(path, self._notify, options, clock, alone=False)
 
     def _notify(self, jobs: list[Job], grown: Set[QueueKey]) -> None:
@@ -180,6 +187,9 @@ class Store:
     def write(self, *jobs: Job) -> None:
         """Submit jobs, so that they share a commit if they may; return when all are answered."""
         is_busy, go_on = threading.Event(), threading.Event()
+        ends, end = self._ends, self.end
+        while not self._answers.empty():  # of the begin of a term
+            self._answers.get()
         if len(jobs) > 1:
 
             def wait() -> None:
@@ -191,12 +201,32 @@ class Store:
         for job in jobs:
             self._store.submit(job)
         go_on.set()
+        if self._holds:
+            self._check_hidden(ends, end)
         waiting = set(jobs)
-        while waiting:  # the begin of a term is answered, too
+        while waiting:
             waiting.discard(self._answers.get(timeout=ANSWER_TIMEOUT_S))
 
-    def lead(self) -> None:
-        self._store.lead(self._store.state.term + 1)
+    def _check_hidden(self, ends: dict[QueueKey, int], end: int) -> None:
+        """Verify that nothing is answered, or seen by readers, before it is confirmed; then confirm it."""
+        self._store.call(lambda: None)  # behind all jobs
+        seen = {key: self._store.queue_end(key).offset for key in self.state.ends}
+        assert seen == {key: ends.get(key, 0) for key in seen}, "readers see what is not confirmed"
+        if self._answers.qsize() == 1 and self.end > end:
+            early = self._answers.get()
+            self._answers.put(early)
+            assert early.error is not None, "a job was answered before it was confirmed"
+        self.confirm()
+
+    @property
+    def _ends(self) -> dict[QueueKey, int]:
+        return {key: end.offset for key, end in self.state.ends.items()}
+
+    def lead(self, term: int, *, holds: bool = False) -> None:
+        """Become the master of a term; with `holds`, jobs wait for the confirmation of replicas."""
+        self._store.lead(term, waits_for_replicas=holds)
+        self._holds = holds
+        self.confirm()
 
     def confirm(self) -> None:
         """Learn that all replicas have the whole log."""
@@ -213,6 +243,46 @@ class Store:
         """Seal the active segment, unless it is empty."""
         log = self._store.log
         self._store.call(lambda: log.roll(log.end) if log.end != log.active.start else None)
+
+    # ---- as a slave ---------------------------------------------------------------------------------
+
+    def follow(self) -> None:
+        self._store.follow()
+        self._holds = False
+
+    def take(self, entries: Sequence[bytes]) -> None:
+        """Store entries of the master behind the others."""
+        job = ReplicaJob(self.end, entries)
+        self.write(job)
+        assert job.error is None, job.error
+
+    def next_entries(self, position: int, max_bytes: int) -> list[bytes]:
+        """Return entries for a slave. Raises `CopyNeeded`."""
+        return self._store.entries(position, max_bytes)
+
+    def agrees_to(self, master: Store) -> int | None:
+        """Return the position up to which the log is that of a master, None if that is unknown."""
+        return common_point(self.state.terms, self.end, master.state.terms, master.end)
+
+    def truncate(self, position: int) -> None:
+        """Delete all entries from a position on. Raises `CopyNeeded`."""
+        self._store.truncate(position)
+
+    def copy_to(self, path: Path, frame_bytes: int) -> None:
+        """Replace a data directory that is not open by a copy of this one."""
+        snapshot, log = self._store.snapshot(), self._store.log
+        end = max(self._store.confirmed, snapshot.position)
+        made = StoreCopy(
+            path, snapshot, log.start, self.options.segment_bytes, complete_from=log.complete_from, replace=True
+        )
+        with closing(made) as copy:
+            while copy.position < end:
+                position, entries = self._store.part(copy.position, min(frame_bytes, end - copy.position))
+                if position > copy.position:
+                    copy.skip_to(position)
+                if entries:
+                    copy.put(entries)
+            copy.finish()
 
     # ---- upkeep -------------------------------------------------------------------------------------
 
@@ -346,6 +416,9 @@ class Replay:
     def apply_fact(self, fact: Fact) -> None:
         """Apply a fact that is in no log."""
         self.state.apply(fact, self.state.position, 1)
+
+    def difference(self, state: State) -> str | None:
+        return difference(state, self.state)
 
     def rows(self) -> dict[tuple[Any, ...], Any]:
         """Return all rows that a checkpoint of this state has."""

@@ -170,7 +170,7 @@ def _skipped(machine: Machine, key: PopKey, before: Messages, unwanted: tuple[in
     following = machine.store.state.popped[key].next
     first = len(before)
     return [
-        Message() if unwanted[0] <= offset < unwanted[1] and unwanted[0] == first else Message(_FREE)
+        Message() if unwanted[0] <= first and offset < unwanted[1] else Message(_FREE)
         for offset in range(first, following)
     ]
 
