@@ -157,7 +157,7 @@ def append_atomic(machine: Machine) -> None:
     begin, end = committed - chance.choice((0, 0, 0, 1)), committed + chance.randint(0, 3)
     fact = store.offsets(key[0], (*key[1:], end)) if chance.random() < 0.7 else None
     job = store.atomic(batches, fact, (max(begin, 0),) if fact else ())
-    machine.write(job)
+    machine.write_atomic(job)
     if fact is not None and max(begin, 0) < committed:
         assert isinstance(job.error, store.Fenced)
         return

@@ -120,6 +120,8 @@ class Machine:
         self.notes: list[str] = []
         self._acknowledged: int | None = None
         self.slave: Slave | None = None
+        #: First and end position of atomic appends.
+        self.atomic: list[tuple[int, int]] = []
         #: Whether jobs wait for the confirmation of replicas.
         self.holds = False
         self.store = self.open(self.new_path())
@@ -186,6 +188,7 @@ class Machine:
         del self.history[index + 1 :]
         end, model = self.history[index]
         self.model = model.copy()
+        self.atomic = [each for each in self.atomic if each[1] <= end]
         if self.replay.position > end:
             self.log = [(position, entry) for position, entry in self.log if position < end]
             self.replay = Replay()
@@ -209,6 +212,11 @@ class Machine:
 
     def write(self, *jobs: Job) -> None:
         self.store.write(*jobs)
+
+    def write_atomic(self, job: Job) -> None:
+        start = self.store.end
+        self.write(job)
+        self.atomic.append((start, self.store.end))
 
     def note(self, text: str) -> None:
         self.notes[-1] += f": {text}"

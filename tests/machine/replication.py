@@ -21,6 +21,7 @@ def check(machine: Machine, slave: Slave) -> None:
         assert mine.get(position) == entry, f"the entry at {position} is not that of the master"
         replay.apply(position, entry)
     assert replay.position == end
+    assert not any(start < end < stop for start, stop in machine.atomic), f"an atomic append is cut at {end}"
     text = replay.difference(slave.store.state)
     assert text is None, f"the state of the slave is not that of the log: {text}"
     model = next((model for position, model in machine.history if position == end), None)

@@ -233,7 +233,7 @@ def _settle_atomically(
     is_held = all(before[each].state is not _DONE and before[each].epoch == step.what.epoch for each in offsets)
     batch = numbered(machine, topic)
     job = store.atomic([batch], settles=settles)
-    machine.write(job)
+    machine.write_atomic(job)
     if not is_held or expected[1]:
         assert isinstance(job.error, store.Fenced)
         return
