@@ -22,7 +22,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(VENV)/bin/python
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons fuzz dist docs lint format proto proto-check lock sbom audit clean
+.PHONY: help setup java etcd promtool chromium screenshots demo test test-faults test-long test-pythons mutants fuzz dist docs lint format proto proto-check lock sbom audit clean
 .PHONY: bench bench-arrow bench-console bench-delays bench-exactly-once bench-faults bench-find bench-floods bench-kafka bench-pop bench-rebalances bench-replication bench-routes bench-spark bench-spark-kafka bench-transactions bench-work-queues compose-up compose-down compose-credentials compose-test
 
 help: ## List the targets
@@ -45,6 +45,9 @@ test-long: setup $(VENV)/spark.jsa ## Run the long tests, and those with random 
 
 test-pythons: setup dist ## Test the wheel with each supported Python that is found; six minutes for each
 	scripts/test-pythons.sh $(ARGS)
+
+mutants: $(VENV)/.done ## Plant faults in copies of the broker, each of which the store machine must find; 10 minutes
+	PYTHONPATH=tests $(VENV)/bin/python -m machine.mutants $(ARGS)
 
 fuzz: setup ## Play hostile input at decoders and servers, for hours; a part: make fuzz ARGS="decoders --seed 7"
 	PYTHONPATH=tests $(VENV)/bin/python -m fuzz $(ARGS)

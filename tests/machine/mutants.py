@@ -1,7 +1,7 @@
 """Show that the store machine finds each planted fault: python -m machine.mutants [--steps N] [WORD...].
 
-Each fault of `mutants.toml` is put into a copy of the broker, and the machine runs with this copy until it fails. A fault
-whose text is no longer in its file, or there more than once, is an error: adapt it to the changed code.
+Each fault of `mutants.toml` is put into a copy of the broker, and the machine runs with this copy until it fails. If
+the text of a fault is no longer in its file, or there more than once, that is an error: adapt it to the changed code.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def _take(machine: Machine, slave: Slave, max_bytes: int) -> None:
 def follow(machine: Machine) -> None:
     slave = _slave(machine)
     for _ in range(machine.chance.randint(1, 3)):
-        _take(machine, slave, machine.chance.choice((1, 1_000, 10_000, 1 << 20)))
+        _take(machine, slave, machine.chance.choice((1, 1, 1_000, 10_000, 1 << 20)))
     check(machine, slave)
 
 
@@ -112,7 +112,7 @@ def crash_slave(machine: Machine) -> None:
 # ---- cuts and copies ------------------------------------------------------------------------------------
 
 
-@rule(2, crashes=False)
+@rule(4, crashes=False)
 def truncate_slave(machine: Machine) -> None:
     """Cut the log of the slave where an entry begins; it deletes an atomic append as a whole."""
     if (slave := machine.slave) is None or not slave.store.end:
