@@ -81,7 +81,7 @@ class TransactionWatch:
         """Return the progress on a broker; None if it does not answer."""
         stub = broker_pb2_grpc.BrokerStub(self._channels[index])
         try:
-            answer = stub.DescribeTransaction(broker_pb2.DescribeTransactionRequest(name=name), timeout=_ANSWER_S)
+            answer = stub.CommitTransaction(broker_pb2.CommitTransactionRequest(name=name), timeout=_ANSWER_S)
         except grpc.RpcError:
             return None
         return Progress(answer.decision.number if answer.HasField("decision") else NONE, answer.staged_batches)

@@ -98,7 +98,6 @@ class BrokerService:
             "DeleteTopic": _answer(self._topics.delete),
             "DescribeTopic": _answer(self._topics.describe),
             "CommitTransaction": _answer(self._transactions.commit),
-            "DescribeTransaction": _answer(self._transactions.describe),
             "Recall": _answer(self._delays.recall),
             "ListDelayed": _answer(self._delays.list_delayed),
             "ListHalves": _answer(self.halves.list_open),

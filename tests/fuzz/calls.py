@@ -68,7 +68,6 @@ POOLS: Final = {
     "client_id": _names("c", 8),
     "Transaction.name": _names("x", 6),
     "CommitTransactionRequest.name": _names("x", 6),
-    "DescribeTransactionRequest.name": _names("x", 6),
     "broker_name": _one_of("broker-a", "broker-z"),
     "broker_names": _one_of("broker-a", "broker-z"),
     "cluster": _one_of("default", "other"),

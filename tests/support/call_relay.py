@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import Any, Self
 
 import grpc
@@ -29,8 +30,8 @@ class CallRelay(grpc.GenericRpcHandler):
         self._channel.close()
         self._server.stop(None).wait()
 
-    def begins(self, method: str, context: grpc.ServicerContext) -> None:
-        """Hear of a call; `context.abort` keeps it from the broker."""
+    def begins(self, method: str, request: bytes, context: grpc.ServicerContext) -> None:
+        """Receive the first request of a call; `context.abort` keeps it from the broker."""
 
     def asked(self, method: str, request: bytes) -> None:
         """Hear of a request of a client, before the broker does."""
@@ -50,8 +51,9 @@ class CallRelay(grpc.GenericRpcHandler):
         pass_on: Any = self._channel.stream_stream(method)
 
         def serve(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
-            self.begins(method, context)
-            call: Any = pass_on(self._heard(method, requests))
+            first = next(requests, b"")
+            self.begins(method, first, context)
+            call: Any = pass_on(self._heard(method, chain((first,), requests)))
             context.add_callback(call.cancel)
             try:
                 for answer in call:

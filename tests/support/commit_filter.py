@@ -26,15 +26,17 @@ class CommitFilter(CallRelay):
         self._held = False
         super().__init__(broker)
 
-    def begins(self, method: str, context: grpc.ServicerContext) -> None:
-        if method.endswith("/CommitTransaction") and self.left:
+    def begins(self, method: str, request: bytes, context: grpc.ServicerContext) -> None:
+        if not (method.endswith("/CommitTransaction") and self.left):
+            return
+        if broker_pb2.CommitTransactionRequest.FromString(request).HasField("decision"):
             self._held = True
             time.sleep(_CALL_S)
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "as if the time was up")
 
     def passed_on(self, method: str, answer: bytes) -> bytes | None:
-        if not (method.endswith("/DescribeTransaction") and self._held and self.left):
+        if not (method.endswith("/CommitTransaction") and self._held and self.left):
             return answer
-        told = broker_pb2.DescribeTransactionResponse.FromString(answer)
+        told = broker_pb2.CommitTransactionResponse.FromString(answer)
         told.staged_bytes = self.left.pop(0)
         return told.SerializeToString()

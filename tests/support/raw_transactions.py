@@ -48,7 +48,7 @@ class RawTransactions:
         """Stage batches for queues, and return the answers."""
         return self._sender.send(self._topic, list(batches), broker_pb2.Transaction(name=self._name, number=number))
 
-    def begin_commit(self, wanted: broker_pb2.Decision | None) -> Callable[[], broker_pb2.CommitTransactionResponse]:
+    def begin_commit(self, wanted: broker_pb2.Decision) -> Callable[[], broker_pb2.CommitTransactionResponse]:
         """Begin to commit, and return a function that waits for the answer."""
         request = broker_pb2.CommitTransactionRequest(name=self._name, decision=wanted)
         begun = self._link.stub.CommitTransaction.future(request, timeout=TIMEOUT_S)
@@ -58,14 +58,14 @@ class RawTransactions:
         """Commit, and return what is decided."""
         return self.begin_commit(wanted)().decision
 
-    def describe(self, number: int = 0, **sequences: Iterable[int]) -> broker_pb2.DescribeTransactionResponse:
+    def describe(self, number: int = 0, **sequences: Iterable[int]) -> broker_pb2.CommitTransactionResponse:
         """Ask how the latest transaction ended; say what is about to be committed, by `of_` and the producer id."""
         batches = [
             broker_pb2.StagedPart(producer_id=int(name.removeprefix("of_")), sequences=numbers)
             for name, numbers in sequences.items()
         ]
-        request = broker_pb2.DescribeTransactionRequest(name=self._name, number=number, batches=batches)
-        return self._link.call(self._link.stub.DescribeTransaction, request, TIMEOUT_S)
+        request = broker_pb2.CommitTransactionRequest(name=self._name, number=number, batches=batches)
+        return self._link.call(self._link.stub.CommitTransaction, request, TIMEOUT_S)
 
     def is_decided(self) -> bool:
         return self.describe().HasField("decision")

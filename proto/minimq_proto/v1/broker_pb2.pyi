@@ -1023,53 +1023,13 @@ global___Decision = Decision
 @typing.final
 class CommitTransactionRequest(google.protobuf.message.Message):
     """Publishes the batches of the decision on this broker, and drops all others that were staged under the name up to this
-    number. A decision is final: later requests for the number get the first decision.
+    number. A decision is final: later requests for the number get the first decision. Without a decision, only asks.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
     DECISION_FIELD_NUMBER: builtins.int
-    name: builtins.str
-    @property
-    def decision(self) -> global___Decision: ...
-    def __init__(
-        self,
-        *,
-        name: builtins.str = ...,
-        decision: global___Decision | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision", "name", b"name"]) -> None: ...
-
-global___CommitTransactionRequest = CommitTransactionRequest
-
-@typing.final
-class CommitTransactionResponse(google.protobuf.message.Message):
-    """All batches of the decision on this broker are on disk, and visible to readers."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    DECISION_FIELD_NUMBER: builtins.int
-    @property
-    def decision(self) -> global___Decision:
-        """The decision for the latest number, which may be larger than that of the request."""
-
-    def __init__(
-        self,
-        *,
-        decision: global___Decision | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
-
-global___CommitTransactionResponse = CommitTransactionResponse
-
-@typing.final
-class DescribeTransactionRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: builtins.int
     NUMBER_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     name: builtins.str
@@ -1078,20 +1038,26 @@ class DescribeTransactionRequest(google.protobuf.message.Message):
     broker does not drop them to make room for others until they are decided, or expire by age.
     """
     @property
+    def decision(self) -> global___Decision: ...
+    @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___StagedPart]: ...
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        decision: global___Decision | None = ...,
         number: builtins.int = ...,
         batches: collections.abc.Iterable[global___StagedPart] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["batches", b"batches", "name", b"name", "number", b"number"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batches", b"batches", "decision", b"decision", "name", b"name", "number", b"number"]) -> None: ...
 
-global___DescribeTransactionRequest = DescribeTransactionRequest
+global___CommitTransactionRequest = CommitTransactionRequest
 
 @typing.final
-class DescribeTransactionResponse(google.protobuf.message.Message):
+class CommitTransactionResponse(google.protobuf.message.Message):
+    """All batches of the decision on this broker are on disk, and visible to readers."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
@@ -1105,7 +1071,7 @@ class DescribeTransactionResponse(google.protobuf.message.Message):
     """Number of batches of the request that are not staged here any more; 0 if its number is decided here."""
     @property
     def decision(self) -> global___Decision:
-        """The decision for the latest decided number on this broker; not set if there is none."""
+        """The decision for the latest decided number, which may be larger than that of the request; not set if there is none."""
 
     def __init__(
         self,
@@ -1118,7 +1084,7 @@ class DescribeTransactionResponse(google.protobuf.message.Message):
     def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["decision", b"decision", "missing_batches", b"missing_batches", "staged_batches", b"staged_batches", "staged_bytes", b"staged_bytes"]) -> None: ...
 
-global___DescribeTransactionResponse = DescribeTransactionResponse
+global___CommitTransactionResponse = CommitTransactionResponse
 
 @typing.final
 class Topic(google.protobuf.message.Message):

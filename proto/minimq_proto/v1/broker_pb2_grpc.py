@@ -108,11 +108,6 @@ class BrokerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
                 _registered_method=True)
-        self.DescribeTransaction = channel.unary_unary(
-                '/minimq.v1.Broker/DescribeTransaction',
-                request_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
-                _registered_method=True)
         self.ListHalves = channel.unary_unary(
                 '/minimq.v1.Broker/ListHalves',
                 request_serializer=minimq__proto_dot_v1_dot_half__messages__pb2.ListHalvesRequest.SerializeToString,
@@ -267,12 +262,6 @@ class BrokerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def CommitTransaction(self, request, context):
-        """Missing associated documentation comment in .proto file."""
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def DescribeTransaction(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -434,11 +423,6 @@ def add_BrokerServicer_to_server(servicer, server):
                     servicer.CommitTransaction,
                     request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.SerializeToString,
-            ),
-            'DescribeTransaction': grpc.unary_unary_rpc_method_handler(
-                    servicer.DescribeTransaction,
-                    request_deserializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.SerializeToString,
             ),
             'ListHalves': grpc.unary_unary_rpc_method_handler(
                     servicer.ListHalves,
@@ -889,33 +873,6 @@ class Broker(object):
             '/minimq.v1.Broker/CommitTransaction',
             minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionRequest.SerializeToString,
             minimq__proto_dot_v1_dot_broker__pb2.CommitTransactionResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def DescribeTransaction(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.Broker/DescribeTransaction',
-            minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_broker__pb2.DescribeTransactionResponse.FromString,
             options,
             channel_credentials,
             insecure,

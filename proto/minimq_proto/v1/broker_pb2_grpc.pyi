@@ -93,11 +93,6 @@ class BrokerStub:
         minimq_proto.v1.broker_pb2.CommitTransactionResponse,
     ]
 
-    DescribeTransaction: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
-        minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
-    ]
-
     ListHalves: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.half_messages_pb2.ListHalvesRequest,
         minimq_proto.v1.half_messages_pb2.ListHalvesResponse,
@@ -237,11 +232,6 @@ class BrokerAsyncStub:
     CommitTransaction: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.broker_pb2.CommitTransactionRequest,
         minimq_proto.v1.broker_pb2.CommitTransactionResponse,
-    ]
-
-    DescribeTransaction: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
-        minimq_proto.v1.broker_pb2.DescribeTransactionResponse,
     ]
 
     ListHalves: grpc.aio.UnaryUnaryMultiCallable[
@@ -412,13 +402,6 @@ class BrokerServicer(metaclass=abc.ABCMeta):
         request: minimq_proto.v1.broker_pb2.CommitTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[minimq_proto.v1.broker_pb2.CommitTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.CommitTransactionResponse]]: ...
-
-    @abc.abstractmethod
-    def DescribeTransaction(
-        self,
-        request: minimq_proto.v1.broker_pb2.DescribeTransactionRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.broker_pb2.DescribeTransactionResponse, collections.abc.Awaitable[minimq_proto.v1.broker_pb2.DescribeTransactionResponse]]: ...
 
     @abc.abstractmethod
     def ListHalves(

@@ -162,7 +162,7 @@ def test_what_an_attempt_without_a_commit_has_staged_is_let_go_of(shared: LocalC
     assert bodies_in(shared, topic) == in_each(b"second")
     for broker in shared.brokers:
         link = BrokerLink(broker.address)
-        answer = link.call(link.stub.DescribeTransaction, broker_pb2.DescribeTransactionRequest(name=name), TIMEOUT_S)
+        answer = link.call(link.stub.CommitTransaction, broker_pb2.CommitTransactionRequest(name=name), TIMEOUT_S)
         link.close()
         assert (answer.decision.number, answer.staged_batches) == (3, 0)
 
@@ -384,10 +384,8 @@ def test_what_was_staged_for_too_long_is_not_committed_in_parts(tmp_path: Path, 
         with RecordsSender(cluster.nameserver) as sender, TransactionCommitter(cluster.nameserver) as ends:
             parts = stage(sender, topic, transaction, b"1")
             link = BrokerLink(cluster.brokers[0].address)
-            request = broker_pb2.DescribeTransactionRequest(name=name)
-            wait_until(
-                lambda: not link.call(link.stub.DescribeTransaction, request, TIMEOUT_S).staged_batches, TIMEOUT_S
-            )
+            request = broker_pb2.CommitTransactionRequest(name=name)
+            wait_until(lambda: not link.call(link.stub.CommitTransaction, request, TIMEOUT_S).staged_batches, TIMEOUT_S)
             link.close()
             with pytest.raises(TransactionExpired, match=r"number 0 is not decided: broker broker-a has dropped 2"):
                 ends.commit(transaction, [topic], parts)
@@ -408,8 +406,8 @@ def test_what_is_staged_twice_after_a_lost_answer_is_published_once(
         direct = BrokerLink(broker.address)
 
         def staged() -> int:
-            request = broker_pb2.DescribeTransactionRequest(name=name)
-            return direct.call(direct.stub.DescribeTransaction, request, TIMEOUT_S).staged_batches
+            request = broker_pb2.CommitTransactionRequest(name=name)
+            return direct.call(direct.stub.CommitTransaction, request, TIMEOUT_S).staged_batches
 
         try:
             broker.start()

@@ -125,7 +125,7 @@ def test_the_answer_waits_for_the_replicas(tmp_path: Path) -> None:
         wanted = decision(0, {"broker-a": {7: [0]}})
         request = broker_pb2.CommitTransactionRequest(name="x", decision=wanted)
         commit = asyncio.create_task(service.commit(request))
-        look = asyncio.create_task(service.describe(broker_pb2.DescribeTransactionRequest(name="x")))
+        look = asyncio.create_task(service.commit(broker_pb2.CommitTransactionRequest(name="x")))
         await asyncio.to_thread(wait_until, lambda: engine.state.transactions.ending("x"), TIMEOUT_S)
         end = engine.store.end
         await asyncio.to_thread(engine.store.call, lambda: None)  # behind the look

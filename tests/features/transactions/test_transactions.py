@@ -108,11 +108,6 @@ def test_names_and_numbers(cluster: LocalCluster, topic: str, name: str, number:
             transactions.commit(decision(number, {}))
 
 
-def test_a_decision_has_to_be_there(transactions: RawTransactions) -> None:
-    with pytest.raises(InvalidArgument, match="the request has no decision"):
-        transactions.begin_commit(None)()
-
-
 def test_what_nobody_decides_on_expires(tmp_path: Path) -> None:
     options = {"transaction_expiry_s": 0.3, "metrics": "127.0.0.1:0", "log_format": "json"}
     with (

@@ -49,7 +49,7 @@ EXEMPT = {
     "SessionRequest.release.queues.topic": _HELD,
     "CommitTransactionRequest.decision.parts.broker_name": _BROKERS,
     "CommitTransactionRequest.decision.broker_names": _BROKERS,
-    "DescribeTransactionRequest.batches.broker_name": _BROKERS,
+    "CommitTransactionRequest.batches.broker_name": _BROKERS,
     "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
     "ForgetBrokerRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.cluster": "the cluster is one thing: who manages it manages all its brokers",

@@ -70,15 +70,18 @@ class TransactionService(PeriodicTask):
         super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
 
     async def commit(self, request: broker_pb2.CommitTransactionRequest) -> broker_pb2.CommitTransactionResponse:
-        """Record the decision unless one is recorded, publish the rest of the transaction, and return the decision."""
-        wanted = self._decided(request)
-        stands = wanted.decision
+        """Publish the transaction of the decision, if there is one, and return what is decided and staged here."""
+        name = check_transaction(request.name)
+        if request.HasField("decision"):
+            await self._publish(self._decided(request))
+        return await self._describe(name, TransactionDecided(name, request.number, b"", _parts(request.batches)))
+
+    async def _publish(self, wanted: TransactionDecided) -> None:
+        """Record the decision unless one is recorded, and publish the rest of the transaction."""
 
         def decide(state: State) -> Fact | None:
-            nonlocal stands
             ending = state.transactions.ending(wanted.name)
             if ending is not None and wanted.number <= ending.number:
-                stands = ending.decision
                 return None
             self._check_staged(wanted, state)
             return wanted
@@ -87,17 +90,14 @@ class TransactionService(PeriodicTask):
         await self._writes.record(decide, keeps_log=True)
         while await self._publish_next(wanted.name):  # even the last, empty job waits until enough replicas have all
             pass
-        return broker_pb2.CommitTransactionResponse(decision=broker_pb2.Decision.FromString(stands))
 
-    async def describe(self, request: broker_pb2.DescribeTransactionRequest) -> broker_pb2.DescribeTransactionResponse:
+    async def _describe(self, name: str, about_to: TransactionDecided) -> broker_pb2.CommitTransactionResponse:
         """Return the decision about the latest transaction of a name, once the decision can no longer be lost.
 
-        If the request names the batches to commit and all of them are here, they no longer expire early: another broker
-        may record the decision next, and the client may die before it sends the decision here.
+        If batches to commit are named and all of them are here, they no longer expire early: another broker may record
+        the decision next, and the client may die before it sends the decision here.
         """
-        name = check_transaction(request.name)
-        response = broker_pb2.DescribeTransactionResponse()
-        about_to = TransactionDecided(name, request.number, b"", _parts(request.batches))
+        response = broker_pb2.CommitTransactionResponse()
 
         def look(state: State) -> Fact | None:
             table = state.transactions
@@ -117,8 +117,6 @@ class TransactionService(PeriodicTask):
 
     def _decided(self, request: broker_pb2.CommitTransactionRequest) -> TransactionDecided:
         decision = request.decision
-        if not request.HasField("decision"):
-            raise InvalidArgument("the request has no decision about the transaction")
         transaction = transaction_of(broker_pb2.Transaction(name=request.name, number=decision.number))
         parts = _parts(part for part in decision.parts if part.broker_name == self._broker_name)
         return TransactionDecided(*transaction, decision.SerializeToString(), parts)

@@ -140,8 +140,8 @@ class TransactionCommitter:
     def latest(self, name: str) -> int | None:
         """Return the highest decided number of a name at all brokers that have a master; None if there is none."""
         addresses = {broker.broker_name: broker.master for broker in self._masters.brokers() if broker.master}
-        request = broker_pb2.DescribeTransactionRequest(name=check_transaction(name))
-        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.DescribeTransaction, request)
+        request = broker_pb2.CommitTransactionRequest(name=check_transaction(name))
+        answers, failures = self._masters.calls.call_all(addresses, lambda stub: stub.CommitTransaction, request)
         raise_failures(f"the transactions of {name!r} are not known", failures, addresses, "try again")
         return max((answer.decision.number for answer in answers.values() if answer.HasField("decision")), default=None)
 
@@ -213,14 +213,14 @@ class _Attempt:
         asked = self._reached(names, addresses)
         transaction = self.protocol.transaction
         requests = {
-            name: broker_pb2.DescribeTransactionRequest(
+            name: broker_pb2.CommitTransactionRequest(
                 name=transaction.name,
                 number=transaction.number,
                 batches=[to_wire(broker_pb2.StagedPart, part) for part in self.protocol.staged_at(name)],
             )
             for name in names
         }
-        answers: dict[str, broker_pb2.DescribeTransactionResponse] = {}
+        answers: dict[str, broker_pb2.CommitTransactionResponse] = {}
         failures: dict[str, MinimqError] = {}
         client = self._masters.calls
         for timeout_s, group in (
@@ -229,7 +229,7 @@ class _Attempt:
         ):
             of_group = {name: address for name, address in asked.items() if name in group}
             answered, failed = client.call_all(
-                of_group, lambda stub: stub.DescribeTransaction, requests, timeout_s=timeout_s
+                of_group, lambda stub: stub.CommitTransaction, requests, timeout_s=timeout_s
             )
             answers |= answered
             failures |= failed
@@ -294,8 +294,8 @@ class _Attempt:
             )
 
     def _is_publishing(self, name: str, address: str) -> bool:
-        request = broker_pb2.DescribeTransactionRequest(name=self.protocol.transaction.name)
-        answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.DescribeTransaction, request)
+        request = broker_pb2.CommitTransactionRequest(name=self.protocol.transaction.name)
+        answers, _ = self._masters.calls.call_all({name: address}, lambda stub: stub.CommitTransaction, request)
         if name not in answers:
             return False
         before, self._left[name] = self._left.get(name), answers[name].staged_bytes
