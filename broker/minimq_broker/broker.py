@@ -150,7 +150,8 @@ class Broker:
             options.nameservers,
             self._describe,
             lambda: engine.tables.data_version,
-            nameserver_pb2.CheckPlaceRequest(
+            nameserver_pb2.RegisterRequest(
+                check_only=True,
                 broker_name=options.name,
                 replica_id=options.broker_id,
                 address=options.advertise or self._address,

@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _FIRST_RETRY_S = 0.1
 _MAX_RETRY_S = 1.0
 
-#: Timeout of `CheckPlace`. A name server that has just started answers after its grace period.
+#: Timeout of a check of the place. A name server that has just started answers after its grace period.
 _CHECK_S = 5.0
 #: How long a start waits for the other name servers once one has answered: one that hangs must not delay it.
 _OTHERS_S = 1.0
@@ -55,7 +55,7 @@ class Registration:
         nameservers: Sequence[str],
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
-        place: nameserver_pb2.CheckPlaceRequest,
+        place: nameserver_pb2.RegisterRequest,
         *,
         heartbeat_s: float = 30.0,
         timeout_s: float = 5.0,
@@ -133,7 +133,7 @@ class _Link:
         address: str,
         describe: Callable[[], nameserver_pb2.RegisterRequest],
         version: Callable[[], int],
-        place: nameserver_pb2.CheckPlaceRequest,
+        place: nameserver_pb2.RegisterRequest,
         reject: Callable[[BrokerConflict], None],
         heartbeat_s: float,
         timeout_s: float,
@@ -175,14 +175,19 @@ class _Link:
         return True
 
     async def _check_place(self, stub: NameServerAsyncStub) -> None:
+        stream = stub.Register(timeout=_CHECK_S)
         try:
-            await stub.CheckPlace(self._place, timeout=_CHECK_S)
+            with contextlib.suppress(asyncio.InvalidStateError):  # the stream is over: `read` raises the reason
+                await stream.write(self._place)
+            await stream.read()
         except grpc.RpcError as error:
             found = await self._explained(error)
             if isinstance(found, BrokerConflict):
                 self._reject(found)
                 raise found from None
             raise
+        finally:
+            stream.cancel()
 
     async def _explained(self, error: grpc.RpcError) -> MinimqError:
         return await explained(error, "name server", self.address, self._security.trust())

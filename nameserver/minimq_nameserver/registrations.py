@@ -17,7 +17,7 @@ import grpc.aio
 
 from minimq_common.errors import BrokerConflict, InvalidArgument, MinimqError, Unavailable
 from minimq_common.model import QueueData
-from minimq_common.names import check_topic
+from minimq_common.names import check_address, check_broker, check_topic
 from minimq_common.serving.periodic import SLICE, slices
 from minimq_common.wire import rpc
 from minimq_common.wire.convert import permission_from_wire, queue_data
@@ -55,11 +55,13 @@ class Registrations:
         clock: Callable[[], float],
         counters: CallCounters,
         changed: Callable[[Collection[str]], None],
+        settled: asyncio.Event,
     ) -> None:
         self._table = table
         self._clock = clock
         self._counters = counters
         self._changed = changed
+        self._settled = settled
         self._session_ids = itertools.count(1)
         self._streams: dict[int, _Stream] = {}
         self._live: set[rpc.LiveStream] = set()
@@ -90,15 +92,20 @@ class Registrations:
     async def _register(
         self, session: int, request: nameserver_pb2.RegisterRequest
     ) -> tuple[nameserver_pb2.RegisterResponse, bool]:
-        if not request.heartbeat_only:
+        if request.check_only:
+            await self._check_place(
+                (check_broker(request.broker_name), request.replica_id), check_address(request.address), request.run
+            )
+        elif not request.heartbeat_only:
             async with self._registering:
                 self._enter(session, await read_registration(request, self._table.topics()))
         elif not self._table.heartbeat(session, request.data_version, self._clock()):
             raise InvalidArgument(f"heartbeat of {request.broker_name} without a registration of the same version")
         return self._registered(request.broker_name), request.leaving
 
-    async def check_place(self, place: Place, address: str, run: int) -> None:
+    async def _check_place(self, place: Place, address: str, run: int) -> None:
         """Raise `BrokerConflict` if another run is registered in a place: its stream is open."""
+        await self._settled.wait()  # its holder may be registering again
         self.expire()
         holder = self._table.holder(place, run)
         if holder is None:
@@ -109,8 +116,7 @@ class Registrations:
                 return
         rejected = replace(holder[1], address=address, run=run)
         conflict = BrokerConflict(f"broker {rejected} is rejected: {holder[1]} {TAKEN}")
-        self._counters.rejections += 1
-        self.note_conflict(rejected, holder[1], conflict)
+        self._table.note_conflict(rejected, holder[1], conflict.message, self._clock())
         raise conflict
 
     def _enter(self, session: int, state: BrokerState) -> None:

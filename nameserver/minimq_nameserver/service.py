@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 
 from minimq_common.errors import MinimqError, SystemBusy, TopicNotFound, TopicUnavailable, Unavailable
-from minimq_common.names import check_address, check_broker, check_topic
+from minimq_common.names import check_broker, check_topic
 from minimq_common.record_limit import ALWAYS_WRITTEN
 from minimq_common.security.access_rule import Resource
 from minimq_common.security.caller import current_caller
@@ -52,7 +52,7 @@ class NameServerService:
         self._streams: set[rpc.LiveStream] = set()
         self._stopping = False
         self.counters = CallCounters()
-        self.registrations = Registrations(table, clock, self.counters, self._changed)
+        self.registrations = Registrations(table, clock, self.counters, self._changed, self._settled)
 
     # ---- state and end ---------------------------------------------------------------------------
 
@@ -82,18 +82,8 @@ class NameServerService:
     async def Register(
         self, request_iterator: AsyncIterator[nameserver_pb2.RegisterRequest], context: _Context
     ) -> None:
-        """Keep a broker in the table for as long as its stream lasts."""
+        """Keep a broker in the table for as long as its stream lasts, or only check its place."""
         await self.registrations.keep(request_iterator, context)
-
-    async def CheckPlace(
-        self, request: nameserver_pb2.CheckPlaceRequest, context: _Context
-    ) -> nameserver_pb2.CheckPlaceResponse:
-        """Answer if no other broker is registered in the place, or raise `BrokerConflict`."""
-        await self._settled.wait()  # its holder may be registering again
-        await self.registrations.check_place(
-            (check_broker(request.broker_name), request.replica_id), check_address(request.address), request.run
-        )
-        return nameserver_pb2.CheckPlaceResponse()
 
     # ---- Clients ---------------------------------------------------------------------------------
 

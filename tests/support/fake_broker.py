@@ -57,10 +57,10 @@ class FakeBroker:
         )
         self._loop.call(self.registration.start)
 
-    def _place(self) -> nameserver_pb2.CheckPlaceRequest:
+    def _place(self) -> nameserver_pb2.RegisterRequest:
         own = self.request
-        return nameserver_pb2.CheckPlaceRequest(
-            broker_name=own.broker_name, replica_id=own.replica_id, address=own.address, run=own.run
+        return nameserver_pb2.RegisterRequest(
+            check_only=True, broker_name=own.broker_name, replica_id=own.replica_id, address=own.address, run=own.run
         )
 
     def tell(self, broker_id: int | None = None, permission: int | None = None) -> None:

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from minimq_proto.v1 import options_pb2 as minimq__proto_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/nameserver.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"\x81\x01\n\tQueueData\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x1a\n\nkey_queues\x18\x05 \x01(\x05\x42\x06\xa8\xb5\x18\x80\x80\x08\"\xb5\x01\n\nBrokerData\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x43\n\taddresses\x18\x03 \x03(\x0b\x32$.minimq.v1.BrokerData.AddressesEntryB\n\x88\xb5\x18\x84\x02\x90\xb5\x18\x80\x01\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x95\x01\n\rOfflineBroker\x12%\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x15.minimq.v1.BrokerData\x12\x10\n\x08since_ms\x18\x02 \x01(\x03\x12\x0f\n\x07stopped\x18\x03 \x01(\x08\x12\x0e\n\x06queues\x18\x04 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x05 \x01(\x05\x12\x14\n\x0clacks_topics\x18\x06 \x01(\x08\"\xbc\x01\n\nTopicRoute\x12\x13\n\x05topic\x18\x01 \x01(\tB\x04\x88\xb5\x18\x7f\x12+\n\x06queues\x18\x02 \x03(\x0b\x32\x14.minimq.v1.QueueDataB\x05\x90\xb5\x18\xe8\x07\x12-\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.minimq.v1.BrokerDataB\x05\x90\xb5\x18\xe8\x07\x12\x30\n\x07offline\x18\x04 \x03(\x0b\x32\x18.minimq.v1.OfflineBrokerB\x05\x90\xb5\x18\xe8\x07\x12\x0b\n\x03run\x18\x05 \x01(\x06\"\x83\x01\n\nTopicGroup\x12\x1a\n\x06topics\x18\x01 \x03(\tB\n\x90\xb5\x18\xd0\x86\x03\x98\xb5\x18\x01\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x1a\n\nkey_queues\x18\x05 \x01(\x05\x42\x06\xa8\xb5\x18\x80\x80\x08\"\xb5\x02\n\x0fRegisterRequest\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\x04 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x14\n\x0c\x64\x61ta_version\x18\x05 \x01(\x03\x12\x16\n\x0eheartbeat_only\x18\x06 \x01(\x08\x12\x31\n\x06groups\x18\x07 \x03(\x0b\x32\x15.minimq.v1.TopicGroupB\n\x90\xb5\x18\xd0\x86\x03\x98\xb5\x18\x01\x12\x12\n\npermission\x18\x08 \x01(\x05\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x1d\n\nreplica_id\x18\n \x01(\x03\x42\x04\xa0\xb5\x18\x00H\x00\x88\x01\x01\x12\x11\n\x03run\x18\x0b \x01(\x03\x42\x04\xa0\xb5\x18\x00\x42\r\n\x0b_replica_id\"X\n\x10RegisterResponse\x12\x1d\n\x0emaster_address\x18\x01 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12%\n\x0f\x65xpire_after_ms\x18\x02 \x01(\x03\x42\x0c\xa0\xb5\x18\x01\xa8\xb5\x18\x80\x88\xb2\xa0\x02\"s\n\x11\x43heckPlaceRequest\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x18\n\nreplica_id\x18\x02 \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x16\n\x07\x61\x64\x64ress\x18\x03 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x11\n\x03run\x18\x04 \x01(\x03\x42\x04\xa0\xb5\x18\x00\"\x14\n\x12\x43heckPlaceResponse\"Q\n\x10GetRoutesRequest\x12)\n\x05topic\x18\x01 \x01(\tB\x1a\x88\xb5\x18\x7f\xb2\xb5\x18\x0e\x64\x65scribe topic\xb8\xb5\x18\x01\x12\x12\n\nnames_only\x18\x02 \x01(\x08\"I\n\x11GetRoutesResponse\x12%\n\x06routes\x18\x01 \x03(\x0b\x32\x15.minimq.v1.TopicRoute\x12\r\n\x05names\x18\x02 \x03(\t\"\x13\n\x11GetClusterRequest\"\xd4\x01\n\x14\x42rokerConflictReport\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\x04 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x1d\n\x0eholder_address\x18\x05 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x66irst_ms\x18\x07 \x01(\x03\x12\x0f\n\x07last_ms\x18\x08 \x01(\x03\x12\r\n\x05times\x18\t \x01(\x03\"W\n\x11RegisteredVersion\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\x03\"\xdc\x01\n\x12GetClusterResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.minimq.v1.BrokerData\x12\x32\n\tconflicts\x18\x02 \x03(\x0b\x32\x1f.minimq.v1.BrokerConflictReport\x12.\n\x08versions\x18\x03 \x03(\x0b\x32\x1c.minimq.v1.RegisteredVersion\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12)\n\x07offline\x18\x05 \x03(\x0b\x32\x18.minimq.v1.OfflineBroker\"0\n\x13\x46orgetBrokerRequest\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\")\n\x14\x46orgetBrokerResponse\x12\x11\n\tforgotten\x18\x01 \x01(\x08\"B\n\x12WatchRoutesRequest\x12,\n\x06topics\x18\x01 \x03(\tB\x1c\x88\xb5\x18\x7f\x90\xb5\x18\xa0\x9c\x01\xb2\xb5\x18\x0e\x64\x65scribe topic\"2\n\nRouteEvent\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute2\xc6\x04\n\nNameServer\x12[\n\x08Register\x12\x1a.minimq.v1.RegisterRequest\x1a\x1b.minimq.v1.RegisterResponse\"\x12\x8a\xb5\x18\x07servers\x98\xb5\x18\x80\x80\xc0\x01(\x01\x30\x01\x12\\\n\nCheckPlace\x12\x1c.minimq.v1.CheckPlaceRequest\x1a\x1d.minimq.v1.CheckPlaceResponse\"\x11\x8a\xb5\x18\x07servers\x98\xb5\x18\x80\x80\x04\x12W\n\tGetRoutes\x12\x1b.minimq.v1.GetRoutesRequest\x1a\x1c.minimq.v1.GetRoutesResponse\"\x0f\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\x04\x12Z\n\nGetCluster\x12\x1c.minimq.v1.GetClusterRequest\x1a\x1d.minimq.v1.GetClusterResponse\"\x0f\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\x04\x12i\n\x0c\x46orgetBroker\x12\x1e.minimq.v1.ForgetBrokerRequest\x1a\x1f.minimq.v1.ForgetBrokerResponse\"\x18\x8a\xb5\x18\x0emanage cluster\x98\xb5\x18\x80\x80\x04\x12]\n\x0bWatchRoutes\x12\x1d.minimq.v1.WatchRoutesRequest\x1a\x15.minimq.v1.RouteEvent\"\x14\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\xc0\x01\xa0\xb5\x18\x01(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n minimq_proto/v1/nameserver.proto\x12\tminimq.v1\x1a\x1dminimq_proto/v1/options.proto\"\x81\x01\n\tQueueData\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x1a\n\nkey_queues\x18\x05 \x01(\x05\x42\x06\xa8\xb5\x18\x80\x80\x08\"\xb5\x01\n\nBrokerData\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x43\n\taddresses\x18\x03 \x03(\x0b\x32$.minimq.v1.BrokerData.AddressesEntryB\n\x88\xb5\x18\x84\x02\x90\xb5\x18\x80\x01\x1a\x30\n\x0e\x41\x64\x64ressesEntry\x12\x0b\n\x03key\x18\x01 \x01(\x03\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x95\x01\n\rOfflineBroker\x12%\n\x06\x62roker\x18\x01 \x01(\x0b\x32\x15.minimq.v1.BrokerData\x12\x10\n\x08since_ms\x18\x02 \x01(\x03\x12\x0f\n\x07stopped\x18\x03 \x01(\x08\x12\x0e\n\x06queues\x18\x04 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x05 \x01(\x05\x12\x14\n\x0clacks_topics\x18\x06 \x01(\x08\"\xbc\x01\n\nTopicRoute\x12\x13\n\x05topic\x18\x01 \x01(\tB\x04\x88\xb5\x18\x7f\x12+\n\x06queues\x18\x02 \x03(\x0b\x32\x14.minimq.v1.QueueDataB\x05\x90\xb5\x18\xe8\x07\x12-\n\x07\x62rokers\x18\x03 \x03(\x0b\x32\x15.minimq.v1.BrokerDataB\x05\x90\xb5\x18\xe8\x07\x12\x30\n\x07offline\x18\x04 \x03(\x0b\x32\x18.minimq.v1.OfflineBrokerB\x05\x90\xb5\x18\xe8\x07\x12\x0b\n\x03run\x18\x05 \x01(\x06\"\x83\x01\n\nTopicGroup\x12\x1a\n\x06topics\x18\x01 \x03(\tB\n\x90\xb5\x18\xd0\x86\x03\x98\xb5\x18\x01\x12\x13\n\x0bread_queues\x18\x02 \x01(\x05\x12\x14\n\x0cwrite_queues\x18\x03 \x01(\x05\x12\x12\n\npermission\x18\x04 \x01(\x05\x12\x1a\n\nkey_queues\x18\x05 \x01(\x05\x42\x06\xa8\xb5\x18\x80\x80\x08\"\xc9\x02\n\x0fRegisterRequest\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\x04 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x14\n\x0c\x64\x61ta_version\x18\x05 \x01(\x03\x12\x16\n\x0eheartbeat_only\x18\x06 \x01(\x08\x12\x31\n\x06groups\x18\x07 \x03(\x0b\x32\x15.minimq.v1.TopicGroupB\n\x90\xb5\x18\xd0\x86\x03\x98\xb5\x18\x01\x12\x12\n\npermission\x18\x08 \x01(\x05\x12\x0f\n\x07leaving\x18\t \x01(\x08\x12\x1d\n\nreplica_id\x18\n \x01(\x03\x42\x04\xa0\xb5\x18\x00H\x00\x88\x01\x01\x12\x11\n\x03run\x18\x0b \x01(\x03\x42\x04\xa0\xb5\x18\x00\x12\x12\n\ncheck_only\x18\x0c \x01(\x08\x42\r\n\x0b_replica_id\"X\n\x10RegisterResponse\x12\x1d\n\x0emaster_address\x18\x01 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12%\n\x0f\x65xpire_after_ms\x18\x02 \x01(\x03\x42\x0c\xa0\xb5\x18\x01\xa8\xb5\x18\x80\x88\xb2\xa0\x02\"Q\n\x10GetRoutesRequest\x12)\n\x05topic\x18\x01 \x01(\tB\x1a\x88\xb5\x18\x7f\xb2\xb5\x18\x0e\x64\x65scribe topic\xb8\xb5\x18\x01\x12\x12\n\nnames_only\x18\x02 \x01(\x08\"I\n\x11GetRoutesResponse\x12%\n\x06routes\x18\x01 \x03(\x0b\x32\x15.minimq.v1.TopicRoute\x12\r\n\x05names\x18\x02 \x03(\t\"\x13\n\x11GetClusterRequest\"\xd4\x01\n\x14\x42rokerConflictReport\x12\x15\n\x07\x63luster\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x19\n\x0b\x62roker_name\x18\x02 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x03 \x01(\x03\x12\x16\n\x07\x61\x64\x64ress\x18\x04 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x1d\n\x0eholder_address\x18\x05 \x01(\tB\x05\x88\xb5\x18\x84\x02\x12\x0e\n\x06reason\x18\x06 \x01(\t\x12\x10\n\x08\x66irst_ms\x18\x07 \x01(\x03\x12\x0f\n\x07last_ms\x18\x08 \x01(\x03\x12\r\n\x05times\x18\t \x01(\x03\"W\n\x11RegisteredVersion\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\x12\x11\n\tbroker_id\x18\x02 \x01(\x03\x12\x14\n\x0c\x64\x61ta_version\x18\x03 \x01(\x03\"\xdc\x01\n\x12GetClusterResponse\x12&\n\x07\x62rokers\x18\x01 \x03(\x0b\x32\x15.minimq.v1.BrokerData\x12\x32\n\tconflicts\x18\x02 \x03(\x0b\x32\x1f.minimq.v1.BrokerConflictReport\x12.\n\x08versions\x18\x03 \x03(\x0b\x32\x1c.minimq.v1.RegisteredVersion\x12\x0f\n\x07settled\x18\x04 \x01(\x08\x12)\n\x07offline\x18\x05 \x03(\x0b\x32\x18.minimq.v1.OfflineBroker\"0\n\x13\x46orgetBrokerRequest\x12\x19\n\x0b\x62roker_name\x18\x01 \x01(\tB\x04\x88\xb5\x18x\")\n\x14\x46orgetBrokerResponse\x12\x11\n\tforgotten\x18\x01 \x01(\x08\"B\n\x12WatchRoutesRequest\x12,\n\x06topics\x18\x01 \x03(\tB\x1c\x88\xb5\x18\x7f\x90\xb5\x18\xa0\x9c\x01\xb2\xb5\x18\x0e\x64\x65scribe topic\"2\n\nRouteEvent\x12$\n\x05route\x18\x01 \x01(\x0b\x32\x15.minimq.v1.TopicRoute2\xe8\x03\n\nNameServer\x12[\n\x08Register\x12\x1a.minimq.v1.RegisterRequest\x1a\x1b.minimq.v1.RegisterResponse\"\x12\x8a\xb5\x18\x07servers\x98\xb5\x18\x80\x80\xc0\x01(\x01\x30\x01\x12W\n\tGetRoutes\x12\x1b.minimq.v1.GetRoutesRequest\x1a\x1c.minimq.v1.GetRoutesResponse\"\x0f\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\x04\x12Z\n\nGetCluster\x12\x1c.minimq.v1.GetClusterRequest\x1a\x1d.minimq.v1.GetClusterResponse\"\x0f\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\x04\x12i\n\x0c\x46orgetBroker\x12\x1e.minimq.v1.ForgetBrokerRequest\x1a\x1f.minimq.v1.ForgetBrokerResponse\"\x18\x8a\xb5\x18\x0emanage cluster\x98\xb5\x18\x80\x80\x04\x12]\n\x0bWatchRoutes\x12\x1d.minimq.v1.WatchRoutesRequest\x1a\x15.minimq.v1.RouteEvent\"\x14\x8a\xb5\x18\x05users\x98\xb5\x18\x80\x80\xc0\x01\xa0\xb5\x18\x01(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -72,14 +72,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REGISTERRESPONSE'].fields_by_name['master_address']._serialized_options = b'\210\265\030\204\002'
   _globals['_REGISTERRESPONSE'].fields_by_name['expire_after_ms']._loaded_options = None
   _globals['_REGISTERRESPONSE'].fields_by_name['expire_after_ms']._serialized_options = b'\240\265\030\001\250\265\030\200\210\262\240\002'
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['broker_name']._loaded_options = None
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['broker_name']._serialized_options = b'\210\265\030x'
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['replica_id']._loaded_options = None
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['replica_id']._serialized_options = b'\240\265\030\000'
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['address']._loaded_options = None
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['address']._serialized_options = b'\210\265\030\204\002'
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['run']._loaded_options = None
-  _globals['_CHECKPLACEREQUEST'].fields_by_name['run']._serialized_options = b'\240\265\030\000'
   _globals['_GETROUTESREQUEST'].fields_by_name['topic']._loaded_options = None
   _globals['_GETROUTESREQUEST'].fields_by_name['topic']._serialized_options = b'\210\265\030\177\262\265\030\016describe topic\270\265\030\001'
   _globals['_BROKERCONFLICTREPORT'].fields_by_name['cluster']._loaded_options = None
@@ -98,8 +90,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHROUTESREQUEST'].fields_by_name['topics']._serialized_options = b'\210\265\030\177\220\265\030\240\234\001\262\265\030\016describe topic'
   _globals['_NAMESERVER'].methods_by_name['Register']._loaded_options = None
   _globals['_NAMESERVER'].methods_by_name['Register']._serialized_options = b'\212\265\030\007servers\230\265\030\200\200\300\001'
-  _globals['_NAMESERVER'].methods_by_name['CheckPlace']._loaded_options = None
-  _globals['_NAMESERVER'].methods_by_name['CheckPlace']._serialized_options = b'\212\265\030\007servers\230\265\030\200\200\004'
   _globals['_NAMESERVER'].methods_by_name['GetRoutes']._loaded_options = None
   _globals['_NAMESERVER'].methods_by_name['GetRoutes']._serialized_options = b'\212\265\030\005users\230\265\030\200\200\004'
   _globals['_NAMESERVER'].methods_by_name['GetCluster']._loaded_options = None
@@ -121,33 +111,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOPICGROUP']._serialized_start=738
   _globals['_TOPICGROUP']._serialized_end=869
   _globals['_REGISTERREQUEST']._serialized_start=872
-  _globals['_REGISTERREQUEST']._serialized_end=1181
-  _globals['_REGISTERRESPONSE']._serialized_start=1183
-  _globals['_REGISTERRESPONSE']._serialized_end=1271
-  _globals['_CHECKPLACEREQUEST']._serialized_start=1273
-  _globals['_CHECKPLACEREQUEST']._serialized_end=1388
-  _globals['_CHECKPLACERESPONSE']._serialized_start=1390
-  _globals['_CHECKPLACERESPONSE']._serialized_end=1410
-  _globals['_GETROUTESREQUEST']._serialized_start=1412
-  _globals['_GETROUTESREQUEST']._serialized_end=1493
-  _globals['_GETROUTESRESPONSE']._serialized_start=1495
-  _globals['_GETROUTESRESPONSE']._serialized_end=1568
-  _globals['_GETCLUSTERREQUEST']._serialized_start=1570
-  _globals['_GETCLUSTERREQUEST']._serialized_end=1589
-  _globals['_BROKERCONFLICTREPORT']._serialized_start=1592
-  _globals['_BROKERCONFLICTREPORT']._serialized_end=1804
-  _globals['_REGISTEREDVERSION']._serialized_start=1806
-  _globals['_REGISTEREDVERSION']._serialized_end=1893
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=1896
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=2116
-  _globals['_FORGETBROKERREQUEST']._serialized_start=2118
-  _globals['_FORGETBROKERREQUEST']._serialized_end=2166
-  _globals['_FORGETBROKERRESPONSE']._serialized_start=2168
-  _globals['_FORGETBROKERRESPONSE']._serialized_end=2209
-  _globals['_WATCHROUTESREQUEST']._serialized_start=2211
-  _globals['_WATCHROUTESREQUEST']._serialized_end=2277
-  _globals['_ROUTEEVENT']._serialized_start=2279
-  _globals['_ROUTEEVENT']._serialized_end=2329
-  _globals['_NAMESERVER']._serialized_start=2332
-  _globals['_NAMESERVER']._serialized_end=2914
+  _globals['_REGISTERREQUEST']._serialized_end=1201
+  _globals['_REGISTERRESPONSE']._serialized_start=1203
+  _globals['_REGISTERRESPONSE']._serialized_end=1291
+  _globals['_GETROUTESREQUEST']._serialized_start=1293
+  _globals['_GETROUTESREQUEST']._serialized_end=1374
+  _globals['_GETROUTESRESPONSE']._serialized_start=1376
+  _globals['_GETROUTESRESPONSE']._serialized_end=1449
+  _globals['_GETCLUSTERREQUEST']._serialized_start=1451
+  _globals['_GETCLUSTERREQUEST']._serialized_end=1470
+  _globals['_BROKERCONFLICTREPORT']._serialized_start=1473
+  _globals['_BROKERCONFLICTREPORT']._serialized_end=1685
+  _globals['_REGISTEREDVERSION']._serialized_start=1687
+  _globals['_REGISTEREDVERSION']._serialized_end=1774
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=1777
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=1997
+  _globals['_FORGETBROKERREQUEST']._serialized_start=1999
+  _globals['_FORGETBROKERREQUEST']._serialized_end=2047
+  _globals['_FORGETBROKERRESPONSE']._serialized_start=2049
+  _globals['_FORGETBROKERRESPONSE']._serialized_end=2090
+  _globals['_WATCHROUTESREQUEST']._serialized_start=2092
+  _globals['_WATCHROUTESREQUEST']._serialized_end=2158
+  _globals['_ROUTEEVENT']._serialized_start=2160
+  _globals['_ROUTEEVENT']._serialized_end=2210
+  _globals['_NAMESERVER']._serialized_start=2213
+  _globals['_NAMESERVER']._serialized_end=2701
 # @@protoc_insertion_point(module_scope)

@@ -207,6 +207,7 @@ class RegisterRequest(google.protobuf.message.Message):
     LEAVING_FIELD_NUMBER: builtins.int
     REPLICA_ID_FIELD_NUMBER: builtins.int
     RUN_FIELD_NUMBER: builtins.int
+    CHECK_ONLY_FIELD_NUMBER: builtins.int
     cluster: builtins.str
     broker_name: builtins.str
     broker_id: builtins.int
@@ -223,6 +224,11 @@ class RegisterRequest(google.protobuf.message.Message):
     """With a controller, the replica whose role `broker_id` shows. Not set: the same as `broker_id`."""
     run: builtins.int
     """A random number for each start of the broker: another run in the same place is another broker."""
+    check_only: builtins.bool
+    """Registers nothing, and fails if another broker is registered in this place. The other fields are name, replica id, address
+    and run. A broker asks each name server before it registers there for the first time. A name server that has just started
+    answers when running brokers have had the time to register again.
+    """
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicGroup]: ...
     def __init__(
@@ -239,9 +245,10 @@ class RegisterRequest(google.protobuf.message.Message):
         leaving: builtins.bool = ...,
         replica_id: builtins.int | None = ...,
         run: builtins.int = ...,
+        check_only: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "replica_id", b"replica_id"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "replica_id", b"replica_id", "run", b"run"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_replica_id", b"_replica_id", "address", b"address", "broker_id", b"broker_id", "broker_name", b"broker_name", "check_only", b"check_only", "cluster", b"cluster", "data_version", b"data_version", "groups", b"groups", "heartbeat_only", b"heartbeat_only", "leaving", b"leaving", "permission", b"permission", "replica_id", b"replica_id", "run", b"run"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_replica_id", b"_replica_id"]) -> typing.Literal["replica_id"] | None: ...
 
 global___RegisterRequest = RegisterRequest
@@ -265,48 +272,6 @@ class RegisterResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["expire_after_ms", b"expire_after_ms", "master_address", b"master_address"]) -> None: ...
 
 global___RegisterResponse = RegisterResponse
-
-@typing.final
-class CheckPlaceRequest(google.protobuf.message.Message):
-    """A broker asks each name server, before it registers there for the first time, whether another broker is registered in its
-    place. A name server that has just started answers when running brokers have had the time to register again.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    BROKER_NAME_FIELD_NUMBER: builtins.int
-    REPLICA_ID_FIELD_NUMBER: builtins.int
-    ADDRESS_FIELD_NUMBER: builtins.int
-    RUN_FIELD_NUMBER: builtins.int
-    broker_name: builtins.str
-    replica_id: builtins.int
-    address: builtins.str
-    """HOST:PORT for clients."""
-    run: builtins.int
-    """As in `RegisterRequest`."""
-    def __init__(
-        self,
-        *,
-        broker_name: builtins.str = ...,
-        replica_id: builtins.int = ...,
-        address: builtins.str = ...,
-        run: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "broker_name", b"broker_name", "replica_id", b"replica_id", "run", b"run"]) -> None: ...
-
-global___CheckPlaceRequest = CheckPlaceRequest
-
-@typing.final
-class CheckPlaceResponse(google.protobuf.message.Message):
-    """The place is free."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    def __init__(
-        self,
-    ) -> None: ...
-
-global___CheckPlaceResponse = CheckPlaceResponse
 
 @typing.final
 class GetRoutesRequest(google.protobuf.message.Message):

@@ -39,11 +39,6 @@ class NameServerStub(object):
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.RegisterRequest.SerializeToString,
                 response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.RegisterResponse.FromString,
                 _registered_method=True)
-        self.CheckPlace = channel.unary_unary(
-                '/minimq.v1.NameServer/CheckPlace',
-                request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceRequest.SerializeToString,
-                response_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceResponse.FromString,
-                _registered_method=True)
         self.GetRoutes = channel.unary_unary(
                 '/minimq.v1.NameServer/GetRoutes',
                 request_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.GetRoutesRequest.SerializeToString,
@@ -71,13 +66,6 @@ class NameServerServicer(object):
 
     def Register(self, request_iterator, context):
         """Registers a broker. The end of the stream, for any reason, unregisters it.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def CheckPlace(self, request, context):
-        """Fails if another broker holds the place and is alive.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,11 +103,6 @@ def add_NameServerServicer_to_server(servicer, server):
                     servicer.Register,
                     request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.RegisterRequest.FromString,
                     response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.RegisterResponse.SerializeToString,
-            ),
-            'CheckPlace': grpc.unary_unary_rpc_method_handler(
-                    servicer.CheckPlace,
-                    request_deserializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceRequest.FromString,
-                    response_serializer=minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceResponse.SerializeToString,
             ),
             'GetRoutes': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRoutes,
@@ -169,33 +152,6 @@ class NameServer(object):
             '/minimq.v1.NameServer/Register',
             minimq__proto_dot_v1_dot_nameserver__pb2.RegisterRequest.SerializeToString,
             minimq__proto_dot_v1_dot_nameserver__pb2.RegisterResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def CheckPlace(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/minimq.v1.NameServer/CheckPlace',
-            minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceRequest.SerializeToString,
-            minimq__proto_dot_v1_dot_nameserver__pb2.CheckPlaceResponse.FromString,
             options,
             channel_credentials,
             insecure,

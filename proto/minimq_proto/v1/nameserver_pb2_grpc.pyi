@@ -25,12 +25,6 @@ class NameServerStub:
     ]
     """Registers a broker. The end of the stream, for any reason, unregisters it."""
 
-    CheckPlace: grpc.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
-        minimq_proto.v1.nameserver_pb2.CheckPlaceResponse,
-    ]
-    """Fails if another broker holds the place and is alive."""
-
     GetRoutes: grpc.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRoutesRequest,
         minimq_proto.v1.nameserver_pb2.GetRoutesResponse,
@@ -58,12 +52,6 @@ class NameServerAsyncStub:
         minimq_proto.v1.nameserver_pb2.RegisterResponse,
     ]
     """Registers a broker. The end of the stream, for any reason, unregisters it."""
-
-    CheckPlace: grpc.aio.UnaryUnaryMultiCallable[
-        minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
-        minimq_proto.v1.nameserver_pb2.CheckPlaceResponse,
-    ]
-    """Fails if another broker holds the place and is alive."""
 
     GetRoutes: grpc.aio.UnaryUnaryMultiCallable[
         minimq_proto.v1.nameserver_pb2.GetRoutesRequest,
@@ -94,14 +82,6 @@ class NameServerServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[minimq_proto.v1.nameserver_pb2.RegisterResponse], collections.abc.AsyncIterator[minimq_proto.v1.nameserver_pb2.RegisterResponse]]:
         """Registers a broker. The end of the stream, for any reason, unregisters it."""
-
-    @abc.abstractmethod
-    def CheckPlace(
-        self,
-        request: minimq_proto.v1.nameserver_pb2.CheckPlaceRequest,
-        context: _ServicerContext,
-    ) -> typing.Union[minimq_proto.v1.nameserver_pb2.CheckPlaceResponse, collections.abc.Awaitable[minimq_proto.v1.nameserver_pb2.CheckPlaceResponse]]:
-        """Fails if another broker holds the place and is alive."""
 
     @abc.abstractmethod
     def GetRoutes(

@@ -17,7 +17,7 @@ from minimq_broker.options import BrokerOptions
 from minimq_broker.registration import Registration
 from minimq_common.errors import BrokerConflict, Unavailable
 from minimq_common.wire import rpc
-from minimq_nameserver.service import NameServerService
+from minimq_nameserver.registrations import Registrations
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 from support.fake_broker import registered
 from support.line import Line
@@ -69,7 +69,7 @@ def test_name_servers_tell_who_was_rejected_until_it_has_a_place(
         assert "give one of them another --name or --id" in report.reason
         assert began - margin < report.first_at < report.last_at < datetime.now(UTC) + margin
     assert second.registration.connected == ()
-    rejections = [record for record in caplog.records if "broker rejected" in record.getMessage()]
+    rejections = [record for record in caplog.records if "registration rejected" in record.getMessage()]
     assert [record.levelname for record in rejections].count("WARNING") == 2, "once for each name server"
 
     holder.stop()
@@ -188,13 +188,13 @@ def test_brokers_that_return_to_a_restarted_name_server_come_before_new_ones(
         return describe()
 
     holder.describe = describe_later  # type: ignore[method-assign]
-    check_place, asked = NameServerService.CheckPlace, threading.Event()
+    check_place, asked = Registrations._check_place, threading.Event()
 
-    async def note_and_check(*args: Any) -> nameserver_pb2.CheckPlaceResponse:
+    async def note_and_check(*args: Any) -> None:
         asked.set()
-        return await check_place(*args)
+        await check_place(*args)
 
-    monkeypatch.setattr(NameServerService, "CheckPlace", note_and_check)
+    monkeypatch.setattr(Registrations, "_check_place", note_and_check)
     nameserver = start_nameserver(first.address, grace_s=600.0)
     copy = start_broker(address="second:1")
     copy.join(first.address)
