@@ -218,7 +218,7 @@ _FAILURES = {
     401: "No user has signed in, or the key is not accepted.",
     403: "The user may not do this, or the console only reads.",
     404: "There is no such topic, group, queue or message.",
-    409: "The topic exists, members of the group are connected, or the rules or the transaction changed meanwhile.",
+    409: "The topic exists, members of the group are connected, or the transaction changed meanwhile.",
     500: "The console has an error of its own.",
     502: "The cluster rejected.",
     503: "A server does not answer, or too much is asked at once: send it again.",

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from minimq import Admin, Credentials, LocalCluster
+from minimq import Admin, Credentials, LocalCluster, Producer
 from minimq.admin.operation import Operation
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_cli.console import serving_console
 from minimq_console.actions import ACTIONS
 from minimq_console.json_api import OPERATIONS
 from minimq_console.parameters import address as address_of
-from support.console_actions import confirmation_of, fill_in, use
+from support.console_actions import confirmation_of, fill_in, make_dead_letters, use
 from support.console_visitor import ConsoleVisitor, Reply
 from support.secure_scraping import trust_of
 from support.users import Users
@@ -180,6 +180,16 @@ def test_a_right_that_is_taken_before_the_confirmation_is_missing(secured: Secur
             assert "orders-3" not in admin.list_topics()
         finally:
             users.allow("owner", "allow manage topic orders*")
+
+
+def test_dead_letters_stay_open_if_their_topic_rejects_the_visitor(secured: Secured) -> None:
+    with Producer(credentials=secured.cluster.credentials) as producer:
+        make_dead_letters(secured.cluster, producer, "payroll", "salaries", 1)
+    reader, path = secured.visitor("reader"), "/dead-letters/salaries/resend"
+    rejected = reader.post(path, confirmation_of(fill_in(reader, path)))
+    assert (rejected.status, "user reader may not write topic payroll" in rejected.text) == (403, True), rejected.text
+    with Admin(credentials=secured.cluster.credentials) as admin:
+        assert len(list(admin.dead_letters("salaries"))) == 1
 
 
 def test_a_line_has_the_user_and_no_key(secured: Secured, caplog: pytest.LogCaptureFixture) -> None:
