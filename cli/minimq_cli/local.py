@@ -122,12 +122,9 @@ def _console_of(cluster: LocalCluster, port: int | None, *, allow_changes: bool)
     if port is None:
         yield None
         return
-    with (
-        log_lines(),
-        serving_console(
-            cluster.nameserver, "127.0.0.1", port, credentials=cluster.credentials, allow_changes=allow_changes
-        ) as served,
-    ):
+    own = cluster.credentials
+    options = {"allow_changes": allow_changes, "secrets": "" if own is None else str(own.parent)}
+    with log_lines(), serving_console(cluster.nameserver, "127.0.0.1", port, credentials=own, **options) as served:
         yield served.address
 
 
@@ -139,8 +136,9 @@ def _introduce(cluster: LocalCluster, console: str | None, *, is_kept: bool) -> 
     click.echo(f"{'data':14}{cluster.data_dir}{'' if is_kept else ' (removed at the end; --data-dir keeps it)'}")
     click.echo("\nIn another terminal:")
     if cluster.credentials is not None:
+        secrets = shlex.quote(str(cluster.credentials.parent))
         click.echo(f"  export MINIMQ_CREDENTIALS={shlex.quote(str(cluster.credentials))}    # of admin; others:")
-        click.echo("  minimq user add alice --write 'orders*' --read 'orders*' --group '*' --to alice.minimq")
+        click.echo(f"  minimq user add alice --write 'orders*' --secrets {secrets} --to alice.minimq")
     elif cluster.nameserver != f"127.0.0.1:{_NAMESERVER_PORT}":
         click.echo(f"  export MINIMQ_NAMESERVER={cluster.nameserver}")
     click.echo("  echo hello | minimq produce orders")
