@@ -301,8 +301,7 @@ class Store:
 
     def compact(self, needed_from: int = NOTHING_NEEDED) -> None:
         """Do a round of compaction, if one is due."""
-        shares: Any = {"interval_s": 1.0, "memory_bytes": 1 << 20, "share": 1.0}
-        compactor = Compactor(cast("Any", self), Counters(), lambda: needed_from, self._clock, **shares)
+        compactor = Compactor(cast("Any", self), Counters(), lambda: needed_from, self._clock, interval_s=1.0)
         begun = compactor._begin(needed_from, self._store)
         if begun is not None and _result(begun.run(60.0)):
             compactor._finish(self._store, begun)
