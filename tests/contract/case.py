@@ -15,7 +15,7 @@ from support.waiting import wait_until
 
 
 class Case:
-    """What a scenario gets. Clients that it makes are closed with it."""
+    """The argument of a scenario. Clients that it makes are closed with it."""
 
     def __init__(self, face: Face, kind: str, topology: Topology, new_name: Callable[[], str]) -> None:
         self.face, self.kind, self.topology, self.new_name = face, kind, topology, new_name
@@ -64,12 +64,14 @@ class Case:
         """Send one message to a queue, once the producer knows it; return the queue."""
         queue = MessageQueue(topic, "broker-a", queue_id)
 
-        def sent() -> SendReceipt | None:
+        def sent() -> bool:
             with suppress(QueueNotFound):
-                return self.producer.send(Message(topic, body), queue=queue)
-            return None
+                self.producer.send(Message(topic, body), queue=queue)
+                return True
+            return False
 
-        return wait_until(sent, what=f"{queue} known").queue
+        wait_until(sent, what=f"{queue} known")
+        return queue
 
     def receiver(self, *topics: str, group: str = "", tags: str = "*", where: str | None = None, **options: Any) -> Any:
         """Make a consumer of the case's kind."""

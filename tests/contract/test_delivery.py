@@ -1,8 +1,9 @@
-"""What a consumer gets, and when it gets it again."""
+"""Deliveries and redeliveries, and the messages that a subscription selects."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -194,7 +195,8 @@ def test_five_thousand_messages_arrive_once_and_in_order(case: Case) -> None:
     sent = [b"%d" % number for number in range(5_000)]
     receipts = case.producer.send_many([Message(topic, body) for body in sent])
     assert len(receipts) == 5_000
-    receiver = case.receiver(topic, **({"threads": 1, "batch_size": 5_000} if case.kind == "listener" else {}))
+    options: dict[str, Any] = {"threads": 1, "batch_size": 5_000} if case.kind == "listener" else {}
+    receiver = case.receiver(topic, **options)
     case.disturb()
     arrived: list[ReceivedMessage] = []
     while len(arrived) < 5_000:
@@ -240,6 +242,7 @@ def test_delayed_messages_arrive_when_they_are_due(case: Case) -> None:
     [late] = case.send(topic, b"late", deliver_after_s=2.0)
     [receipt] = case.send(topic, b"now")
     assert late.queue_offset == -1
+    assert late.due_at is not None
     assert late.due_at > receipt.stored_at
     now = receiver.take()
     receiver.finish(now)
@@ -247,6 +250,7 @@ def test_delayed_messages_arrive_when_they_are_due(case: Case) -> None:
     case.disturb()
     [message] = receiver.take()
     assert message.body == b"late"
+    assert message.stored_at is not None
     assert message.stored_at >= late.due_at
     receiver.finish([message])
     case.check_at_end(topic, receiver)

@@ -1,4 +1,4 @@
-"""What a receipt promises, and what is refused."""
+"""The promises of a receipt, and rejected messages."""
 
 from __future__ import annotations
 
