@@ -84,11 +84,6 @@ class Case:
         """A slave, or the master, is killed, where there are any."""
         self.topology.disturb()
 
-    @property
-    def quick_rebalance(self) -> dict[str, Any]:
-        """Options with which a member of a group soon notices changes."""
-        return {} if self.kind == "work_queue" else {"rebalance_interval_s": 0.5}
-
     def assigned(self, receiver: Any) -> int:
         """Return how many queues a member has."""
         if self.kind == "pull":

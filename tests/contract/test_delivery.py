@@ -139,7 +139,7 @@ def test_messages_of_several_topics_arrive(case: Case) -> None:
 
 def test_messages_of_new_queues_arrive(case: Case) -> None:
     topic = case.topic()
-    receiver = case.receiver(topic, **case.quick_rebalance)
+    receiver = case.receiver(topic)
     case.send(topic, b"1")
     receiver.finish(receiver.take())
     case.admin.update_topic(topic, queues=3)
@@ -182,8 +182,8 @@ def test_a_deleted_group_begins_anew(case: Case) -> None:
 @pytest.mark.kinds("pull", "listener")
 def test_another_member_gets_the_queues_of_one_that_leaves(case: Case) -> None:
     topic, group = case.topic(queues=2), case.new_name()
-    staying = case.receiver(topic, group=group, **case.quick_rebalance)
-    with case.receiver(topic, group=group, **case.quick_rebalance) as leaving:
+    staying = case.receiver(topic, group=group)
+    with case.receiver(topic, group=group) as leaving:
         wait_until(lambda: [*map(case.assigned, (staying, leaving))] == [1, 1], what="a queue each")
     case.disturb()
     sent = {case.send_to(topic, queue_id, b"later") for queue_id in (0, 1)}
@@ -220,10 +220,10 @@ def test_bodies_of_any_size_arrive(case: Case, body: bytes) -> None:
 
 def test_compressed_batches_arrive(case: Case) -> None:
     topic = case.topic()
-    producer = case.make("Producer", compression="zstd", compress_above_bytes=1)
-    producer.send_many([Message(topic, b"x" * 1_000 + b"%d" % number) for number in range(20)])
+    producer = case.make("Producer", compression="zstd")
+    producer.send_many([Message(topic, b"x" * 8_000 + b"%d" % number) for number in range(20)])
     case.disturb()
-    assert sorted(len(body) for body in bodies(case.receiver(topic).take(20))) == [1_001] * 10 + [1_002] * 10
+    assert sorted(len(body) for body in bodies(case.receiver(topic).take(20))) == [8_001] * 10 + [8_002] * 10
 
 
 def test_a_group_cannot_be_of_two_kinds(case: Case) -> None:
@@ -232,6 +232,7 @@ def test_a_group_cannot_be_of_two_kinds(case: Case) -> None:
     receiver = case.receiver(topic, group=group)
     receiver.take()
     case.disturb()
+    wait_until(lambda: case.members(group), what="the member")
     with pytest.raises(GroupConflict):
         case.poll_as_other_kind(topic, group)
 

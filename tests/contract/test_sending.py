@@ -141,8 +141,8 @@ def test_a_deleted_topic_refuses_messages_and_begins_anew(case: Case) -> None:
     topic = case.topic()
     case.send(topic, b"1")
     case.admin.delete_topic(topic)
-    case.disturb()
     refused(case, Message(topic, b"2"), TopicNotFound)
+    case.disturb()
     case.admin.create_topic(topic, queues=1)
     wait_until(lambda: case.sent(topic, b"3"), what="the new topic")
     assert case.stored(topic) == [b"3"]
