@@ -37,8 +37,6 @@ PAGES = (
     "/dead-letters",
     "/delayed",
     "/transactions",
-    "/routes?topic={topic}",
-    "/conflicts",
 )
 
 

@@ -154,8 +154,6 @@ def take_all(camera: Camera, messages: dict[str, str]) -> None:
     camera.take("delayed", "/delayed", "reminders")
     camera.take("waiting", "/delayed/reminders", "Due")
     camera.take("transactions", "/transactions", "checkout")
-    camera.take("routes", "/routes?topic=orders", "Route of")
-    camera.take("conflicts", "/conflicts", "No conflicts")
     camera.take("not-found", "/topics/nothing", "nothing")
     take_actions(camera)
 

@@ -95,7 +95,7 @@ def _show(nameserver: str, reader: ActivityReader, interval: float) -> None:
 def _to_json(activity: ClusterActivity) -> dict[str, object]:
     of_broker, of_group = ("broker_name", "broker_id", "address", "error"), ("group", "lag", "lag_s")
     return {
-        "problems": [each.text for each in activity.problems],
+        "problems": [row_of(each, "text") for each in activity.problems],
         "brokers": [
             row_of(each.status, keep=of_broker, in_per_s=each.in_per_s, out_per_s=each.out_per_s)
             for each in activity.brokers

@@ -121,8 +121,6 @@ class ActionPages:
         if run is not None:
             self._runs.describe(run, time.monotonic())
         status = 200 if problem is None else answers.failure_of(problem).status
-        if answers.is_json(request):
-            return answers.json_answer(page, status)
         return answers.html_answer(
             self._console, request, "action.html", {"title": page["title"], "page": page}, status
         )
@@ -183,10 +181,6 @@ class ActionPages:
         if isinstance(run.error, MinimqError):
             return await self._show_again(action, request, described, "fill", run.error)
         place = address(_RUN_PATH, {"run": run.number})
-        if answers.is_json(request):
-            status = 500 if run.error is not None else 202 if run.state == "under way" else 200
-            shown = {"state": run.state, "said": run.said, "rows": run.rows, "to": run.to, "run": place}
-            return answers.json_answer(shown, status)
         return RedirectResponse(place, 303, answers.HEADERS)
 
     async def _show_again(

@@ -36,9 +36,8 @@ from minimq_console.visitors import Observer, Visitors
 
 #: Responses smaller than this, in bytes, are not compressed.
 _COMPRESSED = 1_000
-_CLUSTER, *_ROUTES = cluster.PAGES
 #: All pages of a console without --secrets, in the order of the navigation.
-PAGES = (_CLUSTER, *topics.PAGES, *groups.PAGES, *deferred.PAGES, *_ROUTES, *messages.PAGES)
+PAGES = (*cluster.PAGES, *topics.PAGES, *groups.PAGES, *deferred.PAGES, *messages.PAGES)
 
 
 @contextmanager

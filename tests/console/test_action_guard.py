@@ -394,33 +394,13 @@ def test_hostile_content_is_escaped_in_all_steps(plain: str, topic: str) -> None
         assert "<b>" not in page.text
 
 
-# ---- As JSON ------------------------------------------------------------------------------------
-
-
-def test_programs_use_an_action_as_json(plain: str, admin: Admin, topic: str) -> None:
-    visitor = ConsoleVisitor(plain)
-    path = f"/topics/{topic}/resize"
-    form = visitor.json(path)
-    assert [(each["name"], each["value"]) for each in form["fields"]] == [("queues", "4")]
-    assert form["plan"] is None
-    described = visitor.json(f"{path}?queues=6&step=check")
-    assert described["plan"]["rows"][0] | {"what": ""} == {"what": "", "now": 4, "then": 6, "note": ""}
-    fields = {"token": described["token"], "step": "do", "confirm": described["confirm"]}
-    done = visitor.post(path, fields, Accept="application/json")
-    assert done.status == 200
-    said = json.loads(done.text)
-    assert (said["state"], said["to"]) == ("done", f"/topics/{topic}")
-    assert visitor.json(said["run"])["state"] == "done"
-    assert [each.read_queues for each in admin.describe_topic(topic).settings] == [6, 6]
-    rejected = visitor.post(path, fields | {"token": "x"}, Accept="application/json")
-    assert (rejected.status, json.loads(rejected.text)["error"]) == (403, "ACCESS_DENIED")
+# ---- Keys ---------------------------------------------------------------------------------------
 
 
 def test_programs_show_a_key_in_place_of_a_sign_in(secured: Secured) -> None:
     visitor, path = ConsoleVisitor(secured.address), "/topics/orders/resize"
-    own = {"Accept": "application/json", "Authorization": f"Bearer {secured.keys['owner']}"}
-    described = json.loads(visitor.get(f"{path}?queues=1&step=check", **own).text)
-    fields = {"token": described["token"], "step": "do", "confirm": described["confirm"], "queues": "1"}
+    own = {"Authorization": f"Bearer {secured.keys['owner']}"}
+    fields = confirmation_of(visitor.get(f"{path}?queues=1&step=check", **own)) | {"queues": "1"}
     assert visitor.post(path, fields | {"token": "x"}, **own).status == 403
     reader = {**own, "Authorization": f"Bearer {secured.keys['reader']}"}
     assert visitor.post(path, fields, **reader).status == 400, "it was described to another user"
@@ -429,4 +409,4 @@ def test_programs_show_a_key_in_place_of_a_sign_in(secured: Secured) -> None:
     assert administrator is not None
     another = visitor.post(path, fields, **{**own, "Authorization": f"Bearer {administrator.text}"})
     assert another.status == 400, "it was described to another user of the same browser"
-    assert visitor.post(path, fields, **own).status == 200
+    assert visitor.post(path, fields, **own).status == 303

@@ -313,7 +313,6 @@ def test_pages_have_the_rows_of_operations(
 ) -> None:
     receipt = producer.send(Message(topic, b"x"))
     admin.reset_offset(group, topic, "earliest")
-    assert visitor.json(f"/routes?topic={topic}")["route"] == call(visitor, "route", topic=topic)["result"]
     assert visitor.json(f"/topics/{topic}")["topic"] == call(visitor, "topic/describe", name=topic)["result"]
     page, described = visitor.json(f"/groups/{group}"), call(visitor, "group/describe", group=group)["result"]
     assert described.keys() < page.keys()

@@ -88,7 +88,7 @@ def test_all_watch_a_topic_and_reload_it_at_the_same_time(address: str, topic: s
 
 @pytest.mark.timeout(300)
 def test_all_open_different_pages_at_the_same_time(address: str) -> None:
-    paths = ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/routes", "/conflicts"]
+    paths = ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions"]
 
     async def open_all() -> Counter[str]:
         entering = asyncio.Semaphore(AT_ONCE)

@@ -46,8 +46,8 @@ def test_a_broker_that_dies_and_comes_back_is_seen_without_reloading(
             part = next(part for _, part in events if '<span class="bad">' in part and 'aria-label="Problems"' in part)
         finally:
             own_cluster.brokers[1].start()
-        assert part.count('<li class="problem">broker broker-b ') == 1, part  # one sentence, and one for its group
-        assert '<a href="/groups/billing">group billing has no members' in part
+        assert part.count('<li class="problem">broker broker-b: ') == 1, part  # one sentence, and one for its group
+        assert '<a href="/groups/billing">group billing: no members' in part
         assert "recvmsg" not in part
         assert any(part.count('<span class="good">running') == 2 for _, part in events)
 

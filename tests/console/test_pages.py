@@ -230,9 +230,7 @@ def test_pages_have_neither_script_nor_style_of_their_own(console: ConsoleVisito
         assert html.count("<script") == html.count('<script src="/static/')
 
 
-@pytest.mark.parametrize(
-    "path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions", "/routes", "/conflicts"]
-)
+@pytest.mark.parametrize("path", ["/", "/topics", "/groups", "/dead-letters", "/delayed", "/transactions"])
 def test_each_page_of_the_navigation_has_three_faces(console: ConsoleVisitor, path: str) -> None:
     complete(console, path)
     html = console.get(path, Accept="text/html").text

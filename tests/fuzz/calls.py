@@ -64,7 +64,6 @@ POOLS: Final = {
     "topic": _names("t", 6),
     "topics": _names("t", 6),
     "group": _names("g", 8),
-    "ignored_groups": _names("g", 8),
     "client_id": _names("c", 8),
     "Transaction.name": _names("x", 6),
     "CommitTransactionRequest.name": _names("x", 6),

@@ -80,8 +80,6 @@ route orders --output json
 route nothing
 cluster status
 cluster status --output json
-cluster conflicts
-cluster conflicts --output json
 cluster permission broker-a read
 route orders
 cluster permission broker-a nonsense

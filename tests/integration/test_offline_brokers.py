@@ -160,7 +160,8 @@ def test_dead_letters_that_are_out_of_sight_are_told_of(half: LocalCluster, mini
     said, told = stderr_of(half, "dlq", "list")
     assert re.search(r"^g +orders +unknown +1 ", said, re.MULTILINE)
     assert re.match(r"broker-a: offline since .*, 1 queue not counted\n", told)
-    assert "1 queue not deleted\n" in minimq("dlq", "delete", "g", "--all", "--dry-run", status=1)
+    planned = minimq.json("dlq", "delete", "g", "--all", "--dry-run", status=1)
+    assert any(row["note"].endswith("1 queue not deleted") for row in planned)
 
 
 @pytest.mark.fault
@@ -270,11 +271,7 @@ def test_exit_at_end_waits_only_so_long_for_the_only_broker(
     [
         (("bills", "--if-exists"), 1, r"error: topic bills was not deleted: broker-a is offline since .*\s+"),
         (("orders",), 1, r"error: topic orders was not deleted: broker-a is offline since .*\s+"),
-        (
-            ("bills", "--if-exists", "--force"),
-            0,
-            r"There is no topic bills on a broker that answers.\s+broker-a: offline since .*\s+",
-        ),
+        (("bills", "--if-exists", "--force"), 0, r"(?s)What .*bills on broker-a .*offline since .*\s+"),
         (("bills", "--force"), 1, r"error: there is no topic bills to delete: .* on a broker that is offline .*\s+"),
         (("orders", "--broker", "broker-x"), 2, r"error: there is no broker 'broker-x': .*\s+"),
         (("orders", "--cluster", "other"), 2, r"error: there is no cluster 'other': .*\s+"),
@@ -318,7 +315,7 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
             admin.delete_broker("broker-a")
         cluster.brokers[0].stop()
         assert [(offline.broker_name, offline.stopped) for offline in admin.offline_brokers()] == [("broker-a", True)]
-        assert minimq("cluster", "delete-broker", "broker-a") == "broker broker-a deleted\n"
+        minimq("cluster", "delete-broker", "broker-a")
         rejected = minimq("cluster", "delete-broker", "broker-a", status=1)
         assert rejected.startswith(
             "error: no name server remembers a broker broker-a as offline: `minimq cluster status`"
@@ -335,21 +332,20 @@ def test_a_broker_that_will_not_come_back_is_forgotten() -> None:
 def test_the_command_line_names_a_broker_that_found_its_place_taken(tmp_path: Path) -> None:
     with LocalCluster(brokers=1, data_dir=tmp_path / "cluster") as cluster:
         minimq = Minimq(cluster.nameserver)
-        assert minimq.json("cluster", "conflicts") == []
         flags = ["--listen", "127.0.0.1:0", "--nameserver", cluster.nameserver, "--data-dir", str(tmp_path / "second")]
         second = subprocess.Popen(
             [sys.executable, "-m", "minimq_broker", *flags], env=environment(), stderr=subprocess.DEVNULL
         )
         with second:
             try:
-                wait_until(lambda: minimq.json("cluster", "conflicts"), 30.0)
-                [conflict] = minimq.json("cluster", "conflicts")
-                assert (conflict["broker"], conflict["id"]) == ("broker-a", 0)
-                assert conflict["holder"] == cluster.brokers[0].address
-                assert "give one of them another --name" in conflict["reason"]
-                assert "Place held by" in minimq("cluster", "conflicts")
-                assert "is rejected: broker-a (id 0)" in minimq("cluster", "status", status=1)
-                with Admin(cluster.nameserver) as admin:  # the broker that holds the place serves as before
+                with Admin(cluster.nameserver) as admin:
+                    wait_until(admin.conflicts, 30.0)
+                    [conflict] = admin.conflicts()
+                    assert (conflict.broker_name, conflict.broker_id) == ("broker-a", 0)
+                    assert conflict.holder_address == cluster.brokers[0].address
+                    assert "give one of them another --name" in conflict.reason
+                    assert "is rejected: broker-a (id 0)" in minimq("cluster", "status", status=1)
+                    # The broker that holds the place serves as before.
                     assert [broker.master for broker in admin.cluster()] == [cluster.brokers[0].address]
             finally:
                 second.terminate()

@@ -81,11 +81,6 @@ def seconds(*options: str) -> str:
         ("Lists in one request", "topics that a consumer", f"{protocol_bounds.MAX_SUBSCRIPTIONS:,}"),
         ("Lists in one request", "tags in the filter", f"{protocol_bounds.MAX_TAGS:,}"),
         ("Lists in one request", "queues of a topic", f"{model.MAX_QUEUES:,}"),
-        (
-            "Lists in one request",
-            "groups that a change",
-            f"{max_items(broker_pb2.UpdateTopicRequest, 'ignored_groups'):,}",
-        ),
         ("Lists in one request", "brokers that take part", f"{max_items(broker_pb2.Decision, 'broker_names'):,}"),
         ("Lists in one request", "parts of a transaction", f"{max_items(broker_pb2.Decision, 'parts'):,}"),
         ("Lists in one request", "batches of one producer", f"{protocol_bounds.MAX_SEQUENCES:,}"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from minimq_broker.state.state import QueueKey, State
@@ -39,16 +39,15 @@ class Lag(NamedTuple):
         return f"{'queue' if len(self.queue_ids) == 1 else 'queues'} {', '.join(names)}{more}"
 
 
-def find_lags(state: State, queues: Mapping[QueueKey, Bounds], ignored: Collection[str] = ()) -> list[Lag]:
+def find_lags(state: State, queues: Mapping[QueueKey, Bounds]) -> list[Lag]:
     """Return the backlogs of groups in some queues of one topic, sorted by group.
 
     A group counts if it has an offset or a start in the topic; in a queue without an offset it begins at the first
-    message. If no group counts, the result has the messages that no group, not even an ignored one, has read.
+    message. If no group counts, the result has the messages that no group has read.
     """
     topic_ids = {queue.topic_id for queue in queues}
     groups = {group for topic_id in topic_ids for group in state.index.groups(topic_id)}
-    counting = sorted(groups.difference(ignored))
-    lags = [_lag(state, queues, group, [group]) for group in counting] or [_lag(state, queues, None, groups)]
+    lags = [_lag(state, queues, group) for group in sorted(groups)] or [_lag(state, queues, None)]
     return [lag for lag in lags if lag.messages]
 
 
@@ -64,10 +63,10 @@ def format_lags(lags: Sequence[Lag], sees: Callable[[str], bool] = lambda _: Tru
     return "; ".join(parts)
 
 
-def _lag(state: State, queues: Mapping[QueueKey, Bounds], name: str | None, readers: Iterable[str]) -> Lag:
+def _lag(state: State, queues: Mapping[QueueKey, Bounds], name: str | None) -> Lag:
     unread = {}
     for queue, (first, end) in queues.items():
-        reached = max((state.offset(group, queue) or 0 for group in readers), default=0)
+        reached = 0 if name is None else state.offset(name, queue) or 0
         if end > max(reached, first):
             unread[queue.queue_id] = end - max(reached, first)
     return Lag(name, sum(unread.values()), tuple(sorted(unread)))

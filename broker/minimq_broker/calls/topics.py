@@ -22,9 +22,6 @@ from minimq_common.serving.periodic import slices
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
-#: Retry delay for callers that wait until queues are drained.
-_LOOK_AGAIN_S = 0.2
-
 #: Queues described per slice; other tasks run in between.
 _DESCRIBED_AT_ONCE = 100
 
@@ -89,7 +86,6 @@ class TopicService:
 
     async def update(self, request: broker_pb2.UpdateTopicRequest) -> broker_pb2.UpdateTopicResponse:
         """Change queue counts, permission or retention."""
-        ignored = frozenset(request.ignored_groups)
         lags: list[Lag] = []
 
         def decide(state: State) -> Fact | None:
@@ -105,9 +101,9 @@ class TopicService:
                 )
             if not request.force and (read, write) != (old.read_queues, old.write_queues):
                 check_all_readable(read, write)
-                lags[:] = self._lags(state, old, read, ignored)
+                lags[:] = self._lags(state, old, read)
                 if lags:
-                    raise NotDrained(format_lags(lags), retry_after_s=_LOOK_AGAIN_S)
+                    raise NotDrained(format_lags(lags))
             age_ms = request.retention_ms if request.HasField("retention_ms") else old.retention.max_age_ms
             size = request.retention_bytes if request.HasField("retention_bytes") else old.retention.max_bytes
             new = msgspec.structs.replace(
@@ -128,9 +124,9 @@ class TopicService:
             topic=self._message(request.topic), data_version=self._engine.tables.answered_version
         )
 
-    def _lags(self, state: State, topic: Topic, read: int, ignored: frozenset[str]) -> list[Lag]:
+    def _lags(self, state: State, topic: Topic, read: int) -> list[Lag]:
         hidden = _queues(topic)[read : topic.read_queues]
-        return find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden}, ignored)
+        return find_lags(state, {queue: self._engine.store.bounds(queue) for queue in hidden})
 
     async def delete(self, request: broker_pb2.DeleteTopicRequest) -> broker_pb2.DeleteTopicResponse:
         """Delete a topic. Its messages are hidden at once and leave the disk with their segments."""

@@ -1,4 +1,4 @@
-"""The activity of a cluster: counters, their rates, and problems for an operator."""
+"""The activity of a cluster: counters and their rates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 from minimq.admin.descriptions import BrokerStatus, TopicDescription
 from minimq.admin.group_descriptions import GroupDescription
+from minimq.admin.problems import Problem, of_broker, problems_of
 from minimq.admin.texts import duration_of, size_of
 from minimq.admin.views import Row, name_in_rows, row_of
 from minimq_common.errors import AccessDenied
-from minimq_common.model import MASTER_ID
-from minimq_common.text_units import count_of
 
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
-    from minimq.admin.descriptions import BrokerReport, BrokerStatus, ReplicationReport, SlaveStatus
+    from minimq.admin.descriptions import BrokerStatus, ReplicationReport, SlaveStatus
 
 Item = TypeVar("Item")
 
@@ -61,19 +60,12 @@ class GroupActivity:
 
 
 @dataclass(frozen=True, slots=True)
-class ActivityProblem:
-    text: str
-    #: The group that it is about; None if it is about a broker.
-    group: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterActivity:
     brokers: tuple[BrokerActivity, ...]
     topics: tuple[TopicActivity, ...]
     topic_count: int
     groups: tuple[GroupActivity, ...]
-    problems: tuple[ActivityProblem, ...]
+    problems: tuple[Problem, ...]
 
 
 class CounterRates:
@@ -97,26 +89,6 @@ class CounterRates:
         self._last = {key: last for key, last in self._last.items() if key in keys}
 
 
-def problems_of(brokers: Collection[BrokerStatus], groups: Collection[GroupDescription]) -> list[ActivityProblem]:
-    """Return the problems, brokers first. A broker that does not answer is reported once."""
-    sentences = [sentence for status in brokers for sentence in _of_broker(status)]
-    unanswered: dict[str, str] = {}
-    for group in groups:
-        unanswered.update({name: why for name, why in group.unanswered.items() if name not in unanswered})
-    told = _reported_brokers(brokers)
-    sentences += [
-        f"broker {name} does not answer: {why}" for name, why in sorted(unanswered.items()) if name not in told
-    ]
-    unread = [
-        ActivityProblem(
-            f"group {each.group} has no members, and a lag of {count_of(each.lag, each.lag_unit)}", each.group
-        )
-        for each in groups
-        if each.lag and not each.members and not each.is_published  # a Spark query publishes without being a member
-    ]
-    return [*map(ActivityProblem, sentences), *unread]
-
-
 def stored_in(topic: TopicDescription) -> Mapping[str, int]:
     """Return how many messages were ever stored in a topic, by broker. Retention does not lower the numbers."""
     found = Counter[str]()
@@ -131,42 +103,6 @@ def committed_by(group: GroupDescription) -> Mapping[str, int]:
     for queue in group.queues:
         found[queue.queue.broker_name] += queue.max_offset - queue.lag
     return found
-
-
-def _reported_brokers(brokers: Collection[BrokerStatus]) -> set[str]:
-    answering = {status.broker_name for status in brokers if status.error is None}
-    return {
-        status.broker_name
-        for status in brokers
-        if status.error is not None and (status.broker_id == MASTER_ID or status.broker_name not in answering)
-    }
-
-
-def say_about_disk(status: BrokerStatus) -> list[str]:
-    """Return sentences about early deletion on a nearly full disk."""
-    found, report = list[str](), status.report
-    if report is not None and report.disk_filled_by_others:
-        found.append(f"broker {status.broker_name}: other files fill its disk, so it no longer deletes messages early")
-    if report is not None and report.bytes_deleted_early:
-        found.append(f"broker {status.broker_name}: {say_deleted_early(report.bytes_deleted_early)}")
-    return found
-
-
-def say_deleted_early(size: int) -> str:
-    """Return a sentence about messages that a broker has deleted early since its start."""
-    return f"its disk was nearly full, and it deleted {size / (1 << 20):,.1f} MiB of messages before their time"
-
-
-def _of_broker(status: BrokerStatus) -> list[str]:
-    name = f"broker {status.broker_name}" + (f", replica {status.broker_id}," if status.broker_id else "")
-    if status.error is not None:
-        return [f"{name} {'is offline' if status.offline_since else 'does not answer'}: {status.error}"]
-    if status.report is None:
-        return []
-    found = [f"{name}: {problem}" for problem in broker_problems(status.report)]
-    if status.report.disk_level != "normal":
-        found.append(f"{name}: the disk is {status.report.disk_used:.0%} full ({status.report.disk_level})")
-    return found + say_about_disk(status)
 
 
 class ActivityReader:
@@ -247,13 +183,10 @@ _KEYS = (
     *("lease_s", "controller_silent_s", "by_replicas_s", "behind_bytes"),
 )
 
-#: A controller that is silent for more seconds is reported.
-_SILENT_S = 3.0
-
 
 def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row:
     """Return the replication status of a broker by JSON key. The lag of a slave comes from its master."""
-    problem = "; ".join(broker_problems(status.report)) or None if status.report is not None else None
+    problem = "; ".join(each.sentence for each in of_broker(status)) or None if status.report is not None else None
     if status.report is None or status.report.replication.role == "alone":
         return {**dict.fromkeys(map(name_in_rows, (*_KEYS, "behind_s", "replicas"))), "problem": problem}
     about = status.report.replication
@@ -265,16 +198,6 @@ def replication_of(status: BrokerStatus, masters: Sequence[BrokerStatus]) -> Row
 
 def masters_of(statuses: Sequence[BrokerStatus]) -> list[BrokerStatus]:
     return [item for item in statuses if item.report is not None and item.report.replication.role == "master"]
-
-
-def say_without_master(statuses: Sequence[BrokerStatus]) -> list[str]:
-    statuses = [item for item in statuses if item.offline_since is None]
-    with_master = {item.broker_name for item in statuses if item.broker_id == MASTER_ID}
-    return [
-        f"broker {name} has no master: it accepts no messages, but its slaves can be read. An in-sync replica is "
-        f"elected automatically; `minimq cluster promote {name} --replica ID --unclean` elects another"
-        for name in sorted({item.broker_name for item in statuses} - with_master)
-    ]
 
 
 def in_short(row: Row) -> Row:
@@ -303,42 +226,3 @@ def _as_its_master_sees_it(
         for each in master.report.replication.replicas
     )
     return next((each for each in others if each.replica_id == about.replica_id), None)
-
-
-def _machine_problems(report: BrokerReport) -> list[str]:
-    problems = ["stores nothing after a disk error: restart it"] if report.store_failed else []
-    if report.slow_sync_s:
-        problems.append(f"its disk is slow: a sync has taken {report.slow_sync_s:.1f} s in the last minute")
-    if report.clock_ahead_s:
-        ahead = duration_of(report.clock_ahead_s)
-        problems.append(f"deletes nothing by age, since its clock has jumped ahead by {ahead}: correct it")
-    if report.stamps_ahead_s:
-        ahead = duration_of(report.stamps_ahead_s)
-        problems.append(f"new messages are stamped up to {ahead} ahead, since a clock was wrong: use new queues")
-    return problems
-
-
-def broker_problems(report: BrokerReport) -> list[str]:
-    """Return the problems of a broker, as sentences without a subject."""
-    about = report.replication
-    problems = _machine_problems(report)
-    if about.role == "undecided":
-        problems.append("waits for its controller")
-    if about.role == "slave" and not about.connected:
-        problems.append("follows no master")
-    if about.role == "master" and about.lease_s == 0:
-        problems.append("accepts no messages: its controller does not answer, and not all in-sync replicas confirm it")
-    elif about.by_replicas_s:
-        since = duration_of(about.by_replicas_s)
-        problems.append(
-            f"has served without its controller for {since}: all in-sync replicas confirm it, but no other "
-            "master can be elected"
-        )
-    elif about.role != "undecided" and about.controller_silent_s > _SILENT_S:
-        problems.append(f"its controller has not answered for {duration_of(about.controller_silent_s)}")
-    if about.role == "master" and about.sync and len(about.in_sync) < about.min_in_sync:
-        problems.append(f"accepts no messages: {len(about.in_sync)} in sync, {about.min_in_sync} needed")
-    gone = [str(replica.replica_id) for replica in about.replicas if not replica.connected]
-    if gone:
-        problems.append(f"replica {', '.join(gone)} does not follow")
-    return problems

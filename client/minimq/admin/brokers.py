@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 from minimq.admin import values
-from minimq.admin.activity import in_short, masters_of, replication_of, say_about_disk, say_without_master
+from minimq.admin.activity import in_short, masters_of, replication_of
 from minimq.admin.descriptions import BrokerReport, BrokerStatus, report_from_wire
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Operations, Param, method
+from minimq.admin.problems import without_master
 from minimq.admin.texts import duration_of, permission_note, size_of
 from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
 from minimq.connection.offline_brokers import state_of
@@ -39,16 +40,6 @@ _BROKERS = Table(
         full="Disk full",
     ),
 )
-_CONFLICTS = Table(
-    "no conflicts",
-    columns(
-        "nameserver broker id address holder times last_at reason",
-        nameserver="Name server",
-        holder="Place held by",
-        last_at="Last seen",
-    ),
-)
-
 
 # ---- Plans and results ------------------------------------------------------------------------------
 
@@ -60,8 +51,7 @@ def _view_status(admin: Admin, _given: Arguments, statuses: list[BrokerStatus], 
         lines=[Rows(_BROKERS, [{**row, **_readable(row), **in_short(row)} for row in rows], _uninformative(rows))],
         notes=[
             *(f"name server {conflict.nameserver}: {conflict.reason}" for conflict in conflicts),
-            *say_without_master(statuses),
-            *(sentence for item in statuses for sentence in say_about_disk(item)),
+            *(each.text for each in without_master(statuses)),
         ],
         is_complete=not conflicts,
     )
@@ -99,13 +89,6 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
         "disk": None if disk_bytes is None else size_of(disk_bytes),
         "full": None if used is None else f"{used:.0%}{'' if level == 'normal' else f' ({level})'}",
     }
-
-
-def _view_conflicts(_admin: Admin, _given: Arguments, found: list[ConflictReport], _plan: Plan | None) -> View:
-    rows = [row_of(each, holder=each.holder_address) for each in found]
-    for row in rows:
-        del row["holder_address"]
-    return View(json=rows, lines=[Rows(_CONFLICTS, rows)])
 
 
 def _plan_deletion(_admin: Admin, given: Arguments) -> Plan:
@@ -225,7 +208,7 @@ class BrokerOperations(Operations):
         the master. Name servers remember a departed broker for a day, or until they restart. Brokers that do not answer
         are listed with the reason.
 
-        The command exits with status 1 while name servers report brokers in conflict (`minimq cluster conflicts`).
+        The command exits with status 1 while name servers report brokers in conflict which stderr names.
         """
         replicas = {
             (broker.cluster, broker.broker_name, broker_id): address
@@ -297,9 +280,9 @@ class BrokerOperations(Operations):
         check_broker(broker_name)
         return calls.wait(lambda: calls.nameservers.forget(broker_name, calls.timeout_s))
 
-    @Operation("cluster conflicts", reads=True, view=_view_conflicts)
+    @method
     def conflicts(self) -> list[ConflictReport]:
-        """Show brokers that claim the place of another.
+        """Return the brokers that claim the place of another.
 
         They have the same name and id, or the same address. A name server lists such a broker until it registers, or
         for some minutes after its last attempt. With etcd as the controller, two replicas with the same number are

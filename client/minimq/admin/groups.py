@@ -7,11 +7,11 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from minimq.admin import values
-from minimq.admin.activity import say_deleted_early
 from minimq.admin.group_changes import GroupChanges, group_not_found
 from minimq.admin.group_descriptions import GroupDescription, GroupQueueDescription, group_from_wire
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Operation, Param, flag, method
+from minimq.admin.problems import mebibytes
 from minimq.admin.texts import duration_of, left_out, missing
 from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, row_of
 from minimq.connection.client_log import client_logger
@@ -210,7 +210,10 @@ def _view_description(_admin: Admin, given: Arguments, found: GroupDescription, 
     )
     notes = [
         *missing(found.offline, found.unanswered, "not counted"),
-        *(f"broker {broker}: {say_deleted_early(size)}" for broker, size in found.deleted_early.items()),
+        *(
+            f"broker {broker}: {mebibytes(size)} deleted before their time, as its disk was nearly full"
+            for broker, size in found.deleted_early.items()
+        ),
         *([f"{count_of(lost, 'offset')} of its topics were deleted before the group had read them"] if lost else []),
     ]
     return View(json=row, lines=describe_lines(found, all_queues=given.all_queues), notes=notes)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 from minimq.admin import values
 from minimq.admin.descriptions import TopicDescription, TopicSettings
 from minimq.admin.master_client import raise_failures
-from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, Param
+from minimq.admin.operation import HIDDEN, Arguments, Form, Operation
 from minimq.admin.texts import permission_note
 from minimq.admin.topic_creation import (
     TopicCreation,
@@ -25,7 +25,7 @@ from minimq.arguments import check_permission
 from minimq.connection.offline_brokers import check_route
 from minimq_common.errors import InvalidArgument, MinimqError, NotDrained, TopicNotFound
 from minimq_common.model import OfflineBroker, Permission, TopicRoute, check_all_readable, permission_name
-from minimq_common.names import check_group, check_topic
+from minimq_common.names import check_topic
 from minimq_common.text_units import count_of
 from minimq_proto.v1 import broker_pb2
 
@@ -41,7 +41,6 @@ _SETTINGS: Final[Mapping[str, tuple[str, Any]]] = {
     "retention_bytes": ("size limit", size_limit_text),
 }
 
-_IGNORED = Param(flag="--ignore-group", complete="groups", help="Remove queues even if this group has not read them.")
 _NOTHING = "nothing to change: give queues, read_queues, write_queues, permission, retention_s or retention_bytes"
 
 _PAGE: Final = "/topics/{name}"
@@ -170,7 +169,6 @@ class TopicChanges(TopicCreation):
         retention_bytes: Annotated[int | None, values.RetentionBytes] = None,
         cluster: values.ClusterName = None,
         brokers: Annotated[Sequence[str], values.BrokerNames] = (),
-        ignore_groups: Annotated[Sequence[str], _IGNORED] = (),
         force: bool = False,
         wait: Annotated[bool, HIDDEN] = True,
     ) -> tuple[OfflineBroker, ...]:
@@ -195,7 +193,6 @@ class TopicChanges(TopicCreation):
             retention_bytes: maximum size on each broker, beyond which the oldest messages are deleted; 0: no limit.
             cluster: name of the cluster; needed if the name servers know several.
             brokers: only on these brokers.
-            ignore_groups: remove queues even if these groups have not read them.
             force: remove queues even if they have unread messages, or if producers still send to them.
             wait: return only when every name server that answers shows the change.
 
@@ -267,7 +264,6 @@ def _update_request(given: Arguments) -> broker_pb2.UpdateTopicRequest:
         retention_ms=None if given.retention_s is None else retention_to_wire(given.retention_s),
         retention_bytes=None if given.retention_bytes is None else check_retention_bytes(given.retention_bytes),
         force=given.force,
-        ignored_groups=[check_group(group) for group in given.ignore_groups],
     )
 
 
@@ -275,6 +271,6 @@ def _with_remedy(error: MinimqError) -> MinimqError:
     if not isinstance(error, NotDrained):
         return error
     return error.with_message(
-        f"{error.message}: lower the write queues first and let every group read the rest; --ignore-group leaves a "
-        "dead one out, --force hides the messages all the same"
+        f"{error.message}: lower the write queues first and let every group read the rest; delete a "
+        "group that is not used, or hide the messages all the same with force (--force)"
     )

@@ -1,8 +1,8 @@
-"""Pages about the cluster: brokers, replicas and problems; conflicts; routes of topics; users."""
+"""Pages about the cluster: brokers, replicas and problems; users."""
 
 from __future__ import annotations
 
-from minimq.admin.activity import ActivityProblem, BrokerActivity, say_without_master
+from minimq.admin.activity import BrokerActivity
 from minimq.admin.brokers import status_rows
 from minimq.local.access_file import user_rows
 from minimq_common.errors import AccessDenied
@@ -21,7 +21,7 @@ def gather_cluster(visit: PageContext) -> Data:
     return {
         "now": visit.now,
         "read_at": sample.at,
-        "problems": [*map(ActivityProblem, say_without_master(statuses)), *(found.problems if found else ())],
+        "problems": found.problems if found else (),
         "replicas": [
             {**row, "in_per_s": each.in_per_s, "out_per_s": each.out_per_s, "actions": visit.offers(*_actions(each))}
             for row, each in zip(status_rows(statuses), brokers, strict=True)
@@ -44,24 +44,6 @@ def _actions(activity: BrokerActivity) -> list[ActionLink]:
     return [ACTIONS["promote"].on({"replica": str(report.replication.replica_id)}, broker_name=status.broker_name)]
 
 
-# ---- Conflicts and routes ---------------------------------------------------------------------------
-
-
-def gather_conflicts(visit: PageContext) -> Data:
-    """Return the brokers that name servers rejected or replaced lately."""
-    return {"conflicts": visit.shown("cluster conflicts", visit.ask("the conflicts", visit.admin.conflicts).required())}
-
-
-def gather_routes(visit: PageContext) -> Data:
-    """Return the topics that match the search, and the current route of the chosen one."""
-    search, topic = visit.parameters.text("search"), visit.parameters.text("topic", most=127)
-    asked = visit.ask("the route", lambda: visit.admin.route(topic)) if topic else None
-    names = visit.ask("the topics", visit.admin.list_topics).required()
-    shown, part = visit.parameters.part_of([name for name in names if search.lower() in name.lower()])
-    rows = visit.shown("route", asked.required()) if asked is not None else []
-    return {"search": search, "topic": topic, "part": part, "topics": shown, "route": rows}
-
-
 # ---- Users ------------------------------------------------------------------------------------------
 
 
@@ -79,8 +61,4 @@ def gather_users(visit: PageContext) -> Data:
 
 #: Only of a console that has a folder with users and rules.
 USERS = Page("/users", "users.html", gather_users, "Users and rules", label="Users", live_s=5.0)
-PAGES = (
-    Page("/", "cluster.html", gather_cluster, "Cluster", label="Cluster"),
-    Page("/routes", "routes.html", gather_routes, "Routes", label="Routes"),
-    Page("/conflicts", "conflicts.html", gather_conflicts, "Conflicts", label="Conflicts"),
-)
+PAGES = (Page("/", "cluster.html", gather_cluster, "Cluster", label="Cluster"),)

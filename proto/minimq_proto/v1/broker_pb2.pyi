@@ -1258,7 +1258,6 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     WRITE_QUEUES_FIELD_NUMBER: builtins.int
     PERMISSION_FIELD_NUMBER: builtins.int
     FORCE_FIELD_NUMBER: builtins.int
-    IGNORED_GROUPS_FIELD_NUMBER: builtins.int
     RETENTION_MS_FIELD_NUMBER: builtins.int
     RETENTION_BYTES_FIELD_NUMBER: builtins.int
     topic: builtins.str
@@ -1269,10 +1268,6 @@ class UpdateTopicRequest(google.protobuf.message.Message):
     """Allow it even if unread messages become hidden, because their queues are not read any more."""
     retention_ms: builtins.int
     retention_bytes: builtins.int
-    @property
-    def ignored_groups(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Do not fail because of unread messages of these groups."""
-
     def __init__(
         self,
         *,
@@ -1281,12 +1276,11 @@ class UpdateTopicRequest(google.protobuf.message.Message):
         write_queues: builtins.int | None = ...,
         permission: builtins.int | None = ...,
         force: builtins.bool = ...,
-        ignored_groups: collections.abc.Iterable[builtins.str] | None = ...,
         retention_ms: builtins.int | None = ...,
         retention_bytes: builtins.int | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_write_queues", b"_write_queues", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "write_queues", b"write_queues"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_write_queues", b"_write_queues", "force", b"force", "ignored_groups", b"ignored_groups", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_permission", b"_permission", "_read_queues", b"_read_queues", "_retention_bytes", b"_retention_bytes", "_retention_ms", b"_retention_ms", "_write_queues", b"_write_queues", "force", b"force", "permission", b"permission", "read_queues", b"read_queues", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms", "topic", b"topic", "write_queues", b"write_queues"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_permission", b"_permission"]) -> typing.Literal["permission"] | None: ...
     @typing.overload

@@ -33,8 +33,6 @@ PATHS = (
     "/delayed",
     "/delayed/reminders",
     "/transactions",
-    "/routes?topic=orders",
-    "/conflicts",
     "/create-topic",
     "/topics/orders/resize",
     f"/groups/{LAGGING}/reset",

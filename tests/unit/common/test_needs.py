@@ -50,7 +50,6 @@ EXEMPT = {
     "CommitTransactionRequest.decision.parts.broker_name": _BROKERS,
     "CommitTransactionRequest.decision.broker_names": _BROKERS,
     "CommitTransactionRequest.batches.broker_name": _BROKERS,
-    "UpdateTopicRequest.ignored_groups": "whoever manages a topic decides whose unread messages may go",
     "ForgetBrokerRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.cluster": "the cluster is one thing: who manages it manages all its brokers",
     "PromoteReplicaRequest.broker_name": "the cluster is one thing: who manages it manages all its brokers",

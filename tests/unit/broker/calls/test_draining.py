@@ -59,15 +59,6 @@ def test_what_no_group_has_read_is_a_reason_too() -> None:
     assert find_lags(state_of(), queues((0, 0), (1, 1))) == []
 
 
-def test_groups_that_are_left_out_do_not_lag_yet_what_only_they_read_is_read() -> None:
-    state = state_of(OffsetsCommitted("dead", (at(4, 4),)), OffsetsCommitted("audit", (at(4, 10),)))
-    assert find_lags(state, queues((0, 10)), ["dead"]) == []
-    assert find_lags(state, queues((0, 10)), ["audit"]) == [Lag("dead", 6, (4,))]
-    only_dead = state_of(OffsetsCommitted("dead", (at(4, 4),)))
-    assert find_lags(only_dead, queues((0, 10)), ["dead"]) == [Lag(None, 6, (4,))]
-    assert find_lags(only_dead, queues((0, 4)), ["dead"]) == []
-
-
 @for_each(
     ("lag", "text"),
     [

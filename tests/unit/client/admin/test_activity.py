@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from minimq.admin.activity import ActivityProblem, ActivityReader, problems_of
+from minimq.admin.activity import ActivityReader
 from minimq.admin.descriptions import BrokerStatus, TopicDescription, topic_from_wire
 from minimq.admin.group_descriptions import GroupDescription, group_from_wire
+from minimq.admin.problems import Problem, problems_of
 from minimq_proto.v1 import broker_pb2
 from support.cases import for_each
 
@@ -32,17 +33,20 @@ def group(
     ("brokers", "said"),
     [
         # Its status says so already.
-        ([replica("a"), replica("b", error=LOST)], [f"broker b does not answer: {LOST}"]),
+        ([replica("a"), replica("b", error=LOST)], [f"broker b: does not answer: {LOST}"]),
         # It went between two calls, or the visitor may not describe the cluster.
-        ([replica("a"), replica("b")], [f"broker b does not answer: {BROKE}"]),
-        ([], [f"broker b does not answer: {BROKE}"]),
+        ([replica("a"), replica("b")], [f"broker b: does not answer: {BROKE}"]),
+        ([], [f"broker b: does not answer: {BROKE}"]),
         # A slave that is silent is not why its master did not answer for the groups.
         (
             [replica("b"), replica("b", 1, LOST)],
-            [f"broker b, replica 1, does not answer: {LOST}", f"broker b does not answer: {BROKE}"],
+            [f"broker b, replica 1: does not answer: {LOST}", f"broker b: does not answer: {BROKE}"],
         ),
         # The only replica that was left is silent.
-        ([replica("b", 1, LOST)], [f"broker b, replica 1, does not answer: {LOST}"]),
+        (
+            [replica("b", 1, LOST)],
+            [Problem("no_master", "broker b", "b").text, f"broker b, replica 1: does not answer: {LOST}"],
+        ),
     ],
 )
 def test_a_broker_that_does_not_answer_is_told_of_once_however_many_groups_miss_it(
@@ -56,10 +60,10 @@ def test_a_problem_names_the_group_that_it_is_about() -> None:
     groups = [group("audit", lag=1), group("billing", lag=1_200), group("read", lag=5, members="m"), group("idle")]
     groups += [group("filters", lag=2, sparse=True), group("spark", lag=3, published=True)]
     assert problems_of([replica("a", error=LOST)], groups) == [
-        ActivityProblem(f"broker a does not answer: {LOST}"),
-        ActivityProblem("group audit has no members, and a lag of 1 message", "audit"),
-        ActivityProblem("group billing has no members, and a lag of 1,200 messages", "billing"),
-        ActivityProblem("group filters has no members, and a lag of 2 offsets", "filters"),
+        Problem("silent", "broker a", LOST),
+        Problem("no_members", "group audit", "1 message", "audit"),
+        Problem("no_members", "group billing", "1,200 messages", "billing"),
+        Problem("no_members", "group filters", "2 offsets", "filters"),
     ]
 
 
