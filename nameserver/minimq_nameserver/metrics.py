@@ -31,7 +31,6 @@ class NameServerMetrics:
         yield info(PREFIX, "Release of this server.", {"version": daemon.version()})
         yield from self._of_the_table()
         yield from self._of_clients()
-        yield from self._of_calls()
         if self._controller is not None:
             with contextlib.suppress(TimeoutError):
                 yield from _of_replica_sets(self._controller, self._loop)
@@ -40,11 +39,6 @@ class NameServerMetrics:
         table = self._service.table
         clusters = Counter(broker.cluster for broker in table.registered())
         offline = Counter(offline.broker.cluster for offline in table.offline())
-        yield gauge(
-            f"{PREFIX}_settled",
-            "1 once running brokers have had time to register after the start of this server.",
-            self._service.settled,
-        )
         yield gauges(
             f"{PREFIX}_brokers",
             "Registered brokers.",
@@ -68,33 +62,11 @@ class NameServerMetrics:
         service = self._service
         yield gauge(f"{PREFIX}_watchers", "Clients that watch routes.", len(service.watchers))
         yield gauge(
-            f"{PREFIX}_watched_topics",
-            "Topics that clients watch, counted once for each client.",
-            service.watchers.watched,
-        )
-        yield gauge(
             f"{PREFIX}_unsent_bytes",
             "Bytes of large routes and lists that clients have not read yet.",
             service.unsent.bytes,
         )
-
-    def _of_calls(self) -> Iterator[Metric]:
-        counters = self._service.counters
-        yield counter(f"{PREFIX}_registrations_total", "Topic tables that brokers registered.", counters.registrations)
-        yield counter(
-            f"{PREFIX}_registrations_rejected_total", "Registrations that were rejected.", counters.rejections
-        )
-        yield counter(
-            f"{PREFIX}_brokers_removed_total",
-            "Brokers removed because of silence, or replaced by another one.",
-            counters.removals,
-        )
-        yield counter(f"{PREFIX}_lookups_total", "Look-ups of the route of a topic.", counters.look_ups)
-        yield counter(
-            f"{PREFIX}_lookups_unknown_total",
-            "Look-ups of the route of a topic that has none.",
-            counters.unknown_look_ups,
-        )
+        yield counter(f"{PREFIX}_lookups_total", "Look-ups of the route of a topic.", service.look_ups)
 
 
 def _of_replica_sets(controller: ControllerService, loop: asyncio.AbstractEventLoop) -> Iterator[Metric]:
@@ -105,10 +77,6 @@ def _of_replica_sets(controller: ControllerService, loop: asyncio.AbstractEventL
         values = [(each.record.key, value(each)) for each in statuses]
         return make(f"{PREFIX}_controller_{name}", sentence, ("cluster", "broker"), values)
 
-    yield of_each("term", "Latest term of a broker with replicas.", lambda each: each.record.term)
-    yield of_each("master", "The --id of the master.", lambda each: each.record.master_id)
-    sentence = "Replicas in sync, including the master."
-    yield of_each("in_sync_replicas", sentence, lambda each: len(each.record.in_sync))
     sentence = "Time since the master renewed its lease; above the length of a lease there is no master."
     yield of_each("lease_age_seconds", sentence, lambda each: each.lease_age_s)
     sentence = "Masters elected since the start of this server."

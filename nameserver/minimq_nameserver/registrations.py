@@ -34,18 +34,6 @@ _Context = grpc.aio.ServicerContext[Any, Any]
 _ENDING_S = 0.5
 
 
-@dataclass(slots=True)
-class CallCounters:
-    """Counters, changed on the event loop and read by any thread."""
-
-    registrations: int = 0
-    rejections: int = 0
-    #: Brokers that were removed for their silence, or replaced by another one.
-    removals: int = 0
-    look_ups: int = 0
-    unknown_look_ups: int = 0
-
-
 class Registrations:
     """Keeps brokers in the route table for as long as their streams last. Lives on one event loop."""
 
@@ -53,13 +41,11 @@ class Registrations:
         self,
         table: RouteTable,
         clock: Callable[[], float],
-        counters: CallCounters,
         changed: Callable[[Collection[str]], None],
         settled: asyncio.Event,
     ) -> None:
         self._table = table
         self._clock = clock
-        self._counters = counters
         self._changed = changed
         self._settled = settled
         self._session_ids = itertools.count(1)
@@ -81,7 +67,6 @@ class Registrations:
                     answer, stopped = await self._register(session, request)
                     await rpc.write(context, answer)
             except MinimqError as error:
-                self._counters.rejections += 1
                 level = logging.DEBUG if self._is_logged(error) else logging.WARNING
                 log.log(level, "registration rejected reason=%r", error.message)
                 raise
@@ -123,7 +108,6 @@ class Registrations:
         self.expire()  # first, so that a silent broker causes no conflict
         known = self._table.broker(session)
         self._carry_out(self._table.register(session, state, self._clock()))
-        self._counters.registrations += 1
         level = logging.INFO if known is None or known.broker_id != state.broker_id else logging.DEBUG
         log.log(level, "broker registered broker=%s cluster=%s topics=%d", state, state.cluster, len(state.topics))
         missing = self._table.missing_from(state.broker_name)
@@ -152,7 +136,6 @@ class Registrations:
     def _carry_out(self, change: Change) -> None:
         self._changed(change.topics)
         for session, reason in change.ended:
-            self._counters.removals += 1
             log.warning("broker removed reason=%r", reason)
             if session in self._streams:
                 self._streams[session].live.end(Unavailable(reason))

@@ -20,7 +20,7 @@ from minimq_common.wire.dispatcher import retrieve
 from minimq_common.wire.unsent import SMALL_BYTES, UnsentBudget
 from minimq_nameserver.answers import Answers
 from minimq_nameserver.bounds import MAX_UNSENT_BYTES
-from minimq_nameserver.registrations import CallCounters, Registrations
+from minimq_nameserver.registrations import Registrations
 from minimq_nameserver.route_table import RouteTable
 from minimq_nameserver.watchers import Watcher, Watchers
 from minimq_proto.v1 import nameserver_pb2
@@ -51,8 +51,9 @@ class NameServerService:
         self._settled = asyncio.Event()
         self._streams: set[rpc.LiveStream] = set()
         self._stopping = False
-        self.counters = CallCounters()
-        self.registrations = Registrations(table, clock, self.counters, self._changed, self._settled)
+        #: Look-ups of one route. Any thread may read it.
+        self.look_ups = 0
+        self.registrations = Registrations(table, clock, self._changed, self._settled)
 
     # ---- state and end ---------------------------------------------------------------------------
 
@@ -96,12 +97,10 @@ class NameServerService:
         return await self._hand_out(lambda: self._answers.topics(names_only=request.names_only, sees=sees), context)
 
     def _route(self, topic: str) -> bytes:
-        self.counters.look_ups += 1
+        self.look_ups += 1
         route = self._answers.route(topic)
-        if not route.queues:
-            self.counters.unknown_look_ups += 1
-            if not route.offline:
-                raise self._unknown(topic)
+        if not route.queues and not route.offline:
+            raise self._unknown(topic)
         return route.encoded
 
     def _unknown(self, topic: str) -> MinimqError:

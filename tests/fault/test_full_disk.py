@@ -344,7 +344,7 @@ def test_a_nearly_full_disk_rejects_messages_and_nothing_else(small_disk: Path) 
 
         reserve.unlink()
         producer.send(Message("t", bytes(200_000)))
-        assert wait_until(lambda: report_of(admin).disk_level == "warn", 20.0)
+        assert wait_until(lambda: report_of(admin).disk_level == "normal", 20.0)
     check_brokers(cluster)
 
 

@@ -89,8 +89,8 @@ def test_a_broker_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.value("minimq_broker_group_members", group="readers") == 1
     assert seen.series("minimq_broker_appends_rejected_total") == [({"reason": "CORRUPT_BATCH"}, 1)]
     assert seen.value("minimq_broker_commit_messages_sum") == 150
-    assert seen.value("minimq_broker_commits_total") == seen.value("minimq_broker_commit_seconds_count")
-    assert 150 * 50 < seen.value("minimq_broker_bytes_in_total") < seen.value("minimq_broker_commit_bytes_sum")
+    assert 0 < seen.value("minimq_broker_commit_seconds_count") <= 150
+    assert seen.value("minimq_broker_bytes_in_total") > 150 * 50
     assert seen.value("minimq_broker_bytes_out_total") >= seen.value("minimq_broker_bytes_in_total")
     assert seen.value("minimq_broker_append_seconds_count") >= 2
     assert seen.value("minimq_broker_streams", call="session") == 1
@@ -121,27 +121,27 @@ def test_the_disk_is_shown_as_the_system_sees_it(busy: LocalCluster) -> None:
 
 
 @pytest.mark.system
-def test_files_of_the_log_are_counted_and_those_that_retention_deleted() -> None:
-    options = {"segment_bytes": 1 << 16, "retention_bytes": 1 << 18, "upkeep_interval_s": 3600}  # only at a start
-    with LocalCluster(brokers=1, broker_options={**SHOWN, **options}) as small:
-        [broker] = small.brokers
-        with Admin(small.nameserver) as admin, Producer(small.nameserver) as producer:
+def test_files_of_the_log_are_counted_and_those_that_retention_deleted(tmp_path: Path) -> None:
+    options = {**SHOWN, "segment_bytes": 1 << 16}
+
+    def present() -> set[str]:
+        return {path.name for path in (tmp_path / "broker-a" / "commitlog").glob("*.mdb")}
+
+    def shown(cluster: LocalCluster, name: str) -> float:
+        return scrape_broker(cluster).value(f"minimq_broker_{name}")
+
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as all_kept:
+        with Admin(all_kept.nameserver) as admin, Producer(all_kept.nameserver) as producer:
             admin.create_topic("t", queues=1)
             for _ in range(40):
                 producer.send(Message("t", os.urandom(30_000)))
-
-        def present() -> set[str]:
-            return {path.name for path in (broker.data_dir / "commitlog").glob("*.mdb")}
-
-        def shown(name: str) -> float:
-            return scrape_broker(small).value(f"minimq_broker_{name}")
-
         ever = present()
-        assert shown("segments") == len(ever)
-        assert shown("segments_deleted_total") == 0
-        broker.restart()
-        wait_until(lambda: shown("segments_deleted_total") == len(ever - present()) > 0, TIMEOUT_S)
-        wait_until(lambda: shown("segments") == len(present()), TIMEOUT_S)  # it may go on to delete for a moment
+        assert shown(all_kept, "segments") == len(ever)
+        assert shown(all_kept, "segments_deleted_total") == 0
+    options |= {"retention_bytes": 1 << 18, "upkeep_interval_s": 0.1}
+    with LocalCluster(brokers=1, data_dir=tmp_path, broker_options=options) as trimmed:
+        wait_until(lambda: shown(trimmed, "segments_deleted_total") == len(ever - present()) > 0, TIMEOUT_S)
+        wait_until(lambda: shown(trimmed, "segments") == len(present()), TIMEOUT_S)  # it may go on for a moment
         assert len(present()) > 1
 
 
@@ -157,14 +157,9 @@ def test_a_name_server_says_what_it_did(busy: LocalCluster) -> None:
     assert seen.series("minimq_nameserver_brokers") == [({"cluster": "default"}, 1)]
     assert seen.value("minimq_nameserver_topics") == 1
     assert seen.value("minimq_nameserver_watchers") >= 1
-    assert seen.value("minimq_nameserver_watched_topics") >= 1
     assert seen.value("minimq_nameserver_unsent_bytes") >= 0
     assert seen.value("minimq_nameserver_conflicts") == 0
-    assert seen.value("minimq_nameserver_registrations_total") >= 2  # at the start, and with the topic
-    assert seen.value("minimq_nameserver_registrations_rejected_total") == 0
-    assert seen.value("minimq_nameserver_brokers_removed_total") == 0
-    assert 1 <= seen.value("minimq_nameserver_lookups_unknown_total") < seen.value("minimq_nameserver_lookups_total")
-    assert seen.value("minimq_nameserver_settled") == 1
+    assert seen.value("minimq_nameserver_lookups_total") >= 2
 
 
 @pytest.fixture(scope="module")
@@ -197,11 +192,9 @@ def caught_up(replicated: LocalCluster) -> bool:
 def test_replicas_say_how_far_they_are(replicated: LocalCluster) -> None:
     wait_until(lambda: caught_up(replicated), TIMEOUT_S)
     master, slave = (scrape_roles(replicated)[role] for role in ("master", "slave"))
-    assert master.series("minimq_broker_replica_connected") == [({"replica": "1"}, 1)]
     assert master.value("minimq_broker_replica_lag_seconds", replica="1") < TIMEOUT_S
     assert master.value("minimq_broker_lease_seconds") > 0
     assert master.value("minimq_broker_min_in_sync_replicas") == 1
-    assert slave.value("minimq_broker_master_connected") == 1
     assert master.value("minimq_broker_term") == slave.value("minimq_broker_term") >= 1
     assert sum(value for _, value in slave.series("minimq_broker_role")) == 1
     for one in (master, slave):
@@ -214,9 +207,6 @@ def test_a_controller_says_who_leads(replicated: LocalCluster) -> None:
     seen = Scrape(metrics_address(replicated.nameservers[0].log_path))
     name, controller = replicated.brokers[0].broker_name, "minimq_nameserver_controller"
     here = {"cluster": "default", "broker": name}
-    assert seen.series(f"{controller}_master") == [(here, 0)]
-    assert seen.value(f"{controller}_term", **here) == scrape_roles(replicated)["master"].value("minimq_broker_term")
-    assert seen.value(f"{controller}_in_sync_replicas", **here) == 2
     assert 0 <= seen.value(f"{controller}_lease_age_seconds", **here) < TIMEOUT_S
     assert seen.value(f"{controller}_elections_total", **here) == 1
 
@@ -224,7 +214,7 @@ def test_a_controller_says_who_leads(replicated: LocalCluster) -> None:
 @pytest.mark.system
 def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalCluster) -> None:
     wait_until(lambda: caught_up(replicated), TIMEOUT_S)
-    there: dict[str, tuple[str, str, tuple[str, ...]]] = {}
+    there: dict[str, tuple[str, tuple[str, ...]]] = {}
     with Admin(busy.nameserver) as admin:
         link = BrokerLink(busy.brokers[0].address)
         dead = broker_pb2.Topic(topic="%DLQ%readers", read_queues=1, write_queues=1, permission=Permission.READ_WRITE)
@@ -234,22 +224,18 @@ def test_the_page_lists_what_there_is(busy: LocalCluster, replicated: LocalClust
             seen = Scrape(metrics_address(server.log_path))
             for name, family in seen.families.items():
                 if name.startswith("minimq") and (family.samples or name not in there):
-                    there[name] = (family.type, family.documentation, seen.labels(name))
+                    there[name] = (family.documentation, seen.labels(name))
         admin.delete_topic("%DLQ%readers")
-    rows = re.findall(r"^\| `(minimq_\w+)` \| (\w+) \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(minimq_\w+)` \| (.*?) \| (.*) \|$", PAGE, re.MULTILINE)
     assert len(rows) == len(there)
-    listed = {name: (kind, said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, kind, labels, said in rows}
+    listed = {name: (said, tuple(sorted(re.findall(r"`(\w+)`", labels)))) for name, labels, said in rows}
     # Without a series they do not show their labels.
-    unseen = {
-        "minimq_nameserver_brokers_offline",
-        "minimq_broker_group_in_flight_messages",
-        "minimq_broker_group_blocking_offset",
-    }
+    unseen = {"minimq_nameserver_brokers_offline", "minimq_broker_group_in_flight_messages"}
     unseen |= {
         f"minimq_{role}_{what}_total" for role in ("broker", "nameserver") for what in ("unauthenticated", "denied")
     }
     for name in unseen:
-        there[name] = (*there[name][:2], listed[name][2])
+        there[name] = (there[name][0], listed[name][1])
     assert listed == there
 
 
@@ -267,7 +253,7 @@ def test_rules_and_dashboards_ask_for_what_servers_show(busy: LocalCluster, repl
 
 
 def test_rules_and_dashboards_pick_series_by_labels_that_they_have() -> None:
-    rows = re.findall(r"^\| `(minimq_\w+)` \| \w+ \| (.*?) \| .* \|$", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| `(minimq_\w+)` \| (.*?) \| .* \|$", PAGE, re.MULTILINE)
     of_targets = {"job", "instance"}
     listed = {name: {*re.findall(r"`(\w+)`", labels), *of_targets} for name, labels in rows}
     for name, labels in matched_labels().items():

@@ -124,7 +124,6 @@ class AtomicAppendService:
                 return
             for step in job.settles.steps if job.settles is not None else ():
                 self._popping().wake_after(step)
-            self._engine.counters.atomic_appends += 1
             result = broker_pb2.AtomicAppendResult(request_id=request_id)
             for each in job.batches:
                 result.batches.add(

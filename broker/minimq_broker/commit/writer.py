@@ -30,7 +30,7 @@ from minimq_broker.log.recovery import truncate
 from minimq_broker.state.facts import TermBegun
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.errors import Closed, CopyNeeded, InternalError, InvalidArgument, MinimqError, NotMaster, StoreError
-from minimq_common.serving.histogram import BYTES, COUNTS, SECONDS, Histogram
+from minimq_common.serving.histogram import COUNTS, SECONDS, Histogram
 
 log = logging.getLogger(__name__)
 
@@ -57,8 +57,7 @@ class CommitFigures:
     def __init__(self, now: float) -> None:
         self.seconds = Histogram(SECONDS)
         self.messages = Histogram(COUNTS)
-        self.sizes = Histogram(BYTES)
-        self.commits = self.lost = 0
+        self.commits = 0
         self.saved_at = now
         self.syncs = SyncWatch()
 
@@ -67,8 +66,6 @@ class CommitFigures:
         self.commits += 1
         self.seconds.add(stored_at - began_at)
         self.messages.add(group.messages)
-        self.sizes.add(group.end - group.start)
-        self.lost += len(group.lost)
 
 
 class Writer:

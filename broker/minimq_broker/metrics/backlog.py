@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.state.state import QueueKey, State
 from minimq_common.names import DEAD_LETTER_PREFIX
 
@@ -25,11 +23,8 @@ class TopicDepth:
 class Backlog:
     """Counts messages by the offsets in the state. Used by one thread at a time."""
 
-    def __init__(
-        self, store: Callable[[], MessageStore], blocked: Callable[[], Mapping[PopKey, Blocking]], most_series: int
-    ) -> None:
+    def __init__(self, store: Callable[[], MessageStore], most_series: int) -> None:
         self._store = store
-        self._blocked = blocked
         self._most_series = most_series
         #: Cached first offsets of queues, which are read from disk. Valid for one pair of `log.cuts` and term.
         self._firsts: dict[QueueKey, int] = {}
@@ -82,15 +77,6 @@ class Backlog:
             if topic_id in names and not group.startswith(DEAD_LETTER_PREFIX):
                 by_pair[topic_id, group] = by_pair.get((topic_id, group), 0) + queue.held
         return self._bounded(by_pair, names)
-
-    def blocked(self) -> dict[tuple[str, str, str], int]:
-        """Return the offset of the message that blocks a work queue, by group, topic and queue."""
-        names = self._names()
-        found = [
-            ((group, names.get(topic_id, OTHERS), str(queue_id)), blocking.offset)
-            for (group, topic_id, queue_id), blocking in self._blocked().items()
-        ]
-        return dict(found[: self._most_series])
 
     def _bounded(self, by_pair: dict[tuple[int, str], int], names: dict[int, str]) -> dict[tuple[str, str], int]:
         found: dict[tuple[str, str], int] = {}

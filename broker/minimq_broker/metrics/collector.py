@@ -42,12 +42,10 @@ _ROLES = {value: name.removeprefix("BROKER_ROLE_").lower() for name, value in br
 #: Fields of `Counters`, with the name and the description of their metric.
 _COUNTERS = (
     ("messages_in", "messages_in", "Stored messages."),
-    ("messages_searched", "messages_searched", "Messages that searches looked at."),
     ("messages_out", "messages_out", "Messages sent to readers."),
     ("bytes_in", "bytes_in", "Bytes of stored batches."),
     ("bytes_out", "bytes_out", "Bytes of batches sent to readers."),
     ("segments_deleted", "segments_deleted", "Files that retention deleted."),
-    ("compaction_rounds", "compaction_rounds", "Rounds of compaction that were carried out."),
     (
         "compaction_removed",
         "compaction_removed_messages",
@@ -56,7 +54,6 @@ _COUNTERS = (
     ("segments_rewritten", "segments_rewritten", "Files that were replaced by what is still needed of them."),
     ("segments_verified", "segments_verified", "Files that were verified."),
     ("segments_repaired", "segments_repaired", "Damaged files that were replaced by copies from the master."),
-    ("atomic_appends", "atomic_appends", "Transactions of producers that were stored in one append."),
     (
         "pops_missed",
         "group_missed_messages",
@@ -65,8 +62,6 @@ _COUNTERS = (
     ("delayed_in", "delayed_stored", "Delayed messages that were stored."),
     ("delayed_published", "delayed_published", "Delayed messages that were due, and were stored in their queues."),
     ("delayed_recalled", "delayed_recalled", "Delayed messages that were recalled."),
-    ("delayed_lost", "delayed_batches_lost", "Delayed batches that could not be read when they were due."),
-    ("check_backs", "check_backs", "Check-backs: questions to producers how a transaction with half messages ends."),
 )
 
 
@@ -81,7 +76,7 @@ class BrokerMetrics:
         self._replication_view = replication_view
         self._control = control
         self._loop = asyncio.get_running_loop()
-        self._backlog = Backlog(lambda: engine.store, lambda: engine.tables.blocked, _MAX_SERIES)
+        self._backlog = Backlog(lambda: engine.store, _MAX_SERIES)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics. Omits those that cannot be read now, such as while the store is replaced."""
@@ -135,32 +130,20 @@ class BrokerMetrics:
 
     def _commits(self, store: MessageStore) -> Iterator[Metric]:
         yield gauge(f"{PREFIX}_term", "Latest term in the log.", store.state.term)
-        yield counter(f"{PREFIX}_commits_total", "Commits written and synced.", store.figures.commits)
         yield histogram(f"{PREFIX}_commit_seconds", "Time to write and sync a commit.", store.figures.seconds)
         yield histogram(f"{PREFIX}_commit_messages", "Messages in one commit.", store.figures.messages)
-        yield histogram(f"{PREFIX}_commit_bytes", "Bytes in one commit.", store.figures.sizes)
         yield gauge(
             f"{PREFIX}_pending_bytes", "Bytes of batches that wait for the disk.", self._engine.writes.pending_bytes
         )
         staged = store.state.transactions
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
-        yield gauge(
-            f"{PREFIX}_staging_used_ratio",
-            "Used share of the room for staged batches of undecided transactions, from 0 to 1.",
-            staged.open.all.fullness(store.staging),
-        )
         done = self._engine.counters
         yield counters(
             f"{PREFIX}_transactions_expired_total",
             "Transactions dropped in whole or in part: too old, or idle while others needed the room.",
             ("reason",),
             ((("age",), done.expired_by_age), (("room",), done.expired_for_room)),
-        )
-        yield counter(
-            f"{PREFIX}_staged_batches_lost_total",
-            "Batches of transactions that could not be read for publication.",
-            store.figures.lost,
         )
         yield from _halves(store, done)
         yield gauge(
@@ -272,12 +255,6 @@ class BrokerMetrics:
             ("group", "topic"),
             (((group, topic), count) for (group, topic), count in self._backlog.in_flight().items()),
         )
-        yield gauges(
-            f"{PREFIX}_group_blocking_offset",
-            "Offset of the message that must be settled before a work queue delivers new ones.",
-            ("group", "topic", "queue"),
-            self._backlog.blocked().items(),
-        )
 
 
 def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
@@ -299,17 +276,11 @@ def _delays(store: MessageStore, done: Counters) -> Iterator[Metric]:
 
 def _halves(store: MessageStore, done: Counters) -> Iterator[Metric]:
     table = [*store.state.transactions.open_half_transactions().values()]
-    oldest_ms = min((half.stage.began_ms for half in table), default=None)
     yield gauge(f"{PREFIX}_half_transactions", "Transactions with half messages that have not ended.", len(table))
     yield gauge(
         f"{PREFIX}_half_transactions_undecided",
         "Those about which no producer is asked any more: somebody has to decide by hand.",
         done.halves_undecided,
-    )
-    yield gauge(
-        f"{PREFIX}_half_oldest_seconds",
-        "Age of the oldest transaction with half messages; its files are kept.",
-        0.0 if oldest_ms is None else max(now_ms() - oldest_ms, 0) / 1000,
     )
     yield counters(
         f"{PREFIX}_half_transactions_ended_total",
@@ -340,14 +311,10 @@ def _replication(status: broker_pb2.ReplicationStatus, log_end: int) -> Iterator
     )
     if status.role == broker_pb2.BROKER_ROLE_MASTER:
         yield from _of_master(status)
-    if status.role == broker_pb2.BROKER_ROLE_SLAVE:
-        yield gauge(f"{PREFIX}_master_connected", "Of a slave: 1 while it follows its master.", status.connected)
-        if status.HasField("behind_bytes"):
-            yield gauge(
-                f"{PREFIX}_master_lag_bytes",
-                "Of a slave: bytes of its master's log that it lacks.",
-                status.behind_bytes,
-            )
+    if status.role == broker_pb2.BROKER_ROLE_SLAVE and status.HasField("behind_bytes"):
+        yield gauge(
+            f"{PREFIX}_master_lag_bytes", "Of a slave: bytes of its master's log that it lacks.", status.behind_bytes
+        )
 
 
 def _of_master(status: broker_pb2.ReplicationStatus) -> Iterator[Metric]:
@@ -360,18 +327,7 @@ def _of_master(status: broker_pb2.ReplicationStatus) -> Iterator[Metric]:
     yield gauge(
         f"{PREFIX}_lease_seconds", "Of a master: time for which it may serve without an answer.", status.lease_ms / 1000
     )
-    yield gauge(
-        f"{PREFIX}_by_replicas_seconds",
-        "Of a master: time for which it has been serving by the confirmations of its replicas, without its controller.",
-        status.by_replicas_ms / 1000,
-    )
     replicas = [(str(replica.replica_id), replica) for replica in status.replicas]
-    yield gauges(
-        f"{PREFIX}_replica_connected",
-        "Of a master: 1 while a slave follows it.",
-        ("replica",),
-        (((name,), replica.connected) for name, replica in replicas),
-    )
     yield gauges(
         f"{PREFIX}_replica_lag_bytes",
         "Of a master: bytes of its log that a slave lacks.",

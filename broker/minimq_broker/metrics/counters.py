@@ -27,21 +27,15 @@ class Counters:
     disk_filled_by_others: bool = False
     expired_by_age: int = 0
     expired_for_room: int = 0
-    atomic_appends: int = 0
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0
     delayed_published: int = 0
     delayed_recalled: int = 0
-    #: Delayed batches that were unreadable when they were due.
-    delayed_lost: int = 0
-    compaction_rounds: int = 0
     compaction_removed: int = 0
     halves_ended: Counter[HalfOutcome | None] = field(default_factory=Counter)
-    check_backs: int = 0
     #: Open transactions after their last check: no producer is asked again.
     halves_undecided: int = 0
-    messages_searched: int = 0
     #: By outcome.
     replies: Counter[str] = field(default_factory=Counter)
     #: Rejected batches by error code.

@@ -358,7 +358,7 @@ def test_a_message_is_handed_out_to_who_waits_in_the_commit_that_stores_it(
     single: LocalCluster, new_name: Callable[[], str]
 ) -> None:
     def commits() -> float:
-        return Scrape(metrics_address(single.brokers[0].log_path)).value("minimq_broker_commits_total")
+        return Scrape(metrics_address(single.brokers[0].log_path)).value("minimq_broker_commit_seconds_count")
 
     name, count = new_name(), 20
     with Admin(single.nameserver) as admin:

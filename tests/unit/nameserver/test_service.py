@@ -59,6 +59,6 @@ def test_a_loop_that_hangs_hides_only_the_metrics_of_the_controller(
     assert hangs.wait(20)
     names = [metric.name for metric in shown.collect()]
     goes_on.set()
-    assert names[-1] == "minimq_nameserver_lookups_unknown"
+    assert names[-1] == "minimq_nameserver_lookups"
     loop.run(controller.close())
     loop.close()

@@ -105,7 +105,6 @@ class Compactor(PeriodicTask):
 
     def _finish(self, store: MessageStore, done: CompactionRound) -> None:
         save_record(store.log.path, done.done())
-        self._counters.compaction_rounds += 1
         self._counters.compaction_removed += done.removed
         log.info(
             "compaction: done position=%d segments=%d messages=%d removed=%d",

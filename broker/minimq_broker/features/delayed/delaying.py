@@ -126,6 +126,5 @@ class DueTimer(PeriodicTask):
     def _count(self, job: DueJob) -> None:
         counters = self._counters
         counters.delayed_published += job.messages
-        counters.delayed_lost += job.lost
         for late_ms in job.late_ms:
             counters.delayed_late_s.add(max(late_ms, 0) / 1000)

@@ -63,7 +63,6 @@ class FindService:
                 answer = await uncancellable(asyncio.to_thread(self._look, queue, request, search))
         finally:
             self._asked -= 1
-        self._engine.counters.messages_searched += answer.next_offset - answer.offset
         answer.from_slave = self._engine.handle.is_slave
         answer.is_compacted = state.is_compacted(queue)
         return answer

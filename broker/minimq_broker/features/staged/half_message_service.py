@@ -223,7 +223,6 @@ class HalfMessageService(PeriodicTask):
             if check.batch:
                 check.checks = asked.count
                 member.add(events_pb2.ClientEvent(check=check))
-                self._engine.counters.check_backs += 1
                 log.debug("half messages: asked client=%s about=%s", member.client_id, described(transaction))
 
     async def _expire(self, halves: Mapping[TransactionId, HalfTransaction]) -> None:

@@ -27,7 +27,7 @@ def commit(store: OpenStore, group: str, topic: str, *offsets: int) -> None:
 
 
 def backlog(store: OpenStore, most_series: int = 100) -> Backlog:
-    return Backlog(lambda: store.store, dict, most_series)
+    return Backlog(lambda: store.store, most_series)
 
 
 def test_messages_of_all_queues_count_and_lag_is_what_was_not_committed(store: OpenStore) -> None:
