@@ -197,10 +197,8 @@ def _failed(error: MinimqError) -> Response:
 
 # ---- Signing in and out -----------------------------------------------------------------------------
 
-#: Maximum characters of a name, and of a key.
-_MAX_NAME, _MAX_KEY = 255, 200
-#: Prefix of keys, and their minimum length.
-_SECRET, _MIN_SECRET_LENGTH = "mq_", 40
+#: Maximum characters of a key.
+_MAX_KEY = 200
 
 
 class SignInPages:
