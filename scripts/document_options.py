@@ -27,8 +27,7 @@ and in a file: `3d`, `1h30m`, `500ms`; `10GB` (powers of 1000), `64MiB` (of 1024
 
 An option of a command can be given as a flag, as an environment variable (`MINIMQ_BROKER_DATA_DIR` for `--data-dir`,
 `MINIMQ_NAMESERVER_LISTEN` for `--listen`), or in a [file](#configuration-files); a flag wins over a variable, and that
-over the file. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`, or
-together, `Producer(nameserver, ProducerOptions(send_timeout_s=5.0))`.
+over the file. Options of producers and consumers are given by name, `Producer(nameserver, send_timeout_s=5.0)`.
 """
 
 

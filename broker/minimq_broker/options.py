@@ -168,7 +168,9 @@ class BrokerOptions:
         3.0, "Time for which a disconnected consumer keeps its queues. Raise it if restarts take longer.", minimum=0
     )
     session_timeout_s: float = option(
-        60.0, "Silence after which a consumer counts as dead. Lower it to replace hung ones sooner.", minimum=0.1
+        60.0,
+        "Silence after which a consumer counts as dead. Keep it above 30 s: members trust leases for that long.",
+        minimum=0.1,
     )
     transaction_expiry_s: float = option(
         24 * 3600.0, "Age at which an undecided transaction expires. Raise it for jobs that commit later.", minimum=0.1

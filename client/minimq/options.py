@@ -35,14 +35,12 @@ def nameserver_addresses(nameserver: str | Sequence[str]) -> tuple[str, ...]:
     return addresses
 
 
-def with_changes(options: Options, changes: Mapping[str, Any], made: Callable[..., object] | None = None) -> Options:
-    if not hasattr(options, "__dataclass_fields__"):
-        raise InvalidArgument(f"options is {options!r}: give options by name, or an object such as ProducerOptions()")
+def build_options(options: type[Options], given: Mapping[str, Any], client: Callable[..., object]) -> Options:
+    """Return the options that a client was given by name. Raises `InvalidArgument`."""
     names = [field.name for field in dataclasses.fields(options)]
-    unknown = changes.keys() - set(names)
-    own = [name for name in inspect.signature(made).parameters if name not in {"options", "changes"}] if made else []
-    reject_unknown(unknown, [*own, *names], f"{type(options).__name__} has {', '.join(names)}")
-    return dataclasses.replace(options, **changes)
+    own = [name for name in inspect.signature(client).parameters if name != "options"]
+    reject_unknown(given.keys() - set(names), [*own, *names], f"{options.__name__} has {', '.join(names)}")
+    return options(**given)
 
 
 class NoOptions(TypedDict):

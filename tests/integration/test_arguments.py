@@ -65,7 +65,6 @@ OF_CONSUMERS: dict[str, Callable[[PullConsumer], object]] = {
 }
 
 ELSEWHERE: dict[str, Callable[[], object]] = {
-    "options is 5: give options by name": lambda: Producer("127.0.0.1:1", _wrong(5)),
     "Unawaited.after_send is a coroutine function": lambda: Producer("127.0.0.1:1", interceptors=[Unawaited()]),
     "auto_commit is 'no': it must be True or False": lambda: PullConsumer("127.0.0.1:1", auto_commit=_wrong("no")),
     "orderly is 'no': it must be True or False": lambda: PushConsumer("127.0.0.1:1", group="g", orderly=_wrong("no")),

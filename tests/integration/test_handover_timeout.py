@@ -11,17 +11,7 @@ from typing import Any
 
 import pytest
 
-from minimq import (
-    Admin,
-    ConsumeResult,
-    ConsumerOptions,
-    LocalCluster,
-    Message,
-    MessageQueue,
-    Producer,
-    PullConsumer,
-    PushConsumer,
-)
+from minimq import Admin, ConsumeResult, LocalCluster, Message, MessageQueue, Producer, PullConsumer, PushConsumer
 from minimq_common.errors import GroupConflict, InvalidArgument
 from support.group_listener import QueueLog
 from support.members import Log, Member, shared_evenly
@@ -50,8 +40,14 @@ def test_a_listener_that_closes_with_nothing_to_commit_has_its_state_saved(
     for queue in queues:
         producer.send(Message(topic, b"x"), queue=queue)
     revoked: list[MessageQueue] = []
-    options = ConsumerOptions(handover_timeout_s=LONG_S, on_revoked=revoked.extend, commit_interval_s=0.1)
-    with PushConsumer(cluster.nameserver, group=group, mode="queues", options=options) as consumer:
+    with PushConsumer(
+        cluster.nameserver,
+        group=group,
+        mode="queues",
+        handover_timeout_s=LONG_S,
+        on_revoked=revoked.extend,
+        commit_interval_s=0.1,
+    ) as consumer:
         consumer.subscribe(topic)
         consumer.start(lambda messages: ConsumeResult.SUCCESS)
         wait_until(lambda: admin.committed_offsets(group, topic) == dict.fromkeys(queues, 1), TIMEOUT_S)

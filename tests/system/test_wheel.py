@@ -26,13 +26,11 @@ import minimq.aio
 from minimq import (
     Admin,
     ConsumeResult,
-    ConsumerOptions,
     LocalCluster,
     Message,
     MessageQueue,
     MinimqError,
     Producer,
-    ProducerOptions,
     PullConsumer,
     PushConsumer,
     ReceivedMessage,
@@ -60,8 +58,7 @@ def main() -> None:
     with LocalCluster(brokers=2, broker_options={"segment_bytes": 1 << 20}) as cluster:
         with Admin(cluster.nameserver, timeout_s=3) as admin:
             admin.create_topic("orders", queues=8)
-        options = ProducerOptions(max_in_flight_requests=4)
-        with Producer(cluster.nameserver, options, compression="zstd", send_timeout_s=3) as producer:
+        with Producer(cluster.nameserver, compression="zstd", send_timeout_s=3) as producer:
             message = Message("orders", b"espresso", tag="paid", keys=["o-17"], properties={"region": "eu"})
             future: Future[SendReceipt] = producer.send_async(message, callback=told)
             offset: int = future.result().queue_offset
@@ -73,7 +70,7 @@ def main() -> None:
             consumer.subscribe("orders", "paid || refunded")
             bodies: list[bytes] = [message.body for message in consumer.poll(timeout=1)]
             print(bodies)
-        pushed = PushConsumer(cluster.nameserver, group="tasks", start=datetime.now(UTC), options=ConsumerOptions())
+        pushed = PushConsumer(cluster.nameserver, group="tasks", start=datetime.now(UTC))
         pushed.start(listener)
         pushed.close()
 

@@ -65,7 +65,7 @@ class ConsumerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """Options of consumers. The defaults suit most programs; each option names the reason to change it.
+    """Options of consumers, given by name. The defaults suit most programs; each option names the reason to change it.
 
     Attributes:
         prefetch_bytes: maximum bytes of prefetched messages, and as much again in flight to listeners. Each queue has

@@ -17,7 +17,7 @@ from minimq.features.delayed.recalls import RecallResult
 from minimq.features.requests.replier import RequestMessage
 from minimq.features.requests.reply import Reply
 from minimq.features.transactions.open_transaction import M, ProducerTransaction, TransactionalConsumer
-from minimq.options import with_changes
+from minimq.options import build_options
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_core import CLOSE_TIMEOUT_S, ProducerCore
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
@@ -42,13 +42,12 @@ class BaseProducer:
     def __init__(
         self,
         nameserver: str | Sequence[str] | Cluster | None = None,
-        options: ProducerOptions | None = None,
         *,
         interceptors: Sequence[SendInterceptor] = (),
-        **changes: Unpack[ProducerChanges],
+        **options: Unpack[ProducerChanges],
     ) -> None:
-        changed = with_changes(options or ProducerOptions(), changes, type(self))
-        self._core = ProducerCore(nameserver, changed, interceptors)
+        chosen = build_options(ProducerOptions, options, type(self))
+        self._core = ProducerCore(nameserver, chosen, interceptors)
         self._finalizer = Finalizer(self, self._core.release, self._core.flush)
 
     def statistics(self) -> ProducerStatistics:
@@ -65,8 +64,8 @@ class Producer(BaseProducer):
 
     Args:
         nameserver: "HOST:PORT[,HOST:PORT]", a sequence of addresses, or a shared `Cluster`.
-        options: how to send; single options may be given by name instead.
         interceptors: called around each send, in their order.
+        options: those of `ProducerOptions`, by name.
 
     Raises:
         InvalidArgument: an address or an option is invalid.

@@ -38,7 +38,7 @@ class ProducerChanges(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """Options of a producer. The defaults suit most programs; each option names the reason to change it.
+    """Options of a producer, given by name. The defaults suit most programs; each option names the reason to change it.
 
     Attributes:
         send_timeout_s: seconds for all attempts of a message together, counted from the first attempt; retries go to

@@ -151,8 +151,9 @@ def test_an_interceptor_that_ends_its_thread_fails_the_call_alone(
     cluster: LocalCluster, producer: Producer, topic: str, group: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     listener, interceptor = Listener(), _Ending()
-    options = ConsumerOptions(retry_delays_s=(0.1,))
-    consumer = PushConsumer(cluster.nameserver, group=group, threads=1, interceptors=[interceptor], options=options)
+    consumer = PushConsumer(
+        cluster.nameserver, group=group, threads=1, interceptors=[interceptor], retry_delays_s=(0.1,)
+    )
     with consumer:
         consumer.subscribe(topic)
         consumer.start(listener)

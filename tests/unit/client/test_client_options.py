@@ -13,18 +13,11 @@ from minimq import Admin, Cluster, LocalCluster, Producer, PullConsumer
 from minimq.consuming.consumer_options import ConsumerChanges, ConsumerOptions
 from minimq.consuming.range_reader import RangeOptions
 from minimq.features.listeners.push_consumer import PushConsumer
-from minimq.options import nameserver_addresses, with_changes
+from minimq.options import nameserver_addresses
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq_common.batch.compression import Compression
 from minimq_common.errors import InvalidArgument
 from support.cases import for_each
-
-
-def test_single_options_are_changed_by_name() -> None:
-    assert with_changes(ProducerOptions(max_in_flight_requests=3), {"block_when_full": False}) == ProducerOptions(
-        max_in_flight_requests=3, block_when_full=False
-    )
-    assert with_changes(ConsumerOptions(), {}) == ConsumerOptions()
 
 
 @pytest.mark.parametrize(
@@ -42,10 +35,10 @@ def test_a_nameserver_of_a_wrong_type_is_answered_with_what_it_may_be() -> None:
         Producer(5)  # type: ignore[arg-type]  # that is the point
 
 
-@pytest.mark.parametrize("options", [ProducerOptions(), ConsumerOptions()])
-def test_an_unknown_option_is_named_with_those_there_are(options: ProducerOptions | ConsumerOptions) -> None:
-    with pytest.raises(InvalidArgument, match=rf"unknown option bogus, other: {type(options).__name__} has \w+_\w+, "):
-        with_changes(options, {"other": 1, "bogus": 2})
+@pytest.mark.parametrize(("client", "options"), [(Producer, "ProducerOptions"), (PullConsumer, "ConsumerOptions")])
+def test_an_unknown_option_is_named_with_those_there_are(client: Callable[..., object], options: str) -> None:
+    with pytest.raises(InvalidArgument, match=rf"unknown option bogus, other: {options} has \w+_\w+, "):
+        client("127.0.0.1:1", other=1, bogus=2)
 
 
 @for_each(

@@ -12,7 +12,7 @@ from minimq.connection.finalizers import Finalizer
 from minimq.connection.loop_calls import run_steps
 from minimq.features.half_messages.resolutions import TransactionResolution
 from minimq.features.half_messages.transactional_core import HalfTransaction, TransactionalCore
-from minimq.options import with_changes
+from minimq.options import build_options
 from minimq.sending.interceptor import SendInterceptor
 from minimq.sending.producer_options import ProducerChanges, ProducerOptions
 from minimq.sending.selectors import Selector
@@ -35,13 +35,12 @@ class BaseTransactionalProducer(Generic[Check]):
         *,
         group: str,
         check: Check,
-        options: ProducerOptions | None = None,
         interceptors: Sequence[SendInterceptor] = (),
-        **changes: Unpack[ProducerChanges],
+        **options: Unpack[ProducerChanges],
     ) -> None:
         (check_function if self._awaits else check_plain_function)("check", check)
-        changed = with_changes(options or ProducerOptions(), changes, type(self))
-        self._core = TransactionalCore(nameserver, group, changed, check, interceptors)
+        chosen = build_options(ProducerOptions, options, type(self))
+        self._core = TransactionalCore(nameserver, group, chosen, check, interceptors)
         self._finalizer = Finalizer(self, self._core.release)
 
     @property
@@ -73,8 +72,8 @@ class TransactionalProducer(BaseTransactionalProducer[TransactionCheck]):
             and the same `check`.
         check: called on several threads of the producer, and never for a transaction whose block still runs in this
             process. It must find out from the message alone, such as from its key, whether the transaction committed.
-        options: how to send; single options may be given by name instead.
         interceptors: called around each send of a half message, in their order.
+        options: those of `ProducerOptions`, by name.
 
     Raises:
         InvalidArgument: an address, the group or an option is invalid, or `check` is not a plain function.
