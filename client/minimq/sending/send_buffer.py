@@ -179,7 +179,7 @@ class SendBuffer:
         self._check_may_wait()
         end = self._next
         self._wait_until(lambda: self._oldest() >= end, None if timeout_s is None else time.monotonic() + timeout_s)
-        return sum(count for ticket, count in [*self._counts.items()] if ticket < end)
+        return sum(count for ticket, count in self._counts.copy().items() if ticket < end)
 
     def _oldest(self) -> int:
         while True:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 
 import pytest
@@ -115,3 +116,24 @@ def test_a_ticket_lives_until_all_its_messages_are_given_back() -> None:
     assert (buffer.messages, buffer.bytes, buffer.wait(0.0)) == (3, 30, 3)
     buffer.release(parts[1])
     assert (buffer.messages, buffer.bytes, buffer.wait(0.0)) == (0, 0, 0)
+
+
+def test_messages_that_come_while_others_are_counted_do_not_count() -> None:
+    buffer = SendBuffer(10_000, block_when_full=False)
+    for _ in range(1_000):
+        reserved(buffer, 2, 1)
+    threshold = gc.get_threshold()
+
+    def send(*_: object) -> None:  # in place of another thread, which may run whenever objects are created
+        gc.disable()
+        reserved(buffer, 1, 1)
+
+    gc.collect()
+    gc.callbacks.append(send)
+    try:
+        gc.set_threshold(500)
+        assert buffer.wait(0.0) == 2_000
+    finally:
+        gc.callbacks.remove(send)
+        gc.set_threshold(*threshold)
+        gc.enable()
