@@ -169,12 +169,6 @@ def expire(machine: Machine) -> None:
         _drop(machine.model, lambda transaction: transaction == gone)
 
 
-@rule(1)
-def prepare(machine: Machine) -> None:
-    if transactions := sorted({key[0] for key in staged(machine.model) if key[0].name in _NAMES}):
-        machine.write(store.prepare(machine.chance.choice(transactions)))
-
-
 @rule(4)
 def end_half(machine: Machine) -> None:
     """End a transaction with half messages: by its producer, which knows how many there are, or by another."""

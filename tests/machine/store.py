@@ -61,7 +61,6 @@ from minimq_broker.state.facts import (
     TopicDeleted,
     TopicSet,
     TransactionDecided,
-    TransactionPrepared,
     TransactionsExpired,
 )
 from minimq_broker.state.state import QueueKey, State
@@ -495,10 +494,6 @@ def decide(transaction: TransactionId, parts: Mapping[int, Sequence[int]], log_s
 
 def expire(transaction: TransactionId) -> FactJob:
     return record(TransactionsExpired((transaction,)))
-
-
-def prepare(transaction: TransactionId) -> FactJob:
-    return record(TransactionPrepared(*transaction))
 
 
 def was_repeated(job: AppendJob) -> bool:

@@ -139,11 +139,10 @@ class BrokerMetrics:
         yield gauge(f"{PREFIX}_staged_batches", "Batches of transactions that readers do not see yet.", staged.count)
         yield gauge(f"{PREFIX}_staged_bytes", "Bytes of these in the CommitLog.", staged.size)
         done = self._engine.counters
-        yield counters(
+        yield counter(
             f"{PREFIX}_transactions_expired_total",
-            "Transactions dropped in whole or in part: too old, or idle while others needed the room.",
-            ("reason",),
-            ((("age",), done.expired_by_age), (("room",), done.expired_for_room)),
+            "Transactions dropped in whole or in part, because they were not decided in time.",
+            done.transactions_expired,
         )
         yield from _halves(store, done)
         yield gauge(

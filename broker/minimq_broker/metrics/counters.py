@@ -25,8 +25,7 @@ class Counters:
     bytes_deleted_early: int = 0
     #: The disk is nearly full, and deleting messages would not help.
     disk_filled_by_others: bool = False
-    expired_by_age: int = 0
-    expired_for_room: int = 0
+    transactions_expired: int = 0
     #: Messages of work queues that retention deleted before their group had settled them.
     pops_missed: int = 0
     delayed_in: int = 0

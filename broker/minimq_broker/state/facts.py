@@ -187,13 +187,6 @@ class TransactionsExpired(msgspec.Struct, frozen=True, tag="transactions-expired
     transactions: tuple[tuple[str, int], ...]
 
 
-class TransactionPrepared(msgspec.Struct, frozen=True, tag="transaction-prepared"):
-    """A transaction has staged all its batches. It never expires early: another broker may already have decided it."""
-
-    name: str
-    number: int
-
-
 class AtomicBegun(msgspec.Struct, frozen=True, tag="atomic"):
     """The entries in the next `size` bytes of the log are one atomic append: a log keeps all of them or none."""
 
@@ -223,7 +216,6 @@ Fact = (
     | TransactionDecided
     | PublicationSkipped
     | TransactionsExpired
-    | TransactionPrepared
     | HalfEnded
     | PopMoved
     | AtomicBegun

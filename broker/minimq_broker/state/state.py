@@ -45,7 +45,6 @@ from minimq_broker.state.facts import (
     TopicDeleted,
     TopicSet,
     TransactionDecided,
-    TransactionPrepared,
     TransactionsExpired,
 )
 from minimq_broker.state.producers import ProducerTable
@@ -197,14 +196,7 @@ class State:
         match entry:
             case BatchDelayed() | BatchesRecalled() | DueSkipped() | DelaysSetBack():
                 self.delays.apply(entry)
-            case (
-                BatchStaged()
-                | TransactionDecided()
-                | PublicationSkipped()
-                | TransactionsExpired()
-                | TransactionPrepared()
-                | HalfEnded()
-            ):
+            case BatchStaged() | TransactionDecided() | PublicationSkipped() | TransactionsExpired() | HalfEnded():
                 self.transactions.apply(entry, self.position)
             case OffsetsCommitted() | GroupStarted() | GroupAgreed():
                 self._change_group(entry)

@@ -1034,9 +1034,7 @@ class CommitTransactionRequest(google.protobuf.message.Message):
     BATCHES_FIELD_NUMBER: builtins.int
     name: builtins.str
     number: builtins.int
-    """The number and the batches that the client is about to commit on this broker, if any. If all of them are staged, the
-    broker does not drop them to make room for others until they are decided, or expire by age.
-    """
+    """The number and the batches that the client is about to commit on this broker, if any."""
     @property
     def decision(self) -> global___Decision: ...
     @property

@@ -187,12 +187,12 @@ def test_what_is_staged_expires_when_it_is_older_than_allowed(tmp_path: Path, mo
             service.wake()
         assert engine.state.transactions.count == 3
         now_ms += 60_000
-        while engine.counters.expired_by_age < 2:
+        while engine.counters.transactions_expired < 2:
             await looks.get()
             service.wake()
         await service.stop()
         assert engine.state.transactions.count == 0
-        assert engine.counters.expired_by_age == 2  # transactions, of three batches
+        assert engine.counters.transactions_expired == 2  # transactions, of three batches
 
     with_engine(tmp_path, test)
 

@@ -14,7 +14,6 @@ from minimq_broker.features.delayed.delays import DueKey
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.features.staged.staging import (
     BatchStaged,
-    IdleExpiry,
     Staged,
     StagedEntry,
     StagingLimits,
@@ -29,7 +28,6 @@ from minimq_broker.state.facts import (
     TopicDeleted,
     TopicSet,
     TransactionDecided,
-    TransactionPrepared,
     TransactionsExpired,
 )
 from minimq_broker.state.facts import Topic as TopicFact
@@ -109,29 +107,6 @@ def test_one_producer_with_a_name_for_each_batch_leaves_room_for_all_others() ->
     room(of, limits, "x5", 8)
 
 
-EXPIRY = IdleExpiry(longest_ms=100_000, shortest_ms=1_000)
-TEN = StagingLimits(batches=10)
-
-
-def filled(count: int) -> TransactionTable:
-    """Return one with a batch in each of some transactions, the first of which are the idlest."""
-    of = table()
-    for position in range(count):
-        of.apply(staged(position, f"x{position}", producer_id=position), position)
-    return of
-
-
-def test_the_fuller_it_is_the_sooner_idle_transactions_expire() -> None:
-    assert [EXPIRY.idle_ms(used) for used in (0.0, 0.5, 0.7, 0.9, 1.0)] == [100_000, 100_000, 10_000, 1_000, 1_000]
-    now = 1_000 + 5_000
-    assert filled(5).idle(10 * now, EXPIRY, TEN, 100) == ()
-    assert filled(10).idle(1_000 + 999, EXPIRY, TEN, 100) == ()
-    # Only as many as it takes: with 7 of 10 they may be idle for 10 s.
-    assert filled(10).idle(now, EXPIRY, TEN, 100) == tuple(TransactionId(f"x{n}", 0) for n in range(3))
-    assert filled(10).idle(now, EXPIRY, TEN, 2) == tuple(TransactionId(f"x{n}", 0) for n in range(2))
-    assert IdleExpiry(1_000, 5_000).idle_ms(1.0) == 1_000
-
-
 def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
     """One that did would have it expire at once."""
     of, began = TransactionTable(set()), set[int]()
@@ -147,27 +122,6 @@ def test_no_thread_sees_a_half_message_as_older_than_it_is() -> None:
     finally:
         sys.settrace(former)
     assert began == {1_050}
-
-
-def test_a_transaction_for_which_something_is_staged_is_not_idle() -> None:
-    of = filled(10)
-    of.apply(BatchStaged(TransactionId("x0", 0), 99, 0, StagedEntry(50, SIZE, 1, 0, 6_000, 99, 0)), 50)
-    assert TransactionId("x0", 0) not in of.idle(6_500, EXPIRY, TEN, 100)
-
-
-def test_what_may_be_decided_elsewhere_does_not_expire_early() -> None:
-    """Or a broker would publish its part, and this one could not."""
-    of = filled(10)
-    of.apply(TransactionPrepared("x1", 0), 20)
-    assert of.is_prepared(TransactionId("x1", 0))
-    assert not of.is_prepared(TransactionId("x0", 0))
-    assert of.idle(1_000_000_000, EXPIRY, TEN, 100)[:2] == (TransactionId("x0", 0), TransactionId("x2", 0))
-    again = table()
-    for key in of:
-        again.load_stage(msgspec.to_builtins(of.stage_row(*key)), *key)
-    assert again.is_prepared(TransactionId("x1", 0))
-    of.apply(TransactionsExpired(of.older(1_000_000, 100)), 21)
-    assert of.count == 0
 
 
 def test_what_waits_to_be_published_is_in_no_bound() -> None:
@@ -308,7 +262,6 @@ _actions = st.one_of(
     ),
     st.tuples(st.just("publish"), _names, st.integers(1, 4)),
     st.tuples(st.just("skip"), _names, st.integers(1, 3)),
-    st.tuples(st.just("prepare"), _names, _numbers),
     st.tuples(st.just("expire"), st.lists(st.tuples(_names, _numbers), max_size=2)),
     st.tuples(st.just("delete"), st.integers(0, 1)),
     st.tuples(st.just("save")),
@@ -374,8 +327,6 @@ class Brokers:
                 fact: Fact = TopicDeleted(f"t{topic}")
                 self.apply(fact)
                 self.apply(TopicSet(TopicFact(f"t{topic}", topic + 1, 1, 1)))
-            case "prepare", name, number:
-                self.apply(TransactionPrepared(name, number))
             case "expire", transactions:
                 self.apply(TransactionsExpired(tuple(transactions)))
             case _:

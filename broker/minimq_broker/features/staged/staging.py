@@ -2,13 +2,10 @@
 
 A transaction name or a producer may hold at most as many batches, bytes and open parts as are still free. So one of
 them never takes more than half, and ten greedy ones still leave space for the eleventh.
-
-The fuller the space, the sooner idle transactions expire.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -18,10 +15,6 @@ from typing import NamedTuple
 import msgspec
 
 from minimq_common.errors import SystemBusy
-
-#: From the first fullness on, idle transactions expire earlier; from the second on, after the shortest idle time.
-_EARLY_FROM = 0.5
-_EARLIEST_AT = 0.9
 
 
 class TransactionId(NamedTuple):
@@ -76,8 +69,6 @@ class Stage(msgspec.Struct, array_like=True):
     """The batches that one producer has staged for an undecided transaction; also its row in the checkpoint."""
 
     batches: dict[int, StagedEntry] = {}
-    #: Another broker may already have decided the transaction, so it does not expire early.
-    prepared: bool = False
 
     @property
     def size(self) -> int:
@@ -93,11 +84,6 @@ class Stage(msgspec.Struct, array_like=True):
     def began_ms(self) -> int:
         """When its first batch was staged, in ms since 1970. Any thread may read this."""
         return min((batch.stored_ms for batch in self.batches.copy().values()), default=0)
-
-    @property
-    def newest_ms(self) -> int:
-        """When its latest batch was staged, in ms since 1970; 0 without batches."""
-        return max((batch.stored_ms for batch in self.batches.values()), default=0)
 
 
 class HalfTransaction(NamedTuple):
@@ -141,10 +127,6 @@ class Staged(msgspec.Struct, gc=False):
     size: int = 0
     parts: int = 0
 
-    def fullness(self, limits: StagingLimits) -> float:
-        """Return the used share of the scarcest unit, from 0 to 1."""
-        return max(self.batches / limits.batches, self.size / limits.size, self.parts / limits.parts)
-
 
 _NOTHING = Staged()
 _UNITS = {"batches": "staged batches", "size": "bytes of staged batches", "parts": "open parts"}
@@ -184,8 +166,8 @@ def check_room(limits: StagingLimits, counts: Sequence[StagedCount], name: str, 
         if wanted > free:
             raise SystemBusy(
                 "staged batches fill the broker, and there is no room for more "
-                f"({limit:,} {words} at most): commit or end open transactions, or send larger batches; idle "
-                "transactions expire the sooner the less room is left",
+                f"({limit:,} {words} at most): commit or end open transactions, or send larger batches; those of dead "
+                "producers expire after --transaction-expiry",
                 limit="staged",
             )
         if max(of_name, of_producer) + wanted > free:
@@ -204,19 +186,3 @@ def _amount(counts: Sequence[StagedCount], party: str | int | None, unit: str) -
     for count in counts:
         amount += getattr(count.parties.get(party, _NOTHING), unit)
     return amount
-
-
-@dataclass(frozen=True, slots=True)
-class IdleExpiry:
-    """The time after which an idle transaction, one without new staged batches, expires."""
-
-    #: While there is enough staging space.
-    longest_ms: int
-    #: When there is hardly any.
-    shortest_ms: int
-
-    def idle_ms(self, fullness: float) -> int:
-        """Return the idle time for a fullness of the staging space. It falls exponentially between the two bounds."""
-        least = min(self.shortest_ms, self.longest_ms)
-        part = min(max((fullness - _EARLY_FROM) / (_EARLIEST_AT - _EARLY_FROM), 0.0), 1.0)
-        return round(self.longest_ms * math.pow(least / self.longest_ms, part))

@@ -9,17 +9,10 @@ from collections.abc import Callable, Iterable
 from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.calls.writes import Writes
 from minimq_broker.commit.jobs import PublishJob
-from minimq_broker.features.staged.staging import IdleExpiry, TransactionId
-from minimq_broker.features.staged.transactions import TransactionTable
+from minimq_broker.features.staged.staging import TransactionId
 from minimq_broker.log.clock import now_ms
 from minimq_broker.metrics.counters import Counters
-from minimq_broker.state.facts import (
-    Fact,
-    StagedSequences,
-    TransactionDecided,
-    TransactionPrepared,
-    TransactionsExpired,
-)
+from minimq_broker.state.facts import Fact, StagedSequences, TransactionDecided, TransactionsExpired
 from minimq_broker.state.state import State
 from minimq_common.errors import InvalidArgument, StoreError, StoreFull, TransactionExpired
 from minimq_common.names import check_producer_group, check_transaction, half_name
@@ -30,8 +23,6 @@ log = logging.getLogger(__name__)
 
 #: Interval of checks for committed batches that no call publishes.
 _CHECK_INTERVAL_S = 1.0
-#: Shortest time after which an idle transaction expires while space is short: longer than a Spark task stays silent.
-_IDLE_S = 900.0
 #: Maximum time between checks for expired transactions.
 _EXPIRE_S = 10.0
 #: Maximum transactions that one fact expires, and that the log names.
@@ -63,8 +54,6 @@ class TransactionService(PeriodicTask):
         self._handle, self._writes, self._counters = handle, writes, counters
         self._broker_name = broker_name
         self._expiry_s = expiry_s
-        self._idle_s = min(_IDLE_S, expiry_s)
-        self._idle_expiry = IdleExpiry(int(expiry_s * 1000), int(self._idle_s * 1000))
         self._clock_ms = clock_ms
         self._expire_at = 0.0
         super().__init__("transactions", self._once, min(_CHECK_INTERVAL_S, expiry_s), log, at_once=True)
@@ -92,25 +81,17 @@ class TransactionService(PeriodicTask):
             pass
 
     async def _describe(self, name: str, about_to: TransactionDecided) -> broker_pb2.CommitTransactionResponse:
-        """Return the decision about the latest transaction of a name, once the decision can no longer be lost.
-
-        If batches to commit are named and all of them are here, they no longer expire early: another broker may record
-        the decision next, and the client may die before it sends the decision here.
-        """
+        """Return the decision about the latest transaction of a name, once the decision can no longer be lost."""
         response = broker_pb2.CommitTransactionResponse()
 
-        def look(state: State) -> Fact | None:
+        def look(state: State) -> None:
             table = state.transactions
             ending = table.ending(name)
             if ending is not None:
                 response.decision.ParseFromString(ending.decision)
             response.staged_batches, response.staged_bytes = table.of_name(name)
-            if not about_to.parts or (ending is not None and about_to.number <= ending.number):
-                return None
-            response.missing_batches = table.missing(about_to, self._handle.store.log.start)
-            if response.missing_batches or table.is_prepared(TransactionId(name, about_to.number)):
-                return None
-            return TransactionPrepared(name, about_to.number)
+            if ending is None or about_to.number > ending.number:
+                response.missing_batches = table.missing(about_to, self._handle.store.log.start)
 
         await self._writes.record(look)
         return response
@@ -127,9 +108,8 @@ class TransactionService(PeriodicTask):
             raise TransactionExpired(
                 f"broker {self._broker_name} has dropped {missing} of the batches of transaction {wanted.number} of "
                 f"{wanted.name!r} and publishes nothing of it: they were staged too long ago (--transaction-expiry and "
-                "--retention say for how long they are kept), nothing was staged for too long while there was little "
-                "room for others, or their topic is gone; unless another broker has published "
-                "its part, the transaction can be made anew under a later number"
+                "--retention say for how long they are kept), or their topic is gone; unless another broker has "
+                "published its part, send the transaction again under a later number"
             )
 
     # ---- in the background ------------------------------------------------------------------------------
@@ -142,7 +122,7 @@ class TransactionService(PeriodicTask):
         finally:
             now = time.monotonic()
             if now >= self._expire_at:
-                self._expire_at = now + min(_EXPIRE_S, self._idle_s / 2)
+                self._expire_at = now + min(_EXPIRE_S, self._expiry_s / 2)
                 await self._expire()
 
     async def _publish_all(self) -> None:
@@ -166,29 +146,22 @@ class TransactionService(PeriodicTask):
         return (await self._writes.written(PublishJob(name))).published
 
     async def _expire(self) -> None:
-        now, limits = self._clock_ms(), self._handle.store.staging
-        before_ms = now - int(self._expiry_s * 1000)
-        if self._handle.store.state.transactions.count:
-            self._counters.expired_by_age += await self._drop(
-                lambda table: table.older(before_ms, _MAX_EXPIRED),
-                f"undecided batches that are older than seconds={self._expiry_s:g}",
-            )
-            self._counters.expired_for_room += await self._drop(
-                lambda table: table.idle(now, self._idle_expiry, limits, _MAX_EXPIRED),
-                "idle ones, since there is little room for others",
-            )
+        before_ms = self._clock_ms() - int(self._expiry_s * 1000)
 
-    async def _drop(self, find: Callable[[TransactionTable], tuple[TransactionId, ...]], what: str) -> int:
         def decide(state: State) -> Fact | None:
-            found = find(state.transactions)
+            found = state.transactions.older(before_ms, _MAX_EXPIRED)
             return TransactionsExpired(found) if found else None
 
-        count = 0
+        if not self._handle.store.state.transactions.count:
+            return
         while isinstance(fact := await self._writes.record(decide), TransactionsExpired):
-            count += len(fact.transactions)
-            named = ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_MAX_NAME])
-            log.warning("transactions: dropped %s count=%d first=%s", what, len(fact.transactions), named)
-        return count
+            self._counters.transactions_expired += len(fact.transactions)
+            log.warning(
+                "transactions: dropped undecided batches that are older than seconds=%g count=%d first=%s",
+                self._expiry_s,
+                len(fact.transactions),
+                ", ".join(f"{name} number {number}" for name, number in fact.transactions[:_MAX_NAME]),
+            )
 
 
 def _parts(batches: Iterable[broker_pb2.StagedPart]) -> tuple[StagedSequences, ...]:

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from copy import copy
-from heapq import nsmallest
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -27,22 +25,14 @@ from minimq_broker.features.staged.staging import (
     Ending,
     HalfOutcome,
     HalfTransaction,
-    IdleExpiry,
     Stage,
     StagedCount,
     StagedEntry,
     StageKey,
-    StagingLimits,
     TransactionId,
     size_of,
 )
-from minimq_broker.state.facts import (
-    HalfEnded,
-    PublicationSkipped,
-    TransactionDecided,
-    TransactionPrepared,
-    TransactionsExpired,
-)
+from minimq_broker.state.facts import HalfEnded, PublicationSkipped, TransactionDecided, TransactionsExpired
 from minimq_common.errors import InvalidArgument, TransactionEnded
 from minimq_common.names import is_half_name
 
@@ -203,42 +193,10 @@ class TransactionTable:
         )
         return tuple(islice(found, most))
 
-    def is_prepared(self, transaction: TransactionId) -> bool:
-        """Return whether everything staged for a transaction is prepared, so that nothing of it expires early."""
-        return all(stage.prepared for stage in self.parts(transaction).values())
-
-    def idle(self, now_ms: int, expiry: IdleExpiry, limits: StagingLimits, most: int) -> tuple[TransactionId, ...]:
-        """Return the transactions that are idle for too long, given the free staging space, the idlest first."""
-        there = copy(self.open.all)
-        if expiry.idle_ms(there.fullness(limits)) >= expiry.longest_ms:
-            return ()
-        newest = {
-            transaction: max(NOTHING_NEEDED if stage.prepared else stage.newest_ms for stage in parts.values())
-            for transaction, parts in self._stages.items()
-            if not is_half_name(transaction.name)
-        }
-        found: list[TransactionId] = []
-        for transaction in nsmallest(most, newest, key=newest.__getitem__):
-            if now_ms - newest[transaction] < expiry.idle_ms(there.fullness(limits)):
-                break
-            found.append(transaction)
-            for stage in self._stages[transaction].values():
-                there.batches -= len(stage.batches)
-                there.size -= stage.size
-                there.parts -= 1
-        return tuple(found)
-
     # ---- changes -----------------------------------------------------------------------------------
 
     def apply(
-        self,
-        entry: BatchStaged
-        | TransactionDecided
-        | PublicationSkipped
-        | TransactionsExpired
-        | TransactionPrepared
-        | HalfEnded,
-        at: int,
+        self, entry: BatchStaged | TransactionDecided | PublicationSkipped | TransactionsExpired | HalfEnded, at: int
     ) -> None:
         """Apply the effect of the entry at log position `at`."""
         match entry:
@@ -250,15 +208,8 @@ class TransactionTable:
                 self._count_published(name, count, at)
             case TransactionsExpired(transactions):
                 self._drop_all(TransactionId(*each) for each in transactions)
-            case TransactionPrepared(name, number):
-                self._prepare(TransactionId(name, number))
             case HalfEnded():
                 self._end_half(entry, at)
-
-    def _prepare(self, transaction: TransactionId) -> None:
-        for producer_id, stage in self.parts(transaction).items():
-            stage.prepared = True
-            self._changed.add(("staged", *transaction, producer_id))
 
     def _end_half(self, fact: HalfEnded, at: int) -> None:
         transaction = TransactionId(fact.name, fact.number)

@@ -201,8 +201,7 @@ class CommitProtocol:
             )
             raise TransactionExpired(
                 f"transaction {self.transaction} is not decided: {which}, since they were staged too long ago "
-                "(--transaction-expiry, --retention), nothing was staged for too long while there was little room, or "
-                "their topic is gone"
+                "(--transaction-expiry, --retention), or their topic is gone"
             )
         names = tuple(sorted(self._taking_part))
         coordinator = min(last.broker_names if last and last.broker_names else names)
