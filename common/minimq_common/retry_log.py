@@ -40,10 +40,7 @@ class RetryLog:
         kind: str = "",
         level: int = logging.WARNING,
     ) -> None:
-        """Log or count a failure.
-
-        A cause that is neither a `MinimqError` nor an `OSError` is a bug, and logged as by `crashed`.
-        """
+        """Log or count a failure."""
         fault = None if isinstance(cause, MinimqError | OSError) else cause
         if fault is not None or not str(cause):
             values = tuple(repr(value) if value is cause else value for value in values)

@@ -61,18 +61,12 @@ def timestamp_ms(given: object, now: float, name: str, also: str = "") -> int:
 
 
 def moment(ms: int) -> datetime:
-    """Convert milliseconds since 1970 to a datetime in UTC.
-
-    Clamps to the years 1970 to 9999, since the number may come from a wrong clock or a faulty peer.
-    """
+    """Convert milliseconds since 1970 to a datetime in UTC."""
     return _EPOCH + timedelta(milliseconds=min(max(ms, 0), MAX_TIME_MS))
 
 
 def start_ms(given: object, now: float, name: str, also: str = "") -> int:
-    """Convert the time from which to read, like `timestamp_ms`, but reject the future.
-
-    No message has a store time in the future, so such a start would silently skip all messages.
-    """
+    """Convert the time from which to read, like `timestamp_ms`, but reject the future."""
     ms = timestamp_ms(given, now, name, also)
     if ms > now * 1000 + _AHEAD_MS:
         raise InvalidArgument(

@@ -1,8 +1,4 @@
-"""Bounds on everything that a name server keeps in memory, whatever brokers and clients send.
-
-At these bounds it stays below 512 MB. It rejects what exceeds them with an error that names the limit, and keeps
-serving those that it has accepted.
-"""
+"""Bounds on everything that a name server keeps in memory, whatever brokers and clients send."""
 
 from __future__ import annotations
 

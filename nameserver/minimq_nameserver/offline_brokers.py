@@ -1,7 +1,4 @@
-"""Brokers without a place in the route table: those that are offline, and those in conflict with another broker.
-
-Pure: times are arguments, in seconds of a monotonic clock.
-"""
+"""Brokers without a place in the route table: those that are offline, and those in conflict with another broker."""
 
 from __future__ import annotations
 
@@ -44,10 +41,7 @@ class OfflineBrokers:
         self._by_name: dict[str, RememberedBroker] = {}  # in the order in which they left
 
     def add(self, offline: RememberedBroker) -> frozenset[str]:
-        """Remember a broker that has left. Returns the other topics whose routes change.
-
-        Keeps the topics that the broker was already missing, and forgets other brokers to make room.
-        """
+        """Remember a broker that has left. Returns the other topics whose routes change."""
         if not self._keep_s:
             return frozenset()
         former = self._by_name.pop(offline.broker.broker_name, None)
@@ -63,10 +57,7 @@ class OfflineBrokers:
         return sum(len(offline.topics) for offline in self._by_name.values())
 
     def returned(self, broker_name: str, topics: Collection[str]) -> frozenset[str]:
-        """Note that a broker has registered again. It stays remembered for the topics that it lacks.
-
-        Returns the remembered topics whose routes change.
-        """
+        """Note that a broker has registered again. It stays remembered for the topics that it lacks."""
         offline = self._by_name.get(broker_name)
         if offline is None:
             return frozenset()
@@ -125,10 +116,7 @@ class Conflict:
 
 
 class ConflictLog:
-    """The conflicts of the last minutes, one for each broker name and address. Not thread-safe.
-
-    A conflict ends when the broker is registered after all, or when it has not recurred for `CONFLICT_EXPIRY_S`.
-    """
+    """The conflicts of the last minutes, one for each broker name and address. Not thread-safe."""
 
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], Conflict] = {}  # ordered by `last_at`

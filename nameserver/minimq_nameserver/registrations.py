@@ -173,10 +173,7 @@ class _Stream:
 
 
 async def read_registration(request: nameserver_pb2.RegisterRequest, known_topics: Container[str]) -> BrokerState:
-    """Decode and check a registration, with pauses between slices of topics in which look-ups are answered.
-
-    Works on names mostly in C, because a broker sends its whole table again when one topic changes.
-    """
+    """Decode and check a registration, with pauses between slices of topics in which look-ups are answered."""
     topics: dict[str, QueueData] = {}
     done = 0
     for group in request.groups:

@@ -1,8 +1,4 @@
-"""The route table: the registered brokers and their topics.
-
-Pure: it reads no clock and sends nothing. Times are arguments, in seconds of a monotonic clock. Calls return what they
-have changed, so that the caller can notify watchers.
-"""
+"""The route table: the registered brokers and their topics."""
 
 from __future__ import annotations
 
@@ -89,16 +85,7 @@ class _Registration:
 
 
 class RouteTable:
-    """The registered brokers by name and id, and an index of their topics.
-
-    A route takes the queues of a broker name from its replica with the lowest id, so it does not depend on the order
-    of registration. Without a master, clients read the queues, and keep messages for them until there is one.
-
-    The table remembers for a while brokers that were rejected or replaced (see `conflicts`), and broker names whose
-    last replica has gone, until their topics are registered again (see `offline`). Routes do not lead there.
-
-    Belongs to one thread.
-    """
+    """The registered brokers by name and id, and an index of their topics."""
 
     def __init__(
         self, expire_after_s: float, remember_offline_s: float = 0.0, remember_offline: int = MAX_OFFLINE_BROKERS
@@ -180,10 +167,7 @@ class RouteTable:
         )
 
     def forget(self, broker_name: str) -> Change | None:
-        """Forget a broker that is offline and will not return; None if there is nothing to forget.
-
-        If the broker is registered, but with fewer topics than before, forget those that it lacks.
-        """
+        """Forget a broker that is offline and will not return; None if there is nothing to forget."""
         topics = self._offline.remove(broker_name)
         if topics is None and broker_name in self._told:
             raise InvalidArgument(f"broker {broker_name} is registered: stop it before it is forgotten")

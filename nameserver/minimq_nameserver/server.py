@@ -54,10 +54,7 @@ _SERVER_OPTIONS = {
 
 
 class NameServer:
-    """A registry of routes, kept in memory. Name servers do not know each other.
-
-    Lives on the event loop on which `start` was called. Can be started once.
-    """
+    """A registry of routes, kept in memory. Name servers do not know each other."""
 
     def __init__(self, options: NameServerOptions, scan_interval_s: float = _SCAN_INTERVAL_S) -> None:
         self._options = options

@@ -37,11 +37,7 @@ _LARGE_BYTES = 4 << 10
 
 
 class NameServerService:
-    """Answers brokers and clients from one route table. Everything runs on one event loop, so nothing is locked.
-
-    It starts *unsettled*: running brokers are still registering again, one by one. Until `settle` is called, look-ups
-    of unknown topics get "retry", and watchers get no events, because these would say that most brokers are gone.
-    """
+    """Answers brokers and clients from one route table. Everything runs on one event loop, so nothing is locked."""
 
     def __init__(self, table: RouteTable, clock: Callable[[], float]) -> None:
         self.table = table

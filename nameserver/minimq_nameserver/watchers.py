@@ -20,10 +20,7 @@ _BUSY_RETRY_S = 5.0
 
 
 class Watcher:
-    """One watching client.
-
-    Queues topics rather than routes, so a client that reads slowly gets the latest route of each topic.
-    """
+    """One watching client."""
 
     def __init__(self) -> None:
         self.topics: set[str] = set()

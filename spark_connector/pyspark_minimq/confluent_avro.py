@@ -1,8 +1,4 @@
-"""Decodes Avro bodies with the mark of a schema registry to columns.
-
-Spark's `from_avro` needs a jar that pyspark does not include. It cannot read the mark, nor bodies with different
-schemas in one column. So this module decodes Arrow batches with the serializer of minimq.
-"""
+"""Decodes Avro bodies with the mark of a schema registry to columns."""
 
 from __future__ import annotations
 

@@ -27,13 +27,7 @@ _kept: dict[Hashable, object] = {}
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """A cluster, and the user that connects to it. Its `repr` shows no secrets.
-
-    Attributes:
-        nameserver: addresses (HOST:PORT) of the name servers, separated by commas; None to use those of the
-            credentials, or 127.0.0.1:9876.
-        credentials: credentials of the user; None to use those that MINIMQ_CREDENTIALS on a node names, if any.
-    """
+    """A cluster, and the user that connects to it. Its `repr` shows no secrets."""
 
     nameserver: str | None = None
     credentials: Credentials | None = None

@@ -85,10 +85,7 @@ class MicroBatchPlanner:
         return self._initial
 
     def freeze(self) -> None:
-        """Ignore messages that arrive after this call.
-
-        Waits until the read timeout for brokers that are offline or silent; then leaves their messages to the next run.
-        """
+        """Ignore messages that arrive after this call."""
         try:
             self._frozen = self._lookup.with_retries(partial(self._look_up_all, partly=False))
         except errors.Unavailable:
@@ -100,10 +97,7 @@ class MicroBatchPlanner:
         return sight
 
     def advance(self, done: StreamOffset, limits: BatchLimits) -> StreamOffset | None:
-        """Return the end of the next micro-batch; None if there is nothing to read yet.
-
-        The first micro-batch is planned even if it is empty, to record the start of the query in the checkpoint.
-        """
+        """Return the end of the next micro-batch; None if there is nothing to read yet."""
         sight = self._current_lookup({queue.place for queue in done.end if self._subscription.includes(queue)})
         self._check(sight, done)
         outlook = messages_after(done, sight, self._subscription)

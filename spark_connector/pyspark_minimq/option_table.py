@@ -125,10 +125,7 @@ class Values:
 
 
 def of_table(given: Mapping[str, str]) -> dict[str, str] | None:
-    """Return only the options of a table that is being created; None if these are not the options of a table.
-
-    Spark adds the properties of the table, and each option a second time with a prefix.
-    """
+    """Return only the options of a table that is being created; None if these are not the options of a table."""
     named = {name.lower(): value for name, value in given.items()}
     if "provider" not in named:
         return None

@@ -51,22 +51,7 @@ _TABLE = OptionTable(OPTIONS, "spark.read", "spark.readStream")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """The options of a read: the queues, and their division into partitions.
-
-    Attributes:
-        connection: name servers and credentials.
-        subscription: the topics or queues to read.
-        tags: read only messages with one of these tags; None for all messages.
-        starting: the first message to read.
-        ending: the first message after the range.
-        min_partitions: minimum number of partitions.
-        min_records_per_partition: queues with fewer messages share a partition.
-        max_records_per_partition: maximum number of messages in a partition.
-        newest: read only the newest message of each key of a compacted topic; batch queries only.
-        fail_on_data_loss: fail if messages of the range are not stored, their broker is offline, or a queue in the
-            options does not exist. Otherwise read the rest.
-        timeout_s: seconds to wait for a server that is offline, in plans and in tasks.
-    """
+    """The options of a read: the queues, and their division into partitions."""
 
     connection: ConnectionOptions
     subscription: Subscription
@@ -83,13 +68,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """The options of a streaming read.
-
-    Attributes:
-        read: options as for a batch read, without an end.
-        limits: limits of a micro-batch.
-        consumer_group: group for which progress is committed; None for no commits.
-    """
+    """The options of a streaming read."""
 
     read: ReadOptions
     limits: BatchLimits
@@ -97,10 +76,7 @@ class StreamOptions:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise `MinimqSparkError` unless the options are valid for a batch read or for a stream.
-
-    Spark asks for the columns before the kind of read is known. A table needs no options, since queries may add them.
-    """
+    """Raise `MinimqSparkError` unless the options are valid for a batch read or for a stream."""
     table = of_table(options)
     if table is not None:
         _TABLE.reject_unknown(table, "a read")

@@ -96,10 +96,7 @@ class Subscription:
     queues: frozenset[QueueName] = frozenset()
 
     def names(self, existing: Iterable[str] = ()) -> list[str]:
-        """Return the topics; for a pattern, those of the existing ones that match.
-
-        A pattern matches the topics of groups, which begin with `%`, only if it begins with `%` itself.
-        """
+        """Return the topics; for a pattern, those of the existing ones that match."""
         if self.pattern is None:
             return list(self.topics) or sorted({queue.topic for queue in self.queues})
         return sorted(name for name in existing if self._matches(name))
@@ -158,10 +155,7 @@ class TimesByQueue:
     times: Mapping[QueueName, datetime]
 
     def check(self, bounds: Mapping[QueueName, StoredOffsets], *, fail_on_data_loss: bool) -> None:
-        """Raise `MinimqSparkError` unless there is a time for each queue to read, and for no other queue.
-
-        Without `fail_on_data_loss`, only logs times of other queues.
-        """
+        """Raise `MinimqSparkError` unless there is a time for each queue to read, and for no other queue."""
         _check_named(
             self.option,
             "time",
@@ -278,10 +272,7 @@ def group_ranges(
     max_records: int | None = None,
     cores: int = 1,
 ) -> list[tuple[OffsetRange, ...]]:
-    """Let small ranges share a partition, since a task costs as much as reading thousands of messages.
-
-    Keeps ranges whole, and in order within a partition.
-    """
+    """Let small ranges share a partition, since a task costs as much as reading thousands of messages."""
     small = [index for index, part in enumerate(ranges) if len(part) < min_records]
     groups = [[index] for index, part in enumerate(ranges) if len(part) >= min_records]
     total = sum(len(ranges[index]) for index in small)

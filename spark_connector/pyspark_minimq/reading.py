@@ -64,10 +64,7 @@ def cut(ranges: Iterable[OffsetRange], options: ReadOptions, finder: QueueFinder
 def read(
     options: ReadOptions, schema: StructType, partition: InputPartition, *, leaves_out: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are offline.
-
-    Raises `MinimqSparkError` if messages are damaged or not stored any more, or if their broker is offline.
-    """
+    """Yield the messages of a partition as Arrow batches; with `leaves_out`, skip brokers that are offline."""
     # Without messages there are no partitions, and Spark then reads one of its own making.
     if isinstance(partition, RangePartition):
         from minimq.features.tables.columns import ArrowColumns

@@ -184,11 +184,7 @@ def is_below_minimum(available: int, limits: BatchLimits, waited_s: float) -> bo
 
 
 def limit_ends(outlook: AvailableOffsets, limits: BatchLimits, message_bytes: Callable[[QueueName], float]) -> _ByQueue:
-    """Return the ends of a micro-batch within the limits.
-
-    Every queue contributes in proportion to its messages, so that all queues advance in time together. A micro-batch
-    has at least one message if there are any.
-    """
+    """Return the ends of a micro-batch within the limits."""
     sizes = {queue: end - outlook.starts[queue] for queue, end in outlook.ends.items()}
     if limits.max_bytes is not None:
         weights = {queue: message_bytes(queue) for queue, size in sizes.items() if size}

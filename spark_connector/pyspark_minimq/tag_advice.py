@@ -24,11 +24,7 @@ _TAG: Final = StructType([StructField("tag", StringType())])
 
 
 class TagAdvice:
-    """Advises one query at most once, in the process that plans it. Not thread-safe.
-
-    The source does not know whether the query has a filter. So it advises only if the option could save much: if the
-    query reads the column `tag`, there are different tags, and more messages than one task reads.
-    """
+    """Advises one query at most once, in the process that plans it. Not thread-safe."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options

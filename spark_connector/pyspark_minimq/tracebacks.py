@@ -28,11 +28,7 @@ def in_one_line(error: MinimqError) -> str:
 
 
 def without_traceback(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorate a function that Spark calls, so that users see the text of an expected error without a traceback.
-
-    Spark shows the whole traceback, and the text is easily overlooked in it. `MinimqError` and `ImportError` become a
-    `MinimqSparkError`, whose traceback has one entry. Unexpected errors keep theirs.
-    """
+    """Decorate a function that Spark calls, so that users see the text of an expected error without a traceback."""
     if inspect.isgeneratorfunction(function):
 
         @wraps(function)

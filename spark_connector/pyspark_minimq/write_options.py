@@ -52,20 +52,7 @@ _MAX_APP_ID_CHARS: Final = 90
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write.
-
-    Attributes:
-        connection: name servers and credentials.
-        topic: topic of all rows; None if a column contains the topics.
-        transactional: publish all rows of a micro-batch or of a batch at once, and exactly once.
-        transaction: the transaction of a batch with `txnAppId` and `txnVersion`, which identify a repetition; None
-            for other writes.
-        producer: options for sending.
-        commit_timeout_s: seconds to wait for brokers that are offline when a transaction is committed.
-        fail_on_data_loss: raise an error if a broker has lost its part of a decided transaction.
-        drops_rejected: drop a row that is no valid message, instead of failing the write.
-        dead_letter_topic: topic for such rows.
-    """
+    """The options of a write."""
 
     connection: ConnectionOptions
     topic: str | None
@@ -163,10 +150,7 @@ def name_of_application(app_id: str, topic: str | None) -> str:
 
 
 def name_of_query(query: str, topic: str | None) -> str:
-    """Return the transaction name of a query.
-
-    It contains the target, so that a query with a copy of the checkpoint and another target has another name.
-    """
+    """Return the transaction name of a query."""
     return f"spark-{query}-{_target(topic)}"
 
 

@@ -1,7 +1,4 @@
-"""The rebuild of a stopped broker's damaged data directory from its master.
-
-The copy is made beside the existing data and replaces it once it is complete and synced: see `DataDirectory`.
-"""
+"""The rebuild of a stopped broker's damaged data directory from its master."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The repair of damaged segments of a slave from its master, before it follows again.
-
-While a segment is damaged, the slave does not follow, so it leaves the in-sync set; and it does not report its log to
-the controller, so it is not elected. A master is never repaired: no replica is ahead of it.
-"""
+"""The repair of damaged segments of a slave from its master, before it follows again."""
 
 from __future__ import annotations
 

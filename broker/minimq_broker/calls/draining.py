@@ -40,11 +40,7 @@ class Lag(NamedTuple):
 
 
 def find_lags(state: State, queues: Mapping[QueueKey, Bounds]) -> list[Lag]:
-    """Return the backlogs of groups in some queues of one topic, sorted by group.
-
-    A group counts if it has an offset or a start in the topic; in a queue without an offset it begins at the first
-    message. If no group counts, the result has the messages that no group has read.
-    """
+    """Return the backlogs of groups in some queues of one topic, sorted by group."""
     topic_ids = {queue.topic_id for queue in queues}
     groups = {group for topic_id in topic_ids for group in state.index.groups(topic_id)}
     lags = [_lag(state, queues, group) for group in sorted(groups)] or [_lag(state, queues, None)]

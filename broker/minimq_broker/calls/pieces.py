@@ -18,10 +18,7 @@ _MIN_PIECE_BYTES = 4096
 
 
 class IncompleteRequests:
-    """Assembles requests from their pieces. On the event loop.
-
-    Beside others, a request gets at most as many bytes as are still free, so that one caller cannot take all.
-    """
+    """Assembles requests from their pieces. On the event loop."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -30,10 +27,7 @@ class IncompleteRequests:
     async def whole(
         self, request: Any, read: Callable[[], Awaitable[Any]], acknowledge: Callable[[int], object], max_size: int
     ) -> Any:
-        """Read the pieces that follow the first one, and return the request.
-
-        Calls `acknowledge` with the id of each piece; `max_size` is the limit of the request in bytes.
-        """
+        """Read the pieces that follow the first one, and return the request."""
         kind, parts, size = type(request), list[bytes](), 0
         try:
             while True:

@@ -70,10 +70,7 @@ class LostEntry(NamedTuple):
 
 
 class CommitGroup:
-    """Collects the entries of one commit and assigns offsets, following those in the state.
-
-    A job adds all its entries or, if it is rejected by a `MinimqError`, none.
-    """
+    """Collects the entries of one commit and assigns offsets, following those in the state."""
 
     def __init__(
         self,

@@ -102,10 +102,7 @@ class AppendJob(Job):
 
 @dataclass(slots=True, eq=False)
 class AtomicJob(Job):
-    """Batches for several queues, and the offsets or settles of a group: all are stored, or none.
-
-    Results: those of the batches.
-    """
+    """Batches for several queues, and the offsets or settles of a group: all are stored, or none."""
 
     #: Each has a sequence number. Their `done` is not called.
     batches: Sequence[AppendJob]
@@ -161,10 +158,7 @@ class FactJob(Job):
 
 @dataclass(slots=True, eq=False)
 class ReplicaJob(Job):
-    """Entries of the master's log, to be appended unchanged to the log of a slave, which ends at `position`.
-
-    Finished once they are synced here; does not wait for other replicas.
-    """
+    """Entries of the master's log, to be appended unchanged to the log of a slave, which ends at `position`."""
 
     position: int
     entries: Sequence[bytes]
@@ -197,10 +191,7 @@ class PublishJob(Job):
 
 @dataclass(slots=True, eq=False)
 class DueJob(Job):
-    """Publishes the next delayed batches that are due by the writer's clock, as many as fit into one commit.
-
-    Works on a full disk too, as segments with waiting batches cannot be removed.
-    """
+    """Publishes the next delayed batches that are due by the writer's clock, as many as fit into one commit."""
 
     #: Published messages.
     messages: int = field(default=0, init=False)

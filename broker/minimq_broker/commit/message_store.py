@@ -60,11 +60,7 @@ class StoredBatch:
 
 
 class MessageStore:
-    """The open data directory of a broker. Any thread may submit and read.
-
-    A broker without replicas writes from the start, in a term of its own. A replica starts as a slave, and writes the
-    entries of a master until it becomes the master.
-    """
+    """The open data directory of a broker. Any thread may submit and read."""
 
     def __init__(
         self,

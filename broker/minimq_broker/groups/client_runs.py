@@ -1,7 +1,4 @@
-"""The consumers that have used one client id: the newest one has taken over, and older ones are fenced.
-
-A run is one consumer; its number, the same at all brokers, begins with the time when it started.
-"""
+"""The consumers that have used one client id: the newest one has taken over, and older ones are fenced."""
 
 from __future__ import annotations
 

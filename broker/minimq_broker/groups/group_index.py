@@ -4,10 +4,7 @@ from __future__ import annotations
 
 
 class GroupIndex:
-    """Finds committed offsets and start offsets by group or by topic.
-
-    The writer's thread changes it together with the rows. Other threads read it, so methods return copies.
-    """
+    """Finds committed offsets and start offsets by group or by topic."""
 
     def __init__(self) -> None:
         #: Queue ids with an offset, by group and topic id; empty if only the start in a topic is decided.

@@ -124,12 +124,7 @@ class GroupService:
     # ---- reset ----------------------------------------------------------------------------------
 
     async def reset(self, request: broker_pb2.ResetOffsetsRequest) -> broker_pb2.ResetOffsetsResponse:
-        """Move a group to other offsets. All offsets are on disk when this returns, or none has changed.
-
-        Members cannot commit over the reset: without `force` there must be none, and with it the owners of the queues
-        lose their leases. They get the queues again with a new epoch, at the new offset, and can no longer commit
-        messages in flight.
-        """
+        """Move a group to other offsets. All offsets are on disk when this returns, or none has changed."""
         group = check_group(request.group)
         if group in self._engine.state.published:
             raise GroupConflict(

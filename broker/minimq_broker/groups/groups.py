@@ -1,15 +1,4 @@
-"""The members of consumer groups. Each member list has a version, so that members know which one is newer.
-
-The members of a group must agree on its configuration: allocation strategy, filters, handover timeout. They may
-    subscribe to
-different topics: a deployment that adds a topic replaces one member at a time. A member whose configuration conflicts
-with the others is rejected. It is remembered, so that the broker can notify it once the conflict is over.
-
-After a restart of the broker, the former agreement of a group stays valid for a while. Otherwise the first member to
-return could be one in conflict with all others, and these would be rejected.
-
-Members and their subscriptions are limited, because they are kept in memory and sent to every member.
-"""
+"""The members of consumer groups. Each member list has a version, so that members know which one is newer."""
 
 from __future__ import annotations
 
@@ -136,10 +125,7 @@ class GroupTable:
     def join(
         self, group: str, client_id: str, config: GroupConfig, held: Iterable[MessageQueue] = (), *, now: float = 0.0
     ) -> Members | None:
-        """Add a member, or change its configuration; return the list if it changed.
-
-        A lone member may change everything. Raises `GroupConflict`, `SystemBusy`.
-        """
+        """Add a member, or change its configuration; return the list if it changed."""
         holding = self._remembered_of(group, client_id, held)
         self._forget_rejected(group, client_id)
         share = Share.of(config)

@@ -24,11 +24,7 @@ class GroupExpiry:
         return min(_DAY_MS, self.idle_ms // 10)
 
     def expires_ms(self, state: State, group: str, *, has_members: bool) -> int | None:
-        """Return when an idle group will be deleted, in ms since 1970; None if it is not idle.
-
-        A group with an agreement has members, or had some before a restart that may still return. A group that is not
-        in `State.used` has an unknown idle time.
-        """
+        """Return when an idle group will be deleted, in ms since 1970; None if it is not idle."""
         used_ms = state.used.get(group)
         if not self.idle_ms or has_members or used_ms is None or group in state.agreements:
             return None

@@ -1,8 +1,4 @@
-"""Sessions of consumers: one stream per client, which carries group membership and leases.
-
-A client whose stream breaks may reconnect and continue within a grace period; after that it counts as dead. Missing
-heartbeats reveal a client that hangs.
-"""
+"""Sessions of consumers: one stream per client, which carries group membership and leases."""
 
 from __future__ import annotations
 

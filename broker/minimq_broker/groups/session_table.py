@@ -68,11 +68,7 @@ class Session:
 
 
 class SessionTable:
-    """The sessions of all clients. Belongs to the event loop.
-
-    Client ids are unique per user and group, so a client takes over only from one of the same user in the same group.
-    Within a group they are unique across users: the first client to use an id there keeps it.
-    """
+    """The sessions of all clients. Belongs to the event loop."""
 
     def __init__(self, users: dict[tuple[str, str], str] | None = None) -> None:
         #: The user of each member, by group and client id, for others to read.

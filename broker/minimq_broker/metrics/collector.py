@@ -1,8 +1,4 @@
-"""All metrics of a broker; docs/monitoring.md has the table.
-
-Frequent events are counted where they happen, once per batch or commit. Everything else is read at the scrape, by a
-thread that reads only single values and copies of tables.
-"""
+"""All metrics of a broker; docs/monitoring.md has the table."""
 
 from __future__ import annotations
 

@@ -168,11 +168,7 @@ class InSync:
         return self.confirmed
 
     def common_end(self, own_end: int, now: float) -> int:
-        """Return the position up to which every member has the log; the master itself has synced up to `own_end`.
-
-        For a synchronous master it is the confirmed position. Otherwise it may be lower, and goes back when a replica
-        joins that is behind.
-        """
+        """Return the position up to which every member has the log; the master itself has synced up to `own_end`."""
         return self.confirmed if self._sync else self._lowest(own_end, now)
 
     def _lowest(self, own_end: int, now: float) -> int:

@@ -1,8 +1,4 @@
-"""The terms in which a log was written, and the position up to which two logs agree.
-
-A term has one master, and only that appends to the log. So if a term began at the same position in two logs, these are
-equal up to where the first of them ends that term.
-"""
+"""The terms in which a log was written, and the position up to which two logs agree."""
 
 from __future__ import annotations
 

@@ -26,11 +26,7 @@ class TopicCompaction(msgspec.Struct, frozen=True):
 
 
 class Topic(msgspec.Struct, frozen=True):
-    """A topic on this broker.
-
-    The id is the log position at which the topic was created. A topic that is deleted and created again gets a new id,
-    so it never shows messages of its predecessor.
-    """
+    """A topic on this broker."""
 
     name: str
     topic_id: int
@@ -143,10 +139,7 @@ class PermissionSet(msgspec.Struct, frozen=True, tag="permission"):
 
 
 class TermBegun(msgspec.Struct, frozen=True, tag="term", omit_defaults=True):
-    """A broker began to write as master. Lease epochs start with the term, so they grow across restarts.
-
-    The first one in a log carries a random log id, which all copies of this log share and no other log has.
-    """
+    """A broker began to write as master. Lease epochs start with the term, so they grow across restarts."""
 
     term: int
     log_id: str = ""
@@ -160,10 +153,7 @@ class StagedSequences(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TransactionDecided(msgspec.Struct, frozen=True, tag="transaction-decided"):
-    """A transaction was decided: the batches in `parts` will be published.
-
-    All others that are staged for it, or for earlier transactions of the name, are dropped.
-    """
+    """A transaction was decided: the batches in `parts` will be published."""
 
     name: str
     number: int

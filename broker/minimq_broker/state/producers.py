@@ -81,11 +81,7 @@ class ProducerState(msgspec.Struct, array_like=True):
 
 
 class ProducerTable:
-    """The producers of one broker, bounded: the least recently active one is forgotten first.
-
-    The content depends only on the sequence of `add` calls, so all replicas have the same. Used by the thread that
-    changes the state.
-    """
+    """The producers of one broker, bounded: the least recently active one is forgotten first."""
 
     def __init__(
         self, max_producers: int = MAX_PRODUCERS, max_batches: int = MAX_BATCHES, max_total: int = MAX_TOTAL
@@ -174,10 +170,7 @@ class PendingBatches:
         self._settled: dict[ProducerKey, int] = {}
 
     def find(self, key: ProducerKey, sequence: int) -> Repeated | None:
-        """Return where a batch is, or will be, stored; None if it is new.
-
-        Raises `StaleSequence` if it is unknown, but settled: it may have been stored and forgotten.
-        """
+        """Return where a batch is, or will be, stored; None if it is new."""
         settled, producer = self._settled.get(key, 0), self._table.get(key)
         if producer is not None:
             settled = max(settled, producer.settled)

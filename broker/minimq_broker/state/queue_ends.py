@@ -28,10 +28,7 @@ class QueueEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BatchApplied(NamedTuple):
-    """The effect of a batch that was appended to a queue; producer id and numbers are those of the batch header.
-
-    A released batch has a key instead: its number was already recorded when it was staged or delayed.
-    """
+    """The effect of a batch that was appended to a queue; producer id and numbers are those of the batch header."""
 
     queue: QueueKey
     end: QueueEnd

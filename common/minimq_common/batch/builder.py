@@ -43,11 +43,7 @@ PROPERTY_BYTES = 96
 
 
 class BatchBuilder:
-    """Collects messages, a few hundred at a time, as the columns of a batch.
-
-    Keeps no reference to a message: short-lived messages stay in the processor's cache and out of the garbage
-    collector's old generations.
-    """
+    """Collects messages, a few hundred at a time, as the columns of a batch."""
 
     def __init__(
         self,
@@ -277,10 +273,7 @@ class BatchColumns(msgspec.Struct, frozen=True, kw_only=True):
         return sum(map(len, self.sections))
 
     def build(self, born_ms: int | Sequence[int], producer_id: int, sequence: int, unsettled: int = 0) -> bytes:
-        """Return the batch, compressed if that saves enough; `Header` explains the numbers.
-
-        Raises `InvalidArgument` if the born times are more than 49 days apart.
-        """
+        """Return the batch, compressed if that saves enough; `Header` explains the numbers."""
         sections = list(self.sections)
         sections[Section.BORN], first_ms, last_ms = _encode_born(born_ms)
         directory = DIRECTORY.pack(*map(len, sections))

@@ -66,10 +66,7 @@ def decompress(frame: bytes | memoryview) -> bytes:
 
 
 def beginning(frame: bytes | memoryview, size: int) -> bytes:
-    """Return at most the first `size` bytes of the content of a frame. Raises `CorruptBatch`.
-
-    Does not decompress the rest, so damage there is not found.
-    """
+    """Return at most the first `size` bytes of the content of a frame. Raises `CorruptBatch`."""
     import zstandard  # see above
 
     opener = zstandard.ZstdDecompressor(max_window_size=MAX_CONTENT_BYTES)

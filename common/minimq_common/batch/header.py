@@ -170,10 +170,7 @@ def flags_of(data: bytes | memoryview) -> int:
 
 
 def read_header(data: bytes | memoryview) -> Header:
-    """Return the header of a batch. Raises `CorruptBatch` if a number in it is out of range.
-
-    Verify the checksum first, so that damage is not mistaken for a newer format.
-    """
+    """Return the header of a batch. Raises `CorruptBatch` if a number in it is out of range."""
     if len(data) < HEADER_BYTES + CRC_BYTES:
         raise CorruptBatch(f"a batch of {len(data)} bytes is shorter than its header")
     version, codec, hashes, count, largest, first, last, producer, sequence, unsettled = HEADER.unpack_from(data)
@@ -222,10 +219,7 @@ def verify(data: bytes) -> None:
 
 
 def check_header(header: Header, data: bytes) -> None:
-    """Raise `CorruptBatch` if the header claims more than the batch can hold. Does not decompress the batch.
-
-    A broker calls this before it stores a batch, because it assigns offsets by the count in the header.
-    """
+    """Raise `CorruptBatch` if the header claims more than the batch can hold. Does not decompress the batch."""
     size = header.size
     content = len(data) - size - CRC_BYTES
     if header.codec == CODEC_ZSTD:

@@ -47,10 +47,7 @@ class RecordOrigin(msgspec.Struct, frozen=True, gc=False):
 
 
 class RecordOrigins:
-    """The ascending numbers of the remaining records of a compacted batch, and their origins.
-
-    Origins are empty if all records come from one batch, the one in the header.
-    """
+    """The ascending numbers of the remaining records of a compacted batch, and their origins."""
 
     __slots__ = ("_firsts", "numbers", "origins")
 

@@ -55,11 +55,7 @@ _MAX_TAG_COLUMN = 2 * MAX_CONTENT_BYTES
 
 
 class RecordBatch:
-    """A batch opened for reading. Not thread-safe.
-
-    The constructor verifies the checksum and the sizes of the columns. Values are decoded on demand; `check_values`
-    verifies all of them. A record's number is its offset less that of the batch; its place is its index in the columns.
-    """
+    """A batch opened for reading. Not thread-safe."""
 
     __slots__ = ("_are_texts_checked", "_bases", "_bounds", "_content", "_first", "header", "origins", "remaining")
 
@@ -230,11 +226,7 @@ class RecordBatch:
         return size if self.origins is None else size + _NUMBER_BYTES * self.remaining
 
     def metadata(self, first: int, end: int) -> RecordBatch:
-        """Return a copy of a range of records, by place, with keys, properties, ids and times only.
-
-        On the copy, only the methods for a single record work; they take the same record numbers as here. Returns the
-        whole batch if its offsets contradict each other; `check_texts` then reports them.
-        """
+        """Return a copy of a range of records, by place, with keys, properties, ids and times only."""
         content, bounds = self._content, self._bounds
         sections, bases = [b""] * _SECTIONS, list(_NO_BASES)
         spans = [(_KEY_OFFSETS, _KEYS, first, end)] if bounds[_KEY_OFFSETS] != bounds[_KEY_OFFSETS + 1] else []

@@ -29,10 +29,7 @@ _KEY_OFFSETS = struct.Struct("<2i")
 def encode_single(
     message: Message, max_body_bytes: int, born_ms: int, producer_id: int, sequence: int, unsettled: int
 ) -> bytes | None:
-    """Encode a message that `check_message` accepted to the same bytes as `BatchBuilder`, in a fifth of the time.
-
-    Returns None if it has properties, or content that may have changed since: use a `BatchBuilder` then.
-    """
+    """Encode a message that `check_message` accepted to the same bytes as `BatchBuilder`, in a fifth of the time."""
     if message.properties is not NO_PROPERTIES or type(message.body) is not bytes:
         return None
     if type(message.keys) is not tuple and plain_size(message, max_body_bytes) is None:

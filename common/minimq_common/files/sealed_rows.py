@@ -1,7 +1,4 @@
-"""Checksums for the rows of an LMDB table: one per row, and one row with the sum of all others.
-
-The sum detects missing rows and older versions of rows, which the checksum of a single row cannot detect.
-"""
+"""Checksums for the rows of an LMDB table: one per row, and one row with the sum of all others."""
 
 from __future__ import annotations
 
@@ -41,10 +38,7 @@ def unseal(key: bytes, stored: bytes) -> bytes:
 
 
 def unsealed(rows: Iterable[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
-    """Verify the stored rows of a table, and yield their keys and values without the sum.
-
-    The sum is verified at the end; an empty table may have none. Raises `RowDamage`.
-    """
+    """Verify the stored rows of a table, and yield their keys and values without the sum."""
     count = total = 0
     found: bytes | None = None
     for key, stored in rows:

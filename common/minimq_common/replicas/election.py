@@ -1,7 +1,4 @@
-"""The election of a master: the first of a replica set, the next one, or one promoted by hand.
-
-Pure: time is an argument. `replica_set.py` explains when an authority may elect.
-"""
+"""The election of a master: the first of a replica set, the next one, or one promoted by hand."""
 
 from __future__ import annotations
 
@@ -58,10 +55,7 @@ def what_was_promoted(replica_set: ReplicaSet, replica_id: int) -> tuple[bool, s
 
 
 def promote(replica_set: ReplicaSet, replica_id: int, *, unclean: bool = False) -> ReplicaSet:
-    """Return the record with a replica as the successor; the same record if it is already the master or successor.
-
-    From then on the master's lease is not renewed. When it has ended, `elect` completes the promotion.
-    """
+    """Return the record with a replica as the successor; the same record if it is already the master or successor."""
     if replica_id == (replica_set.master_id if replica_set.successor is None else replica_set.successor):
         return replica_set
     if replica_set.successor is not None:
@@ -109,12 +103,7 @@ def may_lead(replica_set: ReplicaSet, report: ReplicaReport) -> bool:
 def elect(
     replica_set: ReplicaSet, alive: Iterable[ReplicaReport], *, lease_s: float | None = None, has_stopped: bool = False
 ) -> ReplicaSet | None:
-    """Return the record with a new master, or None if there is no candidate.
-
-    Elects the promoted replica if it is alive and, unless promoted unclean, may lead. Otherwise elects, of those that
-    may lead, the one with the latest term, then the longest log, then the smallest id. Call it only when the lease of
-    the current master has ended.
-    """
+    """Return the record with a new master, or None if there is no candidate."""
     reports = {report.replica_id: report for report in alive if not report.resigns}
     winner = None if replica_set.successor is None else reports.get(replica_set.successor)
     if winner is None or (winner.replica_id in replica_set.in_sync and not may_lead(replica_set, winner)):
@@ -170,12 +159,7 @@ class Bootstrap:
         return bool(self._recent(now))
 
     def found(self, now: float) -> ReplicaSet | None:
-        """Return the first record, or None while it is too early or no replica may found a set.
-
-        Founds the set at once if no replica has a log. Otherwise collects reports for the time of a lease; then the
-        replica with the latest term leads, among equals the one with the longest log. It may be one that may not found
-        a set itself; `sync` and `min_in_sync` come from one that may.
-        """
+        """Return the first record, or None while it is too early or no replica may found a set."""
         reports = [report for report in self._recent(now) if not report.resigns]
         founders = [report for report in reports if report.founds]
         if not founders or (now < self._decided_at and any(report.last_term for report in reports)):
@@ -237,10 +221,7 @@ class ReplicaLiveness:
             self._common_end = replica_set.common_end
 
     def completed(self, changed: ReplicaSet, before: ReplicaSet) -> ReplicaSet:
-        """Return a changed record of the same term with the latest `common_end`; the same record if unchanged.
-
-        `common_end` alone does not change the record: that would cost a write for every report.
-        """
+        """Return a changed record of the same term with the latest `common_end`; the same record if unchanged."""
         if changed is before:
             return before
         # A replica that joins an asynchronous master may be behind; the next report contains the new `common_end`.
@@ -291,12 +272,7 @@ class ReplicaLiveness:
         return min((at for at in (self._lease_over_at, *waited) if at > now), default=math.inf)
 
     def elect(self, replica_set: ReplicaSet, now: float, lease_s: float | None = None) -> ReplicaSet | None:
-        """Return the record with a new master, or None while it is too early or there is no candidate.
-
-        Waits until the lease of the current master has ended. Then elects once the promoted replica is alive, or every
-        member of the in-sync set reports or has resigned, or a candidate has reported for the time of a lease: after a
-        failure of all replicas, the one with the longest log should win, not the one that starts first.
-        """
+        """Return the record with a new master, or None while it is too early or there is no candidate."""
         if now < self._lease_over_at:
             return None
         alive = self.alive(now)

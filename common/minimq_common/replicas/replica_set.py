@@ -201,10 +201,7 @@ def check_not_ending(replica_set: ReplicaSet, report: ReplicaReport) -> None:
 
 
 def is_news(replica_set: ReplicaSet | None, report: ReplicaReport) -> bool:
-    """Tell whether to answer a report at once. Otherwise the answer waits until the record changes.
-
-    A replica that resigns is about to leave. A master whose term ends gets no answer before its successor is elected.
-    """
+    """Tell whether to answer a report at once. Otherwise the answer waits until the record changes."""
     if report.resigns:
         return True
     if replica_set is None:
@@ -250,11 +247,7 @@ def what_was_repaired(replica_set: ReplicaSet, report: ReplicaReport) -> str:
 
 
 def change_in_sync(replica_set: ReplicaSet, known: ReplicaSet, in_sync: Collection[int]) -> ReplicaSet:
-    """Return the record with another in-sync set; the same record if this change was already made after `known`.
-
-    Also makes a new version if the set stays the same: the new version invalidates earlier requests of the master that
-    are still on their way.
-    """
+    """Return the record with another in-sync set; the same record if this change was already made after `known`."""
     wanted = frozenset(in_sync)
     check_in_sync(f"the set asked for {replica_set}", wanted)
     if known.term != replica_set.term:

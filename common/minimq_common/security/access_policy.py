@@ -1,7 +1,4 @@
-"""Decides who may do what, with the rule behind a decision and the text of a rejection.
-
-Pure: time is an argument.
-"""
+"""Decides who may do what, with the rule behind a decision and the text of a rejection."""
 
 from __future__ import annotations
 
@@ -112,11 +109,7 @@ class Policy:
         return "" if principal is None else principal.user
 
     def decide(self, user: str, need: Need) -> AccessDecision:
-        """Decide whether a user may do something. A rule that denies wins; without any rule it is denied.
-
-        The topics for retries and dead letters of a group belong to the group: a user that may read the group may use
-        them.
-        """
+        """Decide whether a user may do something. A rule that denies wins; without any rule it is denied."""
         need = of_group(need)
         found = self.document.users.get(user)
         if found is None or found.disabled:
@@ -230,10 +223,7 @@ def of_group(need: Need) -> Need:
 
 
 def rejected(user: str, decision: AccessDecision) -> str:
-    """Return the text for a caller that a decision rejects.
-
-    Naming the rule that denies is safe: its pattern is the name that the caller has asked for, or a prefix of it.
-    """
+    """Return the text for a caller that a decision rejects."""
     need = of_group(decision.need)
     if user.startswith("%"):
         return f"a server may not {need}"

@@ -1,7 +1,4 @@
-"""Rules of access: "allow read topic orders*".
-
-Pure.
-"""
+"""Rules of access: "allow read topic orders*"."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Checks certificates and keys in PEM with Python's `ssl`.
-
-gRPC accepts invalid ones silently, and connections fail later. So everything is tried here first.
-"""
+"""Checks certificates and keys in PEM with Python's `ssl`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The TLS settings and the key of channels.
-
-Modules that read credentials are imported only by clients that have some.
-"""
+"""The TLS settings and the key of channels."""
 
 from __future__ import annotations
 
@@ -24,10 +21,7 @@ class ChannelSecurity(Protocol):
     """Provides the security of new channels. Thread-safe."""
 
     def trust(self, *, at_once: bool = False) -> Trust | None:
-        """Return the current TLS settings and key; None for a channel without TLS.
-
-        Returns the same object until something changes. Checks the files once in a while; with `at_once`, now.
-        """
+        """Return the current TLS settings and key; None for a channel without TLS."""
 
 
 class _Plain:

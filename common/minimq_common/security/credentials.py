@@ -1,7 +1,4 @@
-"""The credentials of a user, as an argument of clients.
-
-Pure: `credentials_file.py` opens them.
-"""
+"""The credentials of a user, as an argument of clients."""
 
 from __future__ import annotations
 

@@ -55,10 +55,7 @@ class _Loaded:
 
 
 class ServerSecrets:
-    """The certificate of a server with its key, and the CAs that it trusts. Thread-safe.
-
-    New connections use the current files; existing connections continue when files are replaced.
-    """
+    """The certificate of a server with its key, and the CAs that it trusts. Thread-safe."""
 
     def __init__(self, directory: Path, *, requires_certificates: bool) -> None:
         self._directory = directory
@@ -210,10 +207,7 @@ class _TrustedFiles(Watched[Trust]):
 
 
 def security_of_folder(folder: Path | None) -> ChannelSecurity:
-    """Return the security from CAs in `folder`, and a certificate if it has one; plain without a folder.
-
-    Raises `InvalidArgument`.
-    """
+    """Return the security from CAs in `folder`, and a certificate if it has one; plain without a folder."""
     if folder is None:
         return PLAIN
 

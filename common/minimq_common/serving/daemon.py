@@ -74,14 +74,7 @@ def _log_failure(what: str, error: BaseException | None) -> None:
 
 
 def run(role: str, server: Server, *, log_level: LogLevel, log_format: LogFormat = "text") -> None:
-    """Serve until SIGTERM or SIGINT, then stop the server and return.
-
-    When the server is ready, writes the line `ready ROLE HOST:PORT` to stdout, and never anything else, so a parent
-    process can wait for it and read the port.
-
-    A second signal of the same kind ends the process at once. (A signal of the other kind does not: Ctrl-C in a
-    terminal reaches the whole process group, and the parent then also sends SIGTERM.)
-    """
+    """Serve until SIGTERM or SIGINT, then stop the server and return."""
     set_up_logging(log_level, log_format)
     open_more_files()
     gc.freeze()  # imported modules stay, so the collector need not visit them

@@ -126,11 +126,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 class RateLimitedHandler(logging.StreamHandler[TextIO]):
-    """Writes records to a stream, at most 100 of one kind per 10 s, and later a line with the number left out.
-
-    So a client that causes many records can neither fill the disk nor slow the server down by their writing. Records
-    with `ALWAYS_WRITTEN` are exempt.
-    """
+    """Writes records to a stream, at most 100 of one kind per 10 s, and later a line with the number left out."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(stream or sys.stderr)

@@ -201,11 +201,7 @@ _ROOM_TIMEOUT_S = 1.0
 
 
 class ScrapeServer(ThreadingMixIn, WSGIServer):
-    """Answers each connection on a thread of its own, with at most `MAX_CONNECTIONS` threads. Started by `serve`.
-
-    To make room for a new connection, closes the oldest one that has not sent a request, so idle connections cannot
-    block scrapes. If all have sent a request, closes the new one.
-    """
+    """Answers each connection on a thread of its own, with at most `MAX_CONNECTIONS` threads. Started by `serve`."""
 
     daemon_threads = True
     request_queue_size = 128

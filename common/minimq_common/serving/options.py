@@ -156,11 +156,7 @@ def check_limits(options: object) -> None:
 def from_command_line(
     options_class: type[T], *, env_prefix: str
 ) -> Callable[[Callable[Concatenate[T, P], R]], Callable[P, R]]:
-    """Return a decorator that adds the flags of an options class to a click command.
-
-    The command receives the instance as its first argument. If its constructor raises `InvalidArgument`, click prints
-    the text and exits with status 2.
-    """
+    """Return a decorator that adds the flags of an options class to a click command."""
     options = _options_of(options_class, env_prefix)
 
     def decorate(function: Callable[Concatenate[T, P], R]) -> Callable[P, R]:

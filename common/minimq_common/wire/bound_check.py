@@ -1,7 +1,4 @@
-"""Checks a message of the protocol against the bounds in its `.proto` file.
-
-The bounds of a type are compiled once, for its first message.
-"""
+"""Checks a message of the protocol against the bounds in its `.proto` file."""
 
 from __future__ import annotations
 
@@ -97,10 +94,7 @@ _checks = _Checks()
 
 
 def check_bounds(message: Any) -> None:
-    """Raise `InvalidArgument` if a value of a message, or of a message inside it, is out of bounds.
-
-    The text names the field, the value and the limit. Checking an `AppendRequest` takes about 0.5 microseconds.
-    """
+    """Raise `InvalidArgument` if a value of a message, or of a message inside it, is out of bounds."""
     descriptor = message.DESCRIPTOR
     if (check := _checks[descriptor]) is not None:
         try:

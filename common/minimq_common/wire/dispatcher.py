@@ -76,11 +76,7 @@ class _Method:
 
 
 class Dispatcher(grpc.GenericRpcHandler):
-    """Serves the calls of a server, on its event loop.
-
-    Reads requests with `context.read()` to free their memory early: gRPC would keep the request of a unary call until
-    the call ends, and the iterator of a stream keeps each request until the next. Handlers may return encoded answers.
-    """
+    """Serves the calls of a server, on its event loop."""
 
     def __init__(
         self,
@@ -98,10 +94,7 @@ class Dispatcher(grpc.GenericRpcHandler):
         self._stream_ended = asyncio.Event()
 
     def add(self, service: ServiceDescriptor, handlers: Mapping[str, Serve]) -> None:
-        """Add or replace handlers; running calls keep the former ones.
-
-        Raises `RuntimeError` if the `.proto` file does not state who may call a method.
-        """
+        """Add or replace handlers; running calls keep the former ones."""
         for name, serve in handlers.items():
             method = service.methods_by_name[name]
             full_name, options = f"/{service.full_name}/{name}", method.GetOptions().Extensions
@@ -119,11 +112,7 @@ class Dispatcher(grpc.GenericRpcHandler):
             )
 
     async def drain(self, methods: Collection[str], longest_s: float) -> None:
-        """Reject new streams, and wait up to `longest_s` seconds until no stream of these methods is open.
-
-        Stopping the server with an open stream would reset the connection of a client that is sending, and the client
-        might lose answers that it has not read.
-        """
+        """Reject new streams, and wait up to `longest_s` seconds until no stream of these methods is open."""
         self._is_draining = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(longest_s):

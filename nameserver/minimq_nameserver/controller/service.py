@@ -40,11 +40,7 @@ Decision = TypeVar("Decision", bound=ReplicaSet | None)
 
 
 class ControllerService:
-    """Answers replicas from one table. Everything runs on one event loop, except writing decisions to disk.
-
-    While a decision about a replica set is being written, everything else about that set waits, so no report can change
-    the basis of the decision. Reports of other sets are answered meanwhile.
-    """
+    """Answers replicas from one table. Everything runs on one event loop, except writing decisions to disk."""
 
     def __init__(
         self,

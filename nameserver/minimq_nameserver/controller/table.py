@@ -30,11 +30,7 @@ class ReplicaSetStatus:
 
 
 class ControllerTable:
-    """The records and the liveness of their replicas. Pure: time is an argument.
-
-    Methods that decide return the new record without storing it. It takes effect in `adopt`, which is called once the
-    record is on disk: a decision that could not be written was never made.
-    """
+    """The records and the liveness of their replicas. Pure: time is an argument."""
 
     def __init__(self, records: Iterable[ReplicaSet], lease_s: float, now: float) -> None:
         self._lease_s = lease_s
@@ -60,10 +56,7 @@ class ControllerTable:
         return repaired if repaired is not record else None
 
     def found(self, report: ReplicaReport, now: float, coming: int = 0) -> ReplicaSet | None:
-        """Note a report of a set without a record; return its first record, or None while undecided.
-
-        `coming` is the number of first records that are being written.
-        """
+        """Note a report of a set without a record; return its first record, or None while undecided."""
         bootstrap = self._bootstraps.pop(report.key, None)
         if bootstrap is None:
             self._check_room(report, now, coming)

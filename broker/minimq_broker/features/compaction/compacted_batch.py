@@ -1,7 +1,4 @@
-"""Builds a compacted batch from the remaining records of adjacent batches of a queue.
-
-Only here and in `NewestKeys` does a broker open batches. Both work on whole columns, never on single messages.
-"""
+"""Builds a compacted batch from the remaining records of adjacent batches of a queue."""
 
 from __future__ import annotations
 

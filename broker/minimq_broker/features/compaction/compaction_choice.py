@@ -1,8 +1,4 @@
-"""Decides which entries compaction keeps of a part of the log.
-
-Batches of compacted topics lose the messages that newer ones replace. Adjacent batches of a queue are joined unless an
-entry between them must not move, so that readers get a few large batches instead of many small ones.
-"""
+"""Decides which entries compaction keeps of a part of the log."""
 
 from __future__ import annotations
 

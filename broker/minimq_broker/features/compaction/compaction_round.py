@@ -66,11 +66,7 @@ class CompactionRound:
         return self._record.after(self._end, self._now_ms, self._tombstones, sorted(self._held))
 
     def run(self, budget_s: float) -> Generator[None, None, bool]:
-        """Run the round in steps of about `budget_s`. Raises what reading and writing raises.
-
-        Returns False if it gave up because a segment was removed or repaired, or a copy of the log began. Segments that
-        are already rewritten stay; the next round starts over.
-        """
+        """Run the round in steps of about `budget_s`. Raises what reading and writing raises."""
         self._until = time.perf_counter() + budget_s
         work = self._do()
         with closing(work):

@@ -1,8 +1,4 @@
-"""The newest offset of each key, for compaction: bounded in memory, and never wrong about a key.
-
-A short key is identified by itself, others by their BLAKE2b hash of 16 bytes: collisions cannot be constructed, and a
-short key is always shorter than a hash.
-"""
+"""The newest offset of each key, for compaction: bounded in memory, and never wrong about a key."""
 
 from __future__ import annotations
 

@@ -25,11 +25,7 @@ class DelayService:
         self._engine = engine
 
     async def recall(self, request: delay_pb2.RecallRequest) -> delay_pb2.RecallResponse:
-        """Recall waiting batches. The outcomes are on disk when this returns.
-
-        Raises `TopicNotFound`, `NotMaster`, and `AccessDenied` for batches of other users, unless the caller may manage
-        the topic.
-        """
+        """Recall waiting batches. The outcomes are on disk when this returns."""
         keys = [DueKey(key.due_ms, key.recall_id) for key in request.keys]
         caller = current_caller()
         user = None if caller.allows(Need(Verb.MANAGE, Resource.TOPIC, request.topic)) else caller.tag

@@ -56,10 +56,7 @@ class DelayedPage:
 
 
 class DueIndex:
-    """Searches the due tables of a log. Thread-safe; keeps only the next key of each segment in memory.
-
-    In all methods, `mark` is the key up to which delayed batches are published.
-    """
+    """Searches the due tables of a log. Thread-safe; keeps only the next key of each segment in memory."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -112,10 +109,7 @@ class DueIndex:
         return segments[index:]
 
     def needs(self, position: int, entry: memoryview, mark: DueKey) -> bool:
-        """Return whether the entry of a delayed batch has to be kept: it is neither published nor recalled for good.
-
-        `mark` is that of the checkpoint, so recovery cannot undo this. Raises `CorruptEntry`.
-        """
+        """Return whether the entry of a delayed batch has to be kept: it is neither published nor recalled for good."""
         key = DueKey(delay_of(entry, position)[0], position)
         return key > mark and not self._is_recalled_for_good(key, mark)
 

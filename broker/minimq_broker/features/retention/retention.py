@@ -91,11 +91,7 @@ class Expired(NamedTuple):
 def expired(
     segments: Sequence[SegmentInfo], now_ms: int, rules: RetentionRules, *, free_to: int, excess_bytes: int = 0
 ) -> list[Expired]:
-    """Return the segments to delete or rewrite now, oldest first; by age only some at once, see `AGED_AT_ONCE`.
-
-    Stops at the first segment that has to stay, but skips the rests of rewritten ones. The last segment, which is
-    active, always stays.
-    """
+    """Return the segments to delete or rewrite now, oldest first; by age only some at once, see `AGED_AT_ONCE`."""
     gone: list[Expired] = []
     left = sum(segment.size_bytes for segment in segments)
     aged = max(AGED_AT_ONCE, len(segments) // _AGED_DIVISOR)
@@ -154,10 +150,7 @@ def is_worthwhile(used_bytes: int, garbage_bytes: int, segment_bytes: int) -> bo
 
 
 def with_neighbors(kept: Sequence[tuple[int, bool]], index: int, segment_bytes: int) -> range:
-    """Return the segments to rewrite with the one at `index`: the rests before it that are not larger.
-
-    So a byte is rewritten only when the size of its segment doubles.
-    """
+    """Return the segments to rewrite with the one at `index`: the rests before it that are not larger."""
     first, total = index, kept[index][0]
     while first and kept[first - 1][1]:
         size = kept[first - 1][0]

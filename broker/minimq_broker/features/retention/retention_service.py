@@ -1,7 +1,4 @@
-"""Retention: deletes the oldest segments when they are too old or too many, or when the disk is too full.
-
-Rewrites segments that still contain needed entries instead, and segments with much garbage.
-"""
+"""Retention: deletes the oldest segments when they are too old or too many, or when the disk is too full."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hides expired messages of each topic, by its own retention rules and the maximum age of the broker.
-
-Hidden messages are deleted when their segment is rewritten or removed.
-"""
+"""Hides expired messages of each topic, by its own retention rules and the maximum age of the broker."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Searches for messages in the bytes of batches. Pure.
-
-A broker does not open batches, so a search examines only one section, or the header. The client opens the batches that
-are found, and compares. So a search may return false positives: a batch that it cannot examine *may* hold the message.
-"""
+"""Searches for messages in the bytes of batches. Pure."""
 
 from __future__ import annotations
 

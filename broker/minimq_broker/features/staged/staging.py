@@ -1,8 +1,4 @@
-"""Staged batches, how their transactions ended, and the staging space: how many may wait, and for how long.
-
-A transaction name or a producer may hold at most as many batches, bytes and open parts as are still free. So one of
-them never takes more than half, and ten greedy ones still leave space for the eleventh.
-"""
+"""Staged batches, how their transactions ended, and the staging space: how many may wait, and for how long."""
 
 from __future__ import annotations
 

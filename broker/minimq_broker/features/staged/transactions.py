@@ -47,11 +47,7 @@ _POSITION_OF = attrgetter("position")
 
 
 class TransactionTable:
-    """The transactions of one broker, bounded.
-
-    The content depends only on the sequence of changes, so all replicas have the same. Used by the thread that changes
-    the state; others may read `needed_from`, `count`, `size` and `unpublished`.
-    """
+    """The transactions of one broker, bounded."""
 
     def __init__(
         self, changed: set[tuple[Any, ...]], max_names: int = MAX_NAMES, max_decision_bytes: int = MAX_DECISION_BYTES

@@ -1,8 +1,4 @@
-"""The order of a FIFO topic: the oldest messages of a message group are with one consumer at a time.
-
-A broker knows only the hash of a message group's name. Message groups with the same hash
-are one group and wait for each other.
-"""
+"""The order of a FIFO topic: the oldest messages of a message group are with one consumer at a time."""
 
 from __future__ import annotations
 
@@ -58,10 +54,7 @@ def fresh_runs(
 
 
 def voided(delivered: Iterable[Run], ends: Mapping[int, int], losses: Callable[[Run], int]) -> list[Run]:
-    """Return the other messages of the delivered groups, released from consumers, with their losses.
-
-    `delivered` are the messages of these message groups that were delivered before, and `ends` where those of now end.
-    """
+    """Return the other messages of the delivered groups, released from consumers, with their losses."""
     return [
         Run(
             max(run.first, ends[run.group_hash]),

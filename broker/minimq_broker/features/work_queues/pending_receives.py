@@ -1,7 +1,4 @@
-"""The takes of one group from one topic: serves waiting takes in order, from the queues that may have messages.
-
-For FIFO topics it looks up the message groups of the next messages.
-"""
+"""The takes of one group from one topic: serves waiting takes in order, from the queues that may have messages."""
 
 from __future__ import annotations
 
