@@ -78,14 +78,14 @@ def _delay(opened: Store, clock: Clock) -> None:
 
 
 def _stage(opened: Store) -> None:
-    """Decide a transaction, prepare one, let one expire, and roll half messages back."""
-    for number, end in enumerate(("decided", "prepared", "expired"), 100):
+    """Decide a transaction, let one expire, and roll half messages back."""
+    for number, end in enumerate(("decided", "expired"), 100):
         transaction = TransactionId(f"job-{end}", _FIRST + number)
         opened.write(store.append("plain", 1, store.make_batch([end.encode()], number, 1), transaction))
         if end == "decided":
             opened.write(store.decide(transaction, {number: [1]}, opened.segments[0]))
         else:
-            opened.write(store.prepare(transaction) if end == "prepared" else store.expire(transaction))
+            opened.write(store.expire(transaction))
     half = TransactionId("@shop", _FIRST)
     opened.write(store.append("plain", 1, store.make_batch([b"half"], 109, 1), half))
     opened.write(store.EndJob(half, HalfOutcome.ROLLED_BACK))
