@@ -88,12 +88,12 @@ def test_a_group_with_two_members_is_shown_as_a_table_and_as_json(
         (broker, number) for broker in ("broker-a", "broker-b") for number in range(4)
     ]
     text = minimq("group", "describe", group)
-    assert text.startswith(f"{group}: 2 members (averagely), nothing unread\n")
+    assert text.splitlines()[2].split() == [group, "2", "averagely", "0", "-"]
     for number, name in enumerate(ids, 1):
         assert re.search(rf"^#{number} +{name} +4 +0 +-$", text, re.MULTILINE)
     assert text.endswith("not shown: 8 queues; --queues shows all\n")
     everything = minimq("group", "describe", group, "--queues").splitlines()
-    assert sum(line.startswith("broker-") for line in everything) == 8
+    assert sum(" broker-" in line for line in everything) == 8
 
 
 def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: str, group: str, admin: Admin) -> None:
@@ -108,13 +108,12 @@ def test_unread_messages_are_counted_until_they_are_read(minimq: Minimq, topic: 
     assert row["lag_s"] > 0
     [line] = [line for line in minimq("group", "list").splitlines() if line.startswith(group)]
     assert line.split()[2:4] == [topic, "300"]
-    text = minimq("group", "describe", group)
-    assert "300 messages behind, the oldest stored " in text
+    assert minimq("group", "describe", group).splitlines()[2].split()[:3] == [group, "0", "300"]
     minimq("consume", topic, "--group", group, "--limit", "100")
     assert minimq.json("group", "describe", group)["lag"] == 200
     minimq("consume", topic, "--group", group, "--exit-at-end")
     wait_until(lambda: not admin.describe_group(group).members, TIMEOUT_S)
-    assert minimq("group", "describe", group).startswith(f"{group}: 0 members, nothing unread\n")
+    assert minimq.json("group", "describe", group)["lag"] == 0
 
 
 def test_a_reset_is_rejected_under_members_and_shows_before_and_after(
@@ -160,11 +159,9 @@ def test_a_group_that_takes_messages_one_by_one_is_shown_and_reset(
         messages = consumer.receive(10)
         consumer.ack(messages[3:5])
         consumer.release(messages[0], delay_s=600)
-        text = minimq("group", "describe", group)
-        assert text.startswith(f"{group}: 1 member, 18 messages behind, the oldest stored ")
-        assert ", 7 messages in flight\n" in text
-        [line] = [line for line in text.splitlines() if line.lstrip().startswith("broker-a")]
-        assert line.split()[:9] == ["broker-a", "0", "7", "with", "#1,", "1", "waiting", "for", "a"]
+        [line] = [line for line in minimq("group", "describe", group).splitlines() if " broker-a" in line]
+        assert line.split()[1:6] == ["broker-a", "0", "-", "0", "18"]
+        assert line.split()[-2:] == ["7", "1"]  # in flight, returned
         described = minimq.json("group", "describe", group)
         [popped] = [item["work_queue"] for item in described["queues"] if item["work_queue"] is not None]
         assert (popped["in_flight"], popped["returned"], popped["settled_ahead"]) == (7, 1, 2)
@@ -191,7 +188,7 @@ def test_a_broker_that_hangs_is_named_on_stderr_and_the_rest_is_shown() -> None:
         minimq("group", "reset-offset", "billing", "orders", "--to", "earliest", "--new")
         own.server("broker-b").pause()
         for arguments, shown in (
-            (("group", "describe", "billing"), b"billing: 0 members"),
+            (("group", "describe", "billing"), b"Group    Members"),
             (("group", "list"), b"Group"),
             (("topic", "describe", "orders"), b"orders: 1 message\n"),
         ):
@@ -217,8 +214,7 @@ def test_progress_that_a_spark_query_publishes_is_shown_as_such(
     with Producer(cluster.nameserver) as producer, closing(QueueFinder(cluster.nameserver)) as finder:
         producer.send_many([Message(topic, b"x")] * 5, queue=queue)
         assert finder.publish(group, {queue: 2}) == {}
-    shown = f"{group}: offsets published by a Spark query for monitoring, 3 offsets behind, the oldest stored "
-    assert minimq("group", "describe", group).startswith(shown)
+    assert minimq("group", "describe", group).splitlines()[2].split()[:3] == [group, "published", "3"]
     described = minimq.json("group", "describe", group)
     assert (described["published"], described["lag_unit"]) == (True, "offset")
     [row] = [row for row in minimq.json("group", "list") if row["group"] == group]
@@ -275,9 +271,9 @@ def test_the_queues_that_need_it_most_are_shown(capsys: pytest.CaptureFixture[st
     late = [queue(20 + number, owner=owner, committed_offset=0, lag_s=10.0 * number) for number in range(20)]
     found = described(*quiet, *late, queue(40), clients=(owner,))
     lines = shown(found, all_queues=False, capsys=capsys)
-    rows = [line.split() for line in lines if line.startswith("broker-a")]
-    assert [int(row[1]) for row in rows] == [*range(31, 41)]  # the nine that are furthest behind, and the unread one
-    assert rows[-1][2] == "nobody"
+    rows = [line.split() for line in lines if line.startswith("orders ")]
+    assert [int(row[2]) for row in rows] == [*range(31, 41)]  # the nine that are furthest behind, and the unread one
+    assert rows[-1][3] == "-"
     assert lines[-1] == "not shown: 31 queues; --queues shows all"
 
 
@@ -290,10 +286,9 @@ def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixt
         retry_queues=(queue(3, "%RETRY%billing", committed_offset=123_456_787),),
     )
     lines = shown(found, all_queues=False, capsys=capsys)
-    assert lines[0] == "billing: 2 members (averagely), nothing unread, 2 messages waiting for a retry"
-    assert any("nobody, held 42s for #2" in line for line in lines)
-    assert any(line.split()[2:5] == ["nobody,", "held", "7s"] and "for" not in line for line in lines)
-    assert any("#1, #2 waits" in line for line in lines)
+    assert lines[0].split()[-1] == "Retrying"
+    queues = {row[2]: (row[3], *row[-2:]) for line in lines if (row := line.split())[:1] == ["orders"]}
+    assert queues == {"0": ("-", "42s", "-"), "1": ("#1", "-", "#2"), "2": ("-", "7s", "-")}
     assert any("%RETRY%billing" in line for line in shown(found, all_queues=True, capsys=capsys))
 
 
@@ -304,14 +299,13 @@ def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFix
         queues=[broker_pb2.GroupQueue(topic="flights", max_offset=9, committed_offset=7, popped=popped)]
     )
     found = group_from_wire("billing", {"broker-a": answer}, {}, datetime.now(UTC))
-    lines = " ".join(" ".join(shown(found, all_queues=True, capsys=capsys)).split())
-    assert "3 waiting for a retry, no new messages" in lines
-    assert "until offset 7 of message group 'account-7' is settled" in lines
+    lines = shown(found, all_queues=True, capsys=capsys)
+    assert any(line.split()[-3:] == ["3", "offset", "7"] for line in lines), lines
 
 
 def test_a_held_queue_is_shown_though_nobody_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     found = described(queue(0, held_for_s=90.0, holder=CLIENTS[0]), queue(1), clients=())
     lines = shown(found, all_queues=False, capsys=capsys)
-    assert [line.split()[1:] for line in lines if line.startswith("broker-a")] == [
-        ["0", "nobody,", "held", "1m", "30s", "123,456,789", "0", "-"]
+    assert [line.split()[2:] for line in lines if line.startswith("orders")] == [
+        ["0", "-", "123,456,789", "0", "-", "1m", "30s"]
     ]

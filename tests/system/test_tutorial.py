@@ -64,4 +64,4 @@ def test_the_first_hour(first_terminal: str, tmp_path: Path) -> None:
                 else:
                     assert line in printed.splitlines(), printed
                 compared += 1
-    assert compared == 11
+    assert compared == 13

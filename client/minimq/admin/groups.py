@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple
 
 from minimq.admin import values
 from minimq.admin.group_changes import GroupChanges, group_not_found
@@ -13,7 +13,7 @@ from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Operation, Param, flag, method
 from minimq.admin.problems import mebibytes
 from minimq.admin.texts import duration_of, left_out, missing
-from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Row, Rows, Table, View, columns, filled, row_of
 from minimq.connection.client_log import client_logger
 from minimq_common.errors import MinimqError
 from minimq_common.model import MessageQueue, OfflineBroker
@@ -24,15 +24,12 @@ from minimq_proto.v1 import broker_pb2
 if TYPE_CHECKING:
     from minimq.admin.admin import Admin
     from minimq.admin.descriptions import TopicDescription
-    from minimq.admin.group_descriptions import WorkQueueDescription
 
 #: Tables show an expiry that is nearer than this; JSON always has the time.
 _SOON = timedelta(days=2)
 
 #: Enough to see problems, few enough for one screen.
 _QUEUES_SHOWN = 10
-#: Maximum number of consumers listed for one queue.
-_HOLDERS = 3
 
 _GROUPS = Table(
     "no groups", columns("group members topics lag behind dead_letters expires_at", expires_at="Expires in")
@@ -40,49 +37,35 @@ _GROUPS = Table(
 _MEMBERS = Table(
     "no members", columns("number member queues lag behind topics seen_by", number="#", seen_by="Seen only by")
 )
-_QUEUES = Table("no queues", columns("topic broker queue reader committed lag behind", reader="Read by"))
+_GROUP = Table(
+    "no groups",
+    columns("group members strategy lag behind in_flight retrying dead_letters expires_at", expires_at="Expires in"),
+)
+_QUEUES = Table(
+    "no queues",
+    columns(
+        "topic broker queue reader committed lag behind held waiting in_flight returned blocked_by", reader="Read by"
+    ),
+)
+#: Columns that are hidden while they have no value.
+_GROUP_RARE: Final = ("strategy", "in_flight", "retrying", "dead_letters", "expires_at")
+_QUEUE_RARE: Final = ("held", "waiting", "in_flight", "returned", "blocked_by")
 
 log = client_logger(__name__)
 
 
 def describe_lines(found: GroupDescription, *, all_queues: bool) -> list[str | Rows]:
-    """Return the summary of a group, its members, and the most important queues, or all."""
-    lines: list[str | Rows] = [_summary(found)]
-    if found.dead_letters:
-        lines.append(f"dead letters that are still open: minimq dlq describe {found.group}")
-    if expires_in := time_to_expiry(found.expires_at, datetime.now(UTC)):
-        lines.append(f"nobody uses it: it will be deleted in {expires_in}")
+    """Return a group, its members, and the most important queues, or all."""
     numbers = {member.client_id: f"#{number}" for number, member in enumerate(found.members, 1)}
+    queues = (*found.queues, *(each for each in found.retry_queues if each.lag)) if all_queues else _worst(found)
+    lines: list[str | Rows] = [filled(_GROUP, [_shown_row(_group_row(found))], *_GROUP_RARE)]
     if found.members:
         lines += ["", _members(found, numbers)]
-    chosen = found.queues if all_queues else _worst(found)
-    if chosen:
-        lines.append("")
-        retried = [queue for queue in found.retry_queues if all_queues and queue.lag > 0]
-        lines += _queues((*chosen, *retried), numbers)
-    if len(chosen) < len(found.queues):
-        lines.append(f"\nnot shown: {count_of(len(found.queues) - len(chosen), 'queue')}; --queues shows all")
+    if queues:
+        lines += ["", filled(_QUEUES, [_queue_row(each, numbers) for each in queues], *_QUEUE_RARE)]
+    if len(queues) < len(found.queues):
+        lines.append(f"\nnot shown: {count_of(len(found.queues) - len(queues), 'queue')}; --queues shows all")
     return lines
-
-
-def _summary(found: GroupDescription) -> str:
-    how = [found.strategy] if found.strategy else []
-    if found.handover_timeout_s:
-        how.append(f"handover timeout {found.handover_timeout_s:g} s")
-    members = count_of(len(found.members), "member") + (f" ({', '.join(how)})" if how else "")
-    if found.is_published and not found.members:
-        members = "offsets published by a Spark query for monitoring"
-    lag = "nothing unread"
-    if found.lag:
-        lag = f"{count_of(found.lag, found.lag_unit)} behind, the oldest stored {duration_of(found.lag_s)} ago"
-    flying = f", {count_of(found.in_flight, 'message')} in flight" if found.in_flight else ""
-    retrying = f", {count_of(found.retrying, 'message')} waiting for a retry" if found.retrying else ""
-    dead = f", {count_of(found.dead_letters, 'dead letter')} stored" if found.dead_letters else ""
-    if missing := sorted({offline.broker_name for offline in found.offline} | found.unanswered.keys()):
-        dead += f", dead letters of {', '.join(missing)} not counted"
-    unseen = sum(offline.queues for offline in found.offline)
-    offline = f", {count_of(unseen, 'queue')} of brokers that are offline not counted" if unseen else ""
-    return f"{found.group}: {members}, {lag}{flying}{retrying}{dead}{offline}"
 
 
 def _worst(found: GroupDescription) -> list[GroupQueueDescription]:
@@ -114,50 +97,23 @@ def _members(found: GroupDescription, numbers: Mapping[str, str]) -> Rows:
     return Rows(_MEMBERS, rows, frozenset(column for column, is_hidden in hidden.items() if is_hidden))
 
 
-def _queues(queues: Sequence[GroupQueueDescription], numbers: Mapping[str, str]) -> list[str | Rows]:
-    rows: list[Row] = [
-        {
-            "topic": queue.queue.topic,
-            "broker": queue.queue.broker_name,
-            "queue": queue.queue.queue_id,
-            "reader": _reader(queue, numbers),
-            "committed": queue.committed_offset,
-            "lag": queue.lag,
-            "behind": duration_of(queue.lag_s) if queue.lag else None,
-        }
-        for queue in queues
-    ]
-    topics = sorted({queue.queue.topic for queue in queues})
-    if len(topics) > 1:
-        return [Rows(_QUEUES, rows)]
-    return [f"topic {topics[0]}:\n", Rows(_QUEUES, rows, frozenset({"topic"}))]
-
-
-def _reader(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> str:
-    if queue.work_queue is not None and queue.owner is None:
-        return _popped(queue.work_queue, numbers)
-    said = "nobody" if queue.owner is None else numbers[queue.owner]
-    if queue.held_for_s:
-        said += f", held {duration_of(queue.held_for_s)}"
-        if queue.holder and queue.holder in numbers:  # a member that has left has no number, and its name is too long
-            said += f" for {numbers[queue.holder]}"
-    if queue.waiting:
-        said += f", {' '.join(numbers.get(client, client) for client in queue.waiting)} waits"
-    return said
-
-
-def _popped(popped: WorkQueueDescription, numbers: Mapping[str, str]) -> str:
-    parts = [f"{count} with {numbers.get(client, 'others')}" for client, count in popped.holders.items()][:_HOLDERS]
-    if popped.returned:
-        parts.append(f"{popped.returned} waiting for a retry")
-    if popped.max_delivery_count > 1:
-        parts.append(f"up to {popped.max_delivery_count} deliveries")
-    if popped.blocking is not None:
-        group = popped.blocking.message_group and f" of message group {popped.blocking.message_group!r}"
-        parts.append(f"no new messages until offset {popped.blocking.offset}{group} is settled")
-    if popped.missed:
-        parts.append(f"{popped.missed} deleted before they were settled")
-    return ", ".join(parts) or "none in flight"
+def _queue_row(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> Row:
+    row = {
+        "topic": queue.queue.topic,
+        "broker": queue.queue.broker_name,
+        "queue": queue.queue.queue_id,
+        "reader": numbers.get(queue.owner or ""),
+        "committed": queue.committed_offset,
+        "lag": queue.lag,
+        "behind": duration_of(queue.lag_s) if queue.lag else None,
+        "held": duration_of(queue.held_for_s) if queue.held_for_s else None,
+        "waiting": [numbers.get(client, client) for client in queue.waiting],
+        **dict.fromkeys(("in_flight", "returned", "blocked_by")),
+    }
+    if (popped := queue.work_queue) is not None:
+        row |= {"in_flight": popped.in_flight, "returned": popped.returned}
+        row["blocked_by"] = None if popped.blocking is None else f"offset {popped.blocking.offset}"
+    return row
 
 
 def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
@@ -167,29 +123,29 @@ def time_to_expiry(expires_at: datetime | None, now: datetime) -> str | None:
     return duration_of((expires_at - now).total_seconds())
 
 
+def _group_row(found: GroupDescription) -> dict[str, Any]:
+    return row_of(
+        found,
+        *("lag", "lag_s", "retrying", "in_flight"),
+        keep=("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "offline"),
+        members=len(found.members),
+        topics=sorted({queue.queue.topic for queue in found.queues}),
+    )
+
+
+def _shown_row(row: dict[str, Any]) -> Row:
+    return {
+        **row,
+        "members": "published" if row["published"] and not row["members"] else row["members"],
+        "behind": duration_of(row["lag_s"]) if row["lag"] else None,
+        "expires_at": time_to_expiry(row["expires_at"], datetime.now(UTC)),
+    }
+
+
 def _view_groups(_admin: Admin, given: Arguments, found: list[GroupDescription], _plan: Plan | None) -> View:
-    keep = ("group", "is_published", "strategy", "dead_letters", "expires_at", "unanswered", "offline")
-    rows = [
-        row_of(
-            each,
-            *("lag", "lag_s", "retrying"),
-            keep=keep,
-            members=len(each.members),
-            topics=sorted({queue.queue.topic for queue in each.queues}),
-        )
-        for each in found
-    ]
-    shown = [
-        {
-            **row,
-            "members": "published" if row["published"] and not row["members"] else row["members"],
-            "behind": duration_of(row["lag_s"]) if row["lag"] else None,
-            "expires_at": time_to_expiry(row["expires_at"], datetime.now(UTC)),
-        }
-        for row in rows
-    ]
-    without = frozenset(key for key in ("dead_letters", "expires_at") if not any(row[key] for row in shown))
-    return View(json=rows, lines=[Rows(_GROUPS, shown, without)], notes=vars(given).get("collected", ()))
+    rows = [_group_row(each) for each in found]
+    shown = filled(_GROUPS, [_shown_row(row) for row in rows], "dead_letters", "expires_at")
+    return View(json=rows, lines=[shown], notes=vars(given).get("collected", ()))
 
 
 # ---- Plans and results ------------------------------------------------------------------------------
@@ -293,9 +249,10 @@ class GroupOperations(GroupChanges):
 
         "Lag" counts the messages that are not committed; "Behind" is the age of the oldest. In compacted topics, and if
         the group filters, "Lag" counts offsets. The table shows the queues without a reader and those that are furthest
-        behind. JSON has all queues, with the epoch of the lease, the first offset and the end of each. A "held" queue
-        is reserved, at most for the time shown, until its former owner has saved its state. Messages that wait for a
-        retry are counted separately. The queues of brokers that are offline or do not answer are missing.
+        behind. JSON has all queues, with the epoch of the lease, the first offset and the end of each. "Held": the
+        queue is reserved, at most for this time, until its former owner has saved its state. "Retrying": messages that
+        wait for a retry. "Blocked by": the message that has to be settled before new ones are delivered. The
+        queues of brokers that are offline or do not answer are missing.
 
         Raises:
             GroupNotFound: all brokers answered, and none knows the group.

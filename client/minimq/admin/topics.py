@@ -12,7 +12,19 @@ from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import HIDDEN, Arguments, Form, Operation, flag, method
 from minimq.admin.texts import missing
 from minimq.admin.topic_changes import TopicChanges
-from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, offline_plan_rows, offline_rows, plain, row_of
+from minimq.admin.views import (
+    Plan,
+    PlanRow,
+    Rows,
+    Table,
+    View,
+    columns,
+    filled,
+    offline_plan_rows,
+    offline_rows,
+    plain,
+    row_of,
+)
 from minimq.connection.offline_brokers import by_broker, check_route
 from minimq_common.errors import TopicNotFound, TopicUnavailable
 from minimq_common.model import MessageQueue, OfflineBroker, TopicRoute, permission_name
@@ -81,7 +93,6 @@ def _view_description(_admin: Admin, _given: Arguments, found: TopicDescription,
         for each in found.settings
     ]
     queues = [row_of(each, "messages") for each in found.queues]
-    unused = frozenset(column for column in _RARE if not any(row[column] for row in settings))
     return View(
         json={
             "topic": found.topic,
@@ -93,7 +104,7 @@ def _view_description(_admin: Admin, _given: Arguments, found: TopicDescription,
         },
         lines=[
             f"{found.topic}: {count_of(found.messages, 'message')}\n",
-            Rows(_SETTINGS, settings, unused),
+            filled(_SETTINGS, settings, *_RARE),
             "",
             Rows(_QUEUES, queues),
         ],
@@ -120,9 +131,8 @@ def _view_route(_admin: Admin, _given: Arguments, found: TopicRoute, _plan: Plan
         {**dict.fromkeys(rows[0]), "broker": offline.broker_name, "cluster": offline.cluster, "offline": plain(offline)}
         for offline in found.offline
     ]
-    without = frozenset() if any(row["slaves"] for row in rows) else frozenset({"slaves"})
     notes = missing(found.offline, {}, "not in the route")
-    return View(json=[*rows, *gone], lines=[Rows(_ROUTE, rows, without)], notes=notes)
+    return View(json=[*rows, *gone], lines=[filled(_ROUTE, rows, "slaves")], notes=notes)
 
 
 def _plan_deletion(admin: Admin, given: Arguments) -> Plan:

@@ -36,6 +36,11 @@ class Rows:
     without: frozenset[str] = frozenset()
 
 
+def filled(table: Table, rows: Sequence[Row], *optional: str) -> Rows:
+    """Return rows without the optional columns that have no value in any row."""
+    return Rows(table, rows, frozenset(key for key in optional if not any(row[key] for row in rows)))
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRow:
     """One thing that an operation changes: a row of its plan, and of the report once it is done."""

@@ -14,7 +14,7 @@ from minimq.admin import values
 from minimq.admin.master_client import raise_failures
 from minimq.admin.operation import Arguments, Form, Operation, Operations, Param, iterating, method
 from minimq.admin.texts import duration_of, instant_of, missing, size_of
-from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, row_of
+from minimq.admin.views import Plan, PlanRow, Rows, Table, View, columns, filled, row_of
 from minimq.connection.offline_brokers import by_broker
 from minimq.features.delayed.recall_handle import RecallHandle
 from minimq_common.errors import HandleExpired, InternalError, InvalidArgument, MinimqError, TopicNotFound
@@ -76,11 +76,10 @@ def _view_list(
         {**row, "due_in": duration_of((row["due_at"] - now).total_seconds()), "size": size_of(row["bytes"])}
         for row in rows
     ]
-    without = frozenset() if any(row["recall_handle"] for row in rows) else frozenset({"recall_handle"})
     is_cut = len(found) > given.limit
     notes = [f"only the first {given.limit:,} are shown: see --limit, --since and --until"] if is_cut else []
     notes += missing(vars(given).get("collected", ()), {}, "not listed")
-    return View(json=rows, lines=[Rows(_WAITING, shown, without)], notes=notes)
+    return View(json=rows, lines=[filled(_WAITING, shown, "recall_handle")], notes=notes)
 
 
 def _handle(given: Arguments) -> RecallHandle:
