@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Sequence, Set
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AtomicJob, DueJob, FactJob, Job, PublishJob, RecallJob, ReplicaJob
@@ -15,7 +15,6 @@ from minimq_broker.features.delayed.delays import Delay, DueKey, RecallOutcome
 from minimq_broker.features.staged.staging import HalfOutcome, TransactionId
 from minimq_broker.features.staged.uncommitted_half_messages import EndJob
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob
-from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.rows import ReadLimits
 from minimq_broker.state.facts import (
     Fact,
@@ -33,8 +32,6 @@ from minimq_common.batch.records import RecordBatch
 from minimq_common.model import Message, Permission
 
 TIMEOUT_S = 60.0
-#: For jobs that read no entries.
-NO_LOG = cast(CommitLog, None)
 #: No checkpoint by time, so that a test decides when there is one.
 QUIET = StoreOptions(checkpoint_interval_s=3600.0)
 

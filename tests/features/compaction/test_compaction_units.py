@@ -12,7 +12,6 @@ from minimq_broker.calls.store_handle import StoreHandle
 from minimq_broker.features.compaction.compaction_file import COMPACTED, load_record, save_record
 from minimq_broker.features.compaction.compactor import Compactor
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
-from minimq_broker.log.rows import count_in
 from minimq_broker.metrics.counters import Counters
 from support.chance import SEED
 from support.compactions import TOMBSTONE_MS, Workload, begin_round, compact, make_compacted
@@ -34,38 +33,6 @@ def opened_again(stores: Stores, store: OpenStore) -> OpenStore:
     """Save the state of a store, so that all sealed segments may be rewritten."""
     store.close()
     return stores.open(segment_bytes=SEGMENT_BYTES)
-
-
-@pytest.mark.parametrize(
-    ("seed", "most_keys", "others"), [(0, 20, 0.3), (0, 1 << 20, 0.0), (1, 1 << 20, 0.0), (1, 1 << 20, 0.3)]
-)
-def test_what_is_left_adds_up_to_the_same_table(
-    stores: Stores, store: OpenStore, seed: int, most_keys: int, others: float
-) -> None:
-    work = Workload(store, "state", 2, SEED + seed)
-    position = -1
-    for _ in range(3):
-        work.send(150, others=others)
-        work.store = store = opened_again(stores, store)
-        position = -1
-        while (found := load_record(store.store.log.path).position) > position:
-            position = found
-            compact(store, most_keys=most_keys)
-            work.check()
-        store.clock.now_ms += TOMBSTONE_MS // 2
-    end = store.store.log.active.start
-    assert position == end > 0
-    for queue in range(2):
-        sealed = store.store.log.first_offset_of(store.key("state", queue), lambda row: row.position >= end)
-        keys = [each.key for each in work.found(queue) if each.key is not None and (not sealed or each.offset < sealed)]
-        assert len(keys) == len(set(keys)) > 0
-    counts = [
-        count_in(value)
-        for segment in store.store.log.segments
-        for queue in segment.queues_of(store.key("state", 0).topic_id)
-        for _, _, value in segment.values_of(queue)
-    ]
-    assert others or max(counts) > 100, "batches are joined"
 
 
 def test_a_tombstone_vanishes_once_its_time_is_over(stores: Stores, store: OpenStore) -> None:
@@ -154,21 +121,6 @@ def test_young_messages_stay(stores: Stores) -> None:
     assert 0 < load_record(store.store.log.path).position < store.store.log.active.start
     later = sum(map(len, work.sent.values())) - young
     assert later < work.left() < later + young
-    work.check()
-
-
-@pytest.mark.parametrize("steps", [1, 40, 150])
-def test_a_round_that_is_interrupted_loses_nothing(stores: Stores, store: OpenStore, steps: int) -> None:
-    work = Workload(store, "state", 2, SEED)
-    work.send(300)
-    work.store = store = opened_again(stores, store)
-    begun = begin_round(store).run(0.0)
-    for _ in range(steps):
-        next(begun)
-    begun.close()
-    work.store = store = opened_again(stores, store)
-    work.check()
-    compact(store)
     work.check()
 
 

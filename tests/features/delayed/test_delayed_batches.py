@@ -9,10 +9,8 @@ from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.log.disk_levels import Watermarks
-from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.state.facts import Topic, TopicSet
 from minimq_common.errors import InvalidArgument, QueueNotFound, StoreFull, TopicNotFound
-from support.rewritings import rewrite
 from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
 DAY_MS = 86_400_000
@@ -53,27 +51,6 @@ def test_delays_do_not_go_with_transactions_and_fifo_topics(store: OpenStore) ->
         store.delay("missing", 7, after(store, 10), b"a")
 
 
-def test_a_recall_is_of_one_topic(store: OpenStore) -> None:
-    store.create_topic("others")
-    key = store.delay("orders", 0, after(store, 100), b"a")
-    assert store.recall("others", key) == [TOO_LATE]
-    with pytest.raises(TopicNotFound):
-        store.recall("missing", key)
-    assert wait(store, 100) == [b"a"]
-
-
-def test_what_waits_for_a_deleted_topic_is_dropped_when_it_is_due(store: OpenStore) -> None:
-    store.delay("orders", 0, after(store, 100), b"a")
-    store.delete_topic("orders")
-    store.create_topic("orders")
-    assert store.state.delays.by_topic == {}
-    store.clock.now_ms += 100
-    [job] = store.publish_due()
-    assert (job.published, job.dropped) == (0, 1)
-    assert store.store.next_due_ms is None
-    assert store.bodies("orders", 0) == []
-
-
 def test_a_batch_for_a_queue_that_is_hidden_goes_to_another_one(store: OpenStore) -> None:
     store.delay("orders", 1, after(store, 100), b"a")
     topic = store.state.topic("orders")
@@ -110,33 +87,6 @@ def test_delays_end_in_time_after_a_clock_was_far_ahead(store: OpenStore, stores
     assert store.state.delays.published.former == ()
     assert wait(store, 60 * DAY_MS)[6:] == [b"90"]
     assert store.store.next_due_ms is None
-    store.close()
-    assert check_directory(store.path).findings == []
-
-
-def test_a_batch_that_waits_stays_though_the_saved_mark_was_ahead(stores: Stores) -> None:
-    store = stores.open(segment_bytes=1 << 17)
-    store.create_topic("orders")
-    store.delay("orders", 0, after(store, DAY_MS), b"a")
-    assert wait(store, DAY_MS) == [b"a"]
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)  # all is saved
-    store.clock.now_ms -= DAY_MS
-    store.append("orders", 0, bytes(20_000))
-    position = store.store.end
-    key = store.delay("orders", 0, after(store, 100), b"b")
-    assert store.state.delays.saved_mark < key  # another thread may look for what waits while a checkpoint is written
-    assert store.store.needed_from <= position
-    for _ in range(20):
-        store.append("orders", 0, bytes(20_000))
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)
-    assert store.store.needed_from <= position
-    rewrite(store.store, 0, 1, lambda queue, offset: False)
-    end = store.state.end(store.key("orders", 0)).offset
-    store.clock.now_ms += 100
-    store.publish_due()
-    assert store.bodies("orders", 0, end) == [b"b"]
     store.close()
     assert check_directory(store.path).findings == []
 
@@ -185,61 +135,6 @@ def test_a_disk_that_fills_with_delays_rejects_more_and_loses_none(stores: Store
     store.delay("orders", 0, after(store, 200), b"second")
 
 
-def test_what_waits_is_carried_along_by_a_rewriting(stores: Stores) -> None:
-    store = stores.open(segment_bytes=1 << 17)
-    store.create_topic("orders")
-    keys = [store.delay("orders", 0, after(store, 100 * number), b"%d" % number) for number in range(1, 5)]
-    wait(store, 100)
-    for _ in range(20):
-        store.append("orders", 0, bytes(20_000))
-    store.recall("orders", keys[1])  # in another segment
-    for _ in range(20):
-        store.append("orders", 0, bytes(20_000))
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)  # all is saved
-    store.store.call(lambda: None)  # the begin of its term is written
-    log = store.store.log
-    before = len(log.segments)
-    rewrite(store.store, 1, 2, lambda queue, offset: False)  # the recall stays
-    rewrite(store.store, 0, 1, lambda queue, offset: False)
-    assert len(log.segments) == before - 1
-    assert log.segments[0].counts == (2, 0, 2)
-    assert store.recall("orders", keys[1]) == [AGAIN]
-    store.close()
-    store = stores.open(segment_bytes=1 << 17)
-    end = store.state.end(store.key("orders", 0)).offset
-    store.clock.now_ms += 1_000
-    store.publish_due()
-    assert store.bodies("orders", 0, end) == [b"3", b"4"]
-
-
-def test_a_rewriting_keeps_what_is_published_until_that_is_saved(stores: Stores) -> None:
-    store = stores.open(segment_bytes=1 << 17)
-    store.create_topic("orders", queues=2)
-    store.delay("orders", 0, after(store, 100), b"a")
-    for _ in range(20):
-        store.append("orders", 1, bytes(20_000))
-    slave = stores.open("slave", alone=False, segment_bytes=1 << 17)
-    slave.take_from(store)
-    slave.store.confirm(slave.store.end)
-    slave.close()
-    slave = stores.open("slave", alone=False, segment_bytes=1 << 17, checkpoint_interval_s=1000.0)  # all is saved
-    position = store.store.end
-    assert wait(store, 100) == [b"a"]
-    slave.take_from(store)
-    log, old = slave.store.log, slave.store.old
-    old.look(slave.clock.now_ms)
-    rewriting = Rewriting(log, log.segments[:1], log.segments[1].start, lambda *_: None, old.mark)
-    while rewriting.step(1 << 30, 10):
-        pass
-    assert rewriting.put_in_place()
-    slave.store.truncate(position)  # a fail-over
-    slave.store.lead(store.store.term + 1)
-    assert wait(slave, 100) == [b"a"]
-    slave.close()
-    assert stores.open("slave").bodies("orders", 0) == [b"a"]  # nothing was appended to what was rewritten
-
-
 def test_inspect_shows_delays(store: OpenStore) -> None:
     key = store.delay("orders", 0, after(store, 100), b"a")
     store.recall("orders", store.delay("orders", 0, after(store, 200), b"b"))
@@ -252,21 +147,3 @@ def test_inspect_shows_delays(store: OpenStore) -> None:
     lines = "\n".join(inspect_directory(store.path, entries=True))
     assert f"id={key.id}" in lines
     assert "due_at=2023-11-14T22:13:20.100+00:00" in lines
-
-
-def test_a_recall_whose_batch_is_gone_is_passed_over(stores: Stores) -> None:
-    """Else the timer would ask for what is due again and again."""
-    store = stores.open(segment_bytes=1 << 16)
-    store.create_topic("orders")
-    key = store.delay("orders", 0, after(store, 100), b"a")
-    while len(store.store.log.segments) < 2:
-        store.append("orders", 0, bytes(10_000))
-    assert store.recall("orders", key) == [RECALLED]
-    store.close()
-    store = stores.open(segment_bytes=1 << 16)  # all is saved
-    assert store.store.old.remove_first(store.store.saved_position)
-    assert store.store.next_due_ms == key.due_ms
-    store.clock.now_ms += 100
-    [job] = store.publish_due()
-    assert (job.published, job.has_more) == (0, False)
-    assert store.store.next_due_ms is None

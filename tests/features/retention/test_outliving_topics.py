@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import struct
 from typing import Any, cast
 
@@ -19,10 +18,8 @@ from minimq_broker.log.rows import ReadLimits
 from minimq_broker.metrics.counters import Counters
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import StoreFull
-from support.chance import SEED
-from support.compactions import Workload, compact, make_compacted
 from support.one_store import OneStore
-from support.stores import TIMEOUT_S, Stores, numbered_batch
+from support.stores import TIMEOUT_S, Stores
 from support.topic_rules import set_rules
 from support.waiting import wait_until
 
@@ -165,28 +162,6 @@ def test_the_size_of_the_broker_beats_the_age_of_topics(stores: Stores) -> None:
     world.verify("long", 5_000, exact=False)
 
 
-def test_the_state_of_a_compacted_topic_outlives_any_size_of_the_log(stores: Stores) -> None:
-    world = World(stores, max_bytes=4 * SEGMENT_BYTES)
-    world.create("default")
-    make_compacted(world.store, "state", 2)
-    work = Workload(world.store, "state", 2, SEED)
-    for _ in range(6):
-        work.send(40, others=0.0)
-        for number in range(30):
-            world.send("default", number % 2, b"%d" % number + bytes(6_000))
-        world.look(4)
-        compact(world.store)
-        work.check()
-        assert world.store.store.bounds(world.store.key("default", 0))[0] > 0
-    world.reopen()
-    work.store = world.store
-    world.look(2)
-    work.check()
-    assert world.counters.segments_rewritten > 0
-    assert world.store.store.log.disk_bytes < 12 * SEGMENT_BYTES
-    world.settle()
-
-
 def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,25 +187,6 @@ def test_a_segment_for_which_there_is_no_room_does_not_keep_the_others(
     assert world.counters.segments_rewritten > 0
     world.look(4)
     world.verify("long", 600_000, exact=True)
-
-
-def test_what_is_undecided_stays(stores: Stores) -> None:
-    world = World(stores)
-    world.create("t")
-    world.store.stage("writer", 1, "t", 0, numbered_batch(7, 1, b"staged"))
-    for number in range(40):
-        world.send("t", 1, b"%d" % number + bytes(6_000))
-        stores.clock.now_ms += 1_000
-    world.look(4)
-    assert world.store.store.bounds(world.store.key("t", 1))[0] > 0
-    world.reopen()
-    world.look(4)
-    world.store.decide("writer", 1, {7: [1]})
-    world.store.publish("writer")
-    assert world.store.bodies("t", 0) == [b"staged"]
-    stores.clock.now_ms += 100_000
-    world.look(4)
-    assert len(world.starts) <= 2
 
 
 DEAD = "%DLQ%g"
@@ -341,28 +297,3 @@ def test_a_damaged_segment_costs_the_dead_letters_that_cannot_be_read_alone(
         start = world.store.store.bounds(world.store.key(DEAD, number))[0]
         batches, _ = world.store.store.search(world.store.key(DEAD, number), start, ReadLimits(1 << 40, 1 << 40))
         assert [body for batch in batches for body in RecordBatch(batch.data).bodies()] == kept
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_at_random(stores: Stores, seed: int) -> None:
-    chance = random.Random(SEED + seed)
-    world = World(stores)
-    ages = {"default": BROKER_AGE_MS, "long": 90_000, "longer": 200_000, "short": 4_000}
-    for name, age_ms in ages.items():
-        world.create(name, age_ms=0 if name == "default" else age_ms)
-    most = 0
-    for _ in range(14):
-        for _ in range(chance.randrange(30)):
-            name = chance.choice(list(ages))
-            world.send(name, chance.randrange(2), chance.randbytes(chance.randrange(4_000)))
-            stores.clock.now_ms += chance.randrange(1_000)
-        if chance.random() < 0.2:
-            stores.clock.now_ms += chance.randrange(60_000)
-        if chance.random() < 0.3:
-            world.reopen()
-        world.look(chance.randrange(1, 4))
-        for name, age_ms in ages.items():
-            world.verify(name, age_ms, exact=name != "default")
-        most = max(most, len(world.starts))
-    assert most < 20
-    assert world.counters.segments_rewritten > 0

@@ -29,7 +29,7 @@ from minimq_broker.log.clock import PopClock
 from minimq_broker.log.old_segments import OldSegments
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
-from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
+from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch import header as batch
 from minimq_common.errors import CorruptEntry, OffsetOutOfRange
@@ -119,55 +119,6 @@ def with_retention(
 
     asyncio.run(run())
     assert check_directory(path).findings == []
-
-
-def test_by_age_all_goes_in_the_end(tmp_path: Path) -> None:
-    async def test(kept: Kept) -> None:
-        await kept.send(12)
-        before = kept.starts
-        assert len(before) > 2
-        last_ms = kept.clock.now_ms
-        kept.clock.now_ms = (kept.engine.store.log.segments[0].newest_ms() or 0) + 999
-        kept.retention.start()
-        await kept.looked()
-        assert kept.starts == before
-        kept.clock.now_ms = last_ms + 999
-        await kept.looked()
-        assert kept.starts[-1] == before[-1]
-        kept.clock.now_ms = last_ms + 1000
-        await kept.until(lambda: kept.starts == [kept.engine.state.position])
-        assert kept.engine.store.bounds(kept.key) == (12, 12)
-        assert kept.engine.store.offset_at(kept.key, 0) == 12
-        # The one that is left holds no batch, and no other takes its place.
-        await kept.looked()
-        assert kept.starts == [kept.engine.state.position]
-        assert kept.engine.counters.segments_deleted == len(before)
-
-    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-
-
-def test_facts_alone_do_not_keep_old_batches(tmp_path: Path) -> None:
-    async def test(kept: Kept) -> None:
-        await kept.send(1, b"small")
-        kept.clock.now_ms += 1000
-        await asyncio.sleep(0.02)  # the fact is younger by that
-        await kept.engine.writes.record(lambda _: OffsetsCommitted("g", (CommittedOffset(*kept.key, 1),)))
-        kept.retention.start()
-        await kept.until(lambda: kept.engine.counters.segments_deleted == 1)
-        assert kept.engine.state.offset("g", kept.key) == 1
-
-    with_retention(tmp_path, RetentionRules(max_age_ms=1000), test)
-
-
-def test_what_the_checkpoint_lacks_stays(tmp_path: Path) -> None:
-    async def test(kept: Kept) -> None:
-        await kept.send(12)
-        before = kept.starts
-        kept.retention.start()
-        await kept.looked()
-        assert kept.starts == before
-
-    with_retention(tmp_path, RetentionRules(max_bytes=1), test, checkpoint_interval_s=3600)
 
 
 def test_what_a_slave_needs_stays(tmp_path: Path) -> None:

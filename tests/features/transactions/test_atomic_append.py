@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
-from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -12,19 +10,8 @@ import pytest
 from minimq_broker.commit.jobs import AppendStatus
 from minimq_broker.features.work_queues.pop_runs import Claim, PopKey, PopOutcome, Reopen, Settle, Take
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
-from minimq_broker.log.checkpoint import Checkpoint
-from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import effect
-from minimq_broker.state.facts import AtomicBegun, CommittedOffset, OffsetsCommitted
-from minimq_common.errors import (
-    CorruptEntry,
-    Fenced,
-    GroupConflict,
-    InvalidArgument,
-    MinimqError,
-    StaleSequence,
-    TopicNotFound,
-)
+from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
+from minimq_common.errors import Fenced, GroupConflict, InvalidArgument, MinimqError, StaleSequence
 from support.states import rows, rows_from_scratch
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
@@ -70,35 +57,6 @@ def take(store: OpenStore, most: int, until_ms: int) -> PopJob:
     store.store.submit(job)
     store.record(lambda _: None)
     return job
-
-
-def test_all_is_visible_with_the_offsets(stores: Stores) -> None:
-    store = opened(stores)
-    store.append("in", 0, b"1", b"2")
-    assert atomic(store, 0, offsets=up_to(store, 2), begins=[0]) == [AppendStatus.OK] * 2
-    assert (store.bodies("a", 0), store.bodies("b", 0)) == ([b"7/0"], [b"7/1"])
-    assert store.state.offset(GROUP, store.key("in", 0)) == 2
-
-
-def test_one_batch_that_cannot_be_stored_rejects_all(stores: Stores) -> None:
-    store = opened(stores)
-    before = store.store.end
-    with pytest.raises(TopicNotFound):
-        atomic(store, 0, ("a", "none"), up_to(store, 0), [0])
-    assert store.store.end == before
-    assert store.state.offset(GROUP, store.key("in", 0)) is None
-    assert atomic(store, 0) == [AppendStatus.OK] * 2  # its numbers were not used
-
-
-def test_what_is_sent_again_is_stored_once_also_after_a_restart(stores: Stores) -> None:
-    store = opened(stores)
-    store.append("in", 0, b"1", b"2")
-    atomic(store, 0, offsets=up_to(store, 2), begins=[0])
-    assert atomic(store, 0, offsets=up_to(store, 2), begins=[0]) == [AppendStatus.ALREADY_STORED] * 2
-    store.close()
-    again = stores.open()
-    assert atomic(again, 0, offsets=up_to(again, 2), begins=[0]) == [AppendStatus.ALREADY_STORED] * 2
-    assert again.bodies("a", 0) == [b"7/0"]
 
 
 def test_of_what_is_known_in_part_nothing_is_stored(stores: Stores) -> None:
@@ -216,137 +174,4 @@ def test_a_claim_is_rejected_with_a_queue_that_its_group_takes_from_no_more(stor
     assert [(run.first, run.end) for run in take(store, 1, until_ms=store.clock() + 60_000).steps[0].runs] == [(0, 1)]
 
 
-def written(stores: Stores, name: str) -> tuple[list[tuple[int, int]], list[int]]:
-    """Write some appends, plain and atomic ones; return where atomic ones begin and end, and where all entries begin.
-
-    Each atomic one has a batch in a and b, and commits an offset.
-    """
-    store = opened(stores, name)
-    store.append("in", 0, *[b"%d" % number for number in range(10)])
-    for number in range(4):
-        store.append("in", 0, b"between")
-        atomic(store, 2 * number, offsets=up_to(store, number + 1), begins=[number])
-    store.append("in", 0, b"last")
-    with closing(store.store.log.entries()) as entries:
-        found = [(position, effect(entry, position), len(entry)) for position, entry in entries]
-    places = [(at, at + size + fact.size) for at, fact, size in found if isinstance(fact, AtomicBegun)]
-    store.close()
-    assert len(places) == 4
-    return places, [at for at, _, _ in found]
-
-
-def assert_whole(store: OpenStore) -> None:
-    """Each atomic append is there with all that it has, or with nothing."""
-    number = len(store.bodies("a", 0))
-    assert store.bodies("a", 0) == [b"7/%d" % (2 * each) for each in range(number)]
-    assert store.bodies("b", 0) == [b"7/%d" % (2 * each + 1) for each in range(number)]
-    assert store.state.offset(GROUP, store.key("in", 0)) == (number or None)
-
-
-def expected_end(places: Sequence[tuple[int, int]], cut: int) -> int:
-    return next((begin for begin, end in places if begin < cut < end), cut)
-
-
-def test_a_log_that_is_cut_anywhere_has_whole_appends_only(stores: Stores) -> None:
-    places, boundaries = written(stores, "whole")
-    begun = boundaries.index(places[0][0])
-    for index, cut in enumerate(boundaries[begun:]):
-        name = f"cut-{index}"
-        written(stores, name)
-        with closing(CommitLog(stores.folder / name / "commitlog", 1 << 30)) as log:
-            with closing(Checkpoint(stores.folder / name / "state.mdb")) as checkpoint:
-                checkpoint.clear()  # a checkpoint ahead of the log would be of another one
-            log.truncate(cut)
-        store = stores.open(name, alone=False)
-        assert store.store.end == expected_end(places, cut)
-        store.store.confirm(store.store.end)
-        assert_whole(store)
-
-
-def test_a_slave_that_is_cut_anywhere_has_whole_appends_only(stores: Stores) -> None:
-    master = opened(stores, "master")
-    for number in range(3):
-        atomic(master, 2 * number, offsets=None)
-    places, boundaries = [], []
-    with closing(master.store.log.entries()) as entries:
-        for position, entry in entries:
-            boundaries.append(position)
-            fact = effect(entry, position)
-            if isinstance(fact, AtomicBegun):
-                places.append((position, position + len(entry) + fact.size))
-    for index, cut in enumerate(boundaries[boundaries.index(places[0][0]) :]):
-        slave = stores.open(f"slave-{index}", alone=False)
-        slave.take_from(master)
-        slave.store.truncate(cut)
-        assert slave.store.end == expected_end(places, cut)
-        slave.store.confirm(slave.store.end)
-        assert len(slave.bodies("a", 0)) == len(slave.bodies("b", 0)) == sum(end <= cut for _, end in places)
-        slave.take_from(master)
-        assert slave.store.end == master.store.end
-
-
-def test_a_slave_takes_no_part_of_an_append(stores: Stores) -> None:
-    master, slave = opened(stores, "master"), stores.open("slave", alone=False)
-    begin = master.store.end
-    slave.take_from(master)
-    atomic(master, 0, ("a", "b", "in"))
-    entries = master.store.entries(begin, 1 << 20)
-    assert len(entries) == 4
-    for count in (1, 2, 3):
-        with pytest.raises(CorruptEntry, match="cut an atomic append"):
-            slave.submit_entries(begin, entries[:count]).result(TIMEOUT_S)
-    slave.submit_entries(begin, entries).result(TIMEOUT_S)
-    assert slave.bodies("a", 0) == []  # not confirmed
-    slave.store.confirm(slave.store.end)
-    assert slave.bodies("in", 0) == [b"7/2"]
-
-
-@pytest.mark.parametrize("max_bytes", [1, 100, 300, 700])
-def test_a_frame_never_ends_within_an_append(stores: Stores, max_bytes: int) -> None:
-    master, slave = opened(stores, "master"), stores.open("slave", alone=False)
-    for number in range(5):
-        atomic(master, 2 * number)
-        master.append("in", 0, b"between")
-    while slave.store.end < master.store.end:
-        slave.take_from(master, max_bytes)
-        slave.store.confirm(slave.store.end)
-        if "b" in slave.state.topics:
-            assert len(slave.bodies("a", 0)) == len(slave.bodies("b", 0))
-
-
 # ---- at random --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_the_group_has_consumed_what_was_produced_of_it(stores: Stores, seed: int) -> None:
-    """Members that repeat, come late and overlap: each message of the input leads to one of the output."""
-    chance = random.Random(seed)
-    store = opened(stores)
-    store.append("in", 0, *[b"%d" % number for number in range(2_000)])
-    numbers = [0] * 3
-    sent: list[tuple[int, int, int, int]] = []
-    for _ in range(120):
-        if sent and chance.random() < 0.3:
-            member, number, begin, end = chance.choice(sent)  # once more, maybe much later
-        else:
-            member = chance.randrange(3)
-            number = numbers[member]
-            numbers[member] += 2
-            committed = store.state.offset(GROUP, store.key("in", 0)) or 0
-            begin = max(0, committed - chance.choice([0, 0, 0, 1, 5]))
-            end = begin + chance.randrange(1, 9)
-            sent.append((member, number, begin, end))
-        bodies = [b"%d" % each for each in range(begin, end)]
-        batches = [
-            (topic, chance.randrange(2), numbered_batch(member + 1, number + index, *bodies))
-            for index, topic in enumerate("ab")
-        ]
-        with suppress(Fenced, StaleSequence):
-            store.submit_atomic(batches, up_to(store, end), [begin]).result(TIMEOUT_S)
-        if chance.random() < 0.03:
-            store.close()
-            store = stores.open()
-    done = store.state.offset(GROUP, store.key("in", 0)) or 0
-    for topic in "ab":
-        found = [int(body) for queue_id in (0, 1) for body in store.bodies(topic, queue_id)]
-        assert sorted(found) == list(range(done))

@@ -1,4 +1,4 @@
-"""Queues that are popped: bounds, poison, wrong answers and facts; `test_pop_schedules.py` plays everything else."""
+"""Queues that are popped: bounds, poison, wrong answers and facts; the store machine plays everything else."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from minimq_broker.features.work_queues.pop_runs import (
     MAX_HELD,
     Claim,
     Leave,
-    PopKey,
     PopMoved,
     PopOutcome,
     QueueMoved,
@@ -27,17 +26,14 @@ from minimq_broker.features.work_queues.pop_runs import (
     RunState,
     Settle,
     Take,
-    handle_epoch,
 )
-from minimq_broker.features.work_queues.uncommitted_pops import UncommittedQueue
 from minimq_broker.state.facts import decode_fact, encode_fact
-from minimq_common.errors import InvalidArgument, OffsetOutOfRange, StoreError, SystemBusy
+from minimq_common.errors import InvalidArgument, StoreError, SystemBusy
 from support.cases import for_each
 
 T = TypeVar("T")
 
 TOPIC = 17
-KEY = PopKey("workers", TOPIC, 0)
 
 
 @pytest.fixture
@@ -128,49 +124,6 @@ def test_three_tries_are_enough_for_what_is_delivered_with_a_message_that_kills_
     assert dead == {poison}
 
 
-@for_each("spans", [[(0, 11)], [(5, 5)], [(6, 5)], [(-1, 3)], [(4, 6), (2, 3)], [(4, 6), (5, 7)], [(0, 2), (9, 11)]])
-def test_an_answer_to_what_was_not_handed_out_changes_nothing(spans: list[tuple[int, int]]) -> None:
-    queue = PopQueue()
-    taken(queue, 10)
-    before = queue.runs
-    with pytest.raises(InvalidArgument, match="delivered end at 9"):
-        queue.settle(Settle(1, spans, PopOutcome.DONE))
-    assert queue.runs == before
-
-
-def test_messages_without_a_group_hash_in_a_fifo_topic_do_not_wait_for_each_other() -> None:
-    """Batches that could not be read have none; the first one is set aside for an hour."""
-    aside = Run(0, 1, RunState.FREE, 1, 3_600_000, 1)
-    queue = PopQueue(0, [aside, Run(1, 2, RunState.OUT, 1, 500, 1, "a", group_hash=7), Run(2, 3, RunState.FREE)])
-    assert queue.due_ms == 0
-
-
-def test_an_answer_to_a_hand_out_of_before_a_reset_comes_too_late() -> None:
-    queue = PopQueue()
-    taken(queue, 10)
-    unknown = 99
-    spans = [(0, 2), (5, 40), (40, 50)]
-    assert queue.settle(Settle(unknown, spans, PopOutcome.DONE)) == ([], spans)
-
-
-def test_an_answer_and_a_take_that_passes_over_what_is_deleted_make_one_fact() -> None:
-    queue = PopQueue()
-    taken(queue, 40)
-    before, draft = queue.runs, UncommittedQueue(queue, [])
-    draft.runs += draft.queue.settle(Settle(1, [(5, 9), (12, 16), (30, 32)], PopOutcome.DONE))[0]
-    assert draft.drop_before(14) == 14 - 4 - 2
-    draft.runs += draft.queue.take(Take("b", 10, 50), 0, 60, 2)
-    moved, expected = draft.changes(KEY), draft.queue.runs
-    assert moved is not None
-    queue.end()
-    assert queue.runs == before
-    queue.drop_before(moved.done)
-    for run in moved.runs:
-        queue.put(run)
-    queue.refresh()
-    assert queue.runs == expected
-
-
 def test_a_fact_out_of_its_bounds_is_rejected() -> None:
     fact = PopMoved("workers", (QueueMoved(TOPIC, 0, (Run(0, 4, RunState.OUT, 1, 5, 6, "a"),)),))
     assert decode_fact(encode_fact(fact)) == fact
@@ -185,11 +138,6 @@ def test_a_fact_out_of_its_bounds_is_rejected() -> None:
             decode_fact(encode_fact(PopMoved("workers", (QueueMoved(TOPIC, 0, (wrong,)),))))
     with pytest.raises(StoreError, match="were popped"):
         PopQueue(5).put(Run(4, 6, RunState.OUT))
-
-
-def test_handles_differ_between_terms_and_positions() -> None:
-    assert len({handle_epoch(term, position) for term in range(9) for position in range(0, 900, 100)}) == 81
-    assert handle_epoch((1 << 31) - 1, 1 << 62) < 1 << 63
 
 
 def traced_bytes(make: Callable[[], T]) -> tuple[T, int]:
@@ -246,24 +194,6 @@ def test_a_span_of_four_million_messages_takes_little_memory_and_disk(fifo: bool
     assert 64 * size < (80 if fifo else 40) << 20
     rows = [msgspec.msgpack.encode(queue.block_row(number)) for number in queue.blocks()]
     assert 64 * sum(map(len, rows)) < (16 if fifo else 4) << 20
-
-
-def test_settled_messages_are_delivered_again_with_all_tries() -> None:
-    taken, settled = Run(10, 12, RunState.OUT, 3, 99, 7, "a"), Run(12, 20, RunState.DONE)
-    queue = PopQueue(10, [taken, settled, Run(20, 21, RunState.FREE, 2)])
-    with pytest.raises(OffsetOutOfRange, match="from 2 to 29"):
-        queue.reopen(Reopen([(1, 3)]), (2, 30))
-    with pytest.raises(OffsetOutOfRange):
-        queue.reopen(Reopen([(20, 31)]), (2, 30))
-    assert queue.reopen(Reopen([(20, 30)]), (2, 30)) == []  # they are delivered anyway
-    for run in queue.reopen(Reopen([(3, 4), (8, 11), (14, 16), (20, 21)]), (2, 30)):
-        queue.put(run)
-    queue.refresh()
-    assert (queue.done, queue.next, queue.held) == (3, 21, 2)
-    free = [(run.first, run.end, run.delivery_count) for run in queue.runs if run.state is RunState.FREE]
-    assert free == [(3, 4, 0), (8, 10, 0), (14, 16, 0), (20, 21, 2)]
-    assert queue.unsettled_before(21) == 8
-    assert [run.first for run in queue.take(Take("b", 100, 50), 1, 21, 8)] == [20]
 
 
 @for_each("spans", [[(8, 9), (3, 4)], [(3, 4), (3, 4)], [(3, 6), (5, 8)], [(3, 3)], [(4, 3)]])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from contextlib import closing
 from pathlib import Path
 
@@ -10,13 +9,9 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.copy import StoreCopy
-from minimq_broker.backup.inspect import inspect_as_json
-from minimq_broker.log.checkpoint import Checkpoint, Snapshot
-from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.data_dir import DataDirectory, Owner
+from minimq_broker.log.checkpoint import Snapshot
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
 from minimq_common.errors import CopyInterrupted, CorruptEntry, DataDirectoryInUse, StoreError
-from support.page_pictures import photographed
 from support.states import rows
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
@@ -121,66 +116,3 @@ def test_a_copy_goes_into_no_directory_that_holds_something(stores: Stores, mast
         copy_of(master, folder)
     assert sorted(folder.rglob("*")) == before
     assert file.read_text() == "of the user"
-
-
-def test_a_copy_in_the_place_of_an_interrupted_one_is_nobodys(stores: Stores, master: OpenStore) -> None:
-    slave = stores.folder / "slave"
-    with closing(StoreCopy(slave, master.store.snapshot(), master.store.log.start)):
-        pass
-    DataDirectory(slave, create=False, owner=Owner("another", "broker-z", 3)).close()
-    (slave / "thesis.tex").write_text("of the user")
-
-    copy_of(master, slave, replace=True)  # one for the same broker
-    assert {"owner", "thesis.tex"} <= {file.name for file in slave.iterdir()}
-    (slave / "copying").touch()
-    copy_of(master, slave)
-    names = {file.name for file in slave.iterdir()}
-    assert names == {"format", "lock", "commitlog", "state.mdb", "state.mdb-lock", "thesis.tex"}
-
-
-def test_a_copy_that_was_interrupted_at_its_very_begin_is_begun_anew(stores: Stores, master: OpenStore) -> None:
-    slave = stores.folder / "slave"
-    DataDirectory(slave, create=True).close()
-    (slave / "lost+found").mkdir()  # as a new disk has it
-    copy_of(master, slave)
-    assert stores.open("slave", alone=False).store.end == master.store.saved_position
-
-
-def test_a_crash_at_any_stage(stores: Stores, master: OpenStore) -> None:
-    """The directory has the former log, or a mark that a copy was interrupted, or the whole copy."""
-    former = stores.open("slave", segment_bytes=SEGMENT_BYTES)
-    former.create_topic("other")
-    for _ in range(2):
-        former.append("other", 0, bytes(70_000))
-    former.close()
-    before = rows(former.state)
-    steps = (
-        (Checkpoint, "restore"),
-        (CommitLog, "append"),
-        (CommitLog, "roll"),
-        (Path, "unlink"),
-        (StoreCopy, "_clear"),
-    )
-    with photographed(former.path, stores.folder, *steps) as copies:
-        copy_of(master, former.path, end=master.store.end, replace=True, frame_bytes=150_000)
-    kinds = []
-    for path in copies:
-        try:
-            opened = stores.open(path.name, alone=False)
-        except CopyInterrupted:
-            for looking in (check_directory, lambda path: inspect_as_json(path, entries=False)):
-                with pytest.raises(CopyInterrupted, match="copy again"):
-                    looking(path)
-            kinds.append("interrupted")
-            copy_of(master, path, end=master.store.end, frame_bytes=1 << 30)
-            opened = stores.open(path.name, alone=False)
-            assert rows(opened.state) == rows(master.state)
-        else:
-            kinds.append("former" if rows(opened.state)["topics"] == before["topics"] else "whole")
-            expected = before if kinds[-1] == "former" else rows(master.state)
-            assert rows(opened.state) == expected
-        opened.close()
-        shutil.rmtree(path / "commitlog")
-    assert kinds == sorted(kinds, key=["former", "interrupted", "whole"].index)
-    assert set(kinds) == {"former", "interrupted", "whole"}
-    stores.damaged.update(copies)

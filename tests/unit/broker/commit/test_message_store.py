@@ -9,11 +9,8 @@ import time
 
 import pytest
 
-from minimq_broker.state.facts import Fact, Topic, TopicSet
-from minimq_broker.state.state import BatchApplied, State
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import NoPermission, QueueNotFound, StoreError, TopicNotFound
-from minimq_common.model import Permission
+from minimq_common.errors import StoreError
 from support.stores import TIMEOUT_S, OpenStore, Stores, batches_of, make_batch
 
 SMALL = 256 << 10
@@ -34,16 +31,6 @@ def fill(store: OpenStore, sizes: list[int], topic: str = "t", queue_id: int = 0
     return every
 
 
-def test_reading_begins_at_any_offset_also_within_a_batch(store: OpenStore) -> None:
-    every = fill(store, [1, 5, 3, 1, 7])
-
-    for offset in range(len(every) + 1):
-        assert store.bodies("t", 0, offset) == every[offset:]
-    assert store.bodies("t", 1) == []
-    assert store.store.bounds(store.key("t", 0)) == (0, 17)
-    assert store.store.bounds(store.key("t", 1)) == (0, 0)
-
-
 def test_a_read_stops_after_the_batch_that_reaches_a_bound(store: OpenStore) -> None:
     fill(store, [4, 4, 4])
 
@@ -61,102 +48,12 @@ def test_a_read_stops_after_the_batch_that_reaches_a_bound(store: OpenStore) -> 
     assert counts(0, max_bytes=entry_bytes + 1) == [0, 4]
 
 
-@pytest.mark.parametrize(
-    ("topic", "queue_id", "error"),
-    [("absent", 0, TopicNotFound), ("t", 2, QueueNotFound), ("t", -1, QueueNotFound), ("readonly", 0, NoPermission)],
-)
-def test_a_rejected_append_leaves_no_trace_and_hinders_no_other(
-    store: OpenStore, topic: str, queue_id: int, error: type[Exception]
-) -> None:
-    store.create_topic("readonly", 1, Permission.READ)
-    end = store.state.position
-    rejected = store.submit(topic, queue_id, make_batch([b"rejected"]))
-    accepted = store.submit("t", 0, make_batch([b"accepted"]))
-
-    with pytest.raises(error, match=topic):
-        rejected.result(TIMEOUT_S)
-    assert accepted.result(TIMEOUT_S).base_offset == 0
-    assert store.bodies("t", 0) == [b"accepted"]
-    assert store.read("t", 0, 0)[0].position == end
-
-
 def test_a_commit_is_a_sync(store: OpenStore) -> None:
     for segment in store.store.log.segments:
         flags = segment._env.flags()
         assert flags["sync"]
         assert flags["metasync"]
         assert not flags["writemap"]
-
-
-def test_what_is_committed_and_not_told_yet_is_not_read(store: OpenStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    applying, go_on = threading.Event(), threading.Event()
-    apply = store.store.state.apply
-
-    def wait_and_apply(entry: Fact | BatchApplied, position: int, at_ms: int) -> None:
-        applying.set()
-        go_on.wait(TIMEOUT_S)
-        apply(entry, position, at_ms)
-
-    monkeypatch.setattr(store.store.state, "apply", wait_and_apply)
-    job = store.submit("t", 0, make_batch([b"x"]))
-    assert applying.wait(TIMEOUT_S)
-
-    assert batches_of(store.store, store.key("t", 0), 0, 10, 1 << 20) == []
-    go_on.set()
-    job.result(TIMEOUT_S)
-    assert store.bodies("t", 0) == [b"x"]
-
-
-def test_a_decision_sees_all_that_came_before_it(store: OpenStore) -> None:
-    """Ten at the same time create the topic if it is not there: one does."""
-
-    def create(state: State) -> Fact | None:
-        return None if "new" in state.topics else TopicSet(Topic("new", state.position, 1, 1))
-
-    jobs = [store.submit_fact(create) for _ in range(10)]
-    appended = store.submit("new", 0, make_batch([b"x"]))
-
-    assert [job.result(TIMEOUT_S) is not None for job in jobs] == [True] + [False] * 9
-    assert appended.result(TIMEOUT_S).base_offset == 0
-
-
-def test_segments_roll_and_are_read_as_one(stores: Stores) -> None:
-    store = stores.open(segment_bytes=SMALL)
-    store.create_topic("t", 2)
-    store.create_topic("late", 1)
-    every = [b"%06d" % number + bytes(20_000) for number in range(60)]
-    for number, each in enumerate(every):
-        assert store.append("t", 0, each) == number
-    store.append("late", 0, b"in the last segment only")
-
-    log = store.store.log
-    assert len(log.segments) >= 5
-    assert [segment.sealed for segment in log.segments] == [True] * (len(log.segments) - 1) + [False]
-    assert log.end == store.state.position
-    assert all(segment.start == former.end for former, segment in itertools.pairwise(log.segments))
-    for offset in range(0, 60, 7):
-        assert store.bodies("t", 0, offset) == every[offset:]
-    assert [stored.base_offset for stored in store.read("t", 0, 3, max_messages=30)] == list(range(3, 33))
-    assert store.bodies("late", 0) == [b"in the last segment only"]
-    assert store.bodies("t", 1) == []
-
-    store.close()
-    again = stores.open(segment_bytes=SMALL)
-    assert again.bodies("t", 0) == every
-    assert again.append("t", 0, b"more") == 60
-    assert again.append("t", 1, b"first") == 0
-
-
-def test_a_full_map_rolls_to_the_next_segment(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minimq_broker.log.segment._MAP_SLACK_BYTES", 0)
-    store = stores.open(segment_bytes=1 << 20)
-    store.create_topic("t")
-    # Two of them do not fit into one map, though the first alone does not make the segment full.
-    every = [bytes([number]) * 600_000 for number in range(4)]
-
-    assert [store.append("t", 0, each) for each in every] == [0, 1, 2, 3]
-    assert len(store.store.log.segments) == 4
-    assert store.bodies("t", 0) == every
 
 
 def test_what_fits_into_no_segment_is_rejected_and_the_store_goes_on(

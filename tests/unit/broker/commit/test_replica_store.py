@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import lmdb
 import pytest
 from click.testing import CliRunner
 
@@ -12,7 +11,7 @@ from minimq_broker.__main__ import main
 from minimq_broker.backup.check import compare_directories
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted
-from minimq_common.errors import CopyNeeded, CorruptEntry, InvalidArgument, NotMaster, StoreError
+from minimq_common.errors import CorruptEntry, InvalidArgument, NotMaster
 from support.states import rows
 from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -36,18 +35,6 @@ def slave(stores: Stores) -> OpenStore:
 
 def all_entries(store: OpenStore) -> list[bytes]:
     return store.store.entries(0, 1 << 40)
-
-
-def test_entries_begin_where_the_log_ends(master: OpenStore, slave: OpenStore) -> None:
-    entries = all_entries(master)
-    slave.submit_entries(0, entries[:3]).result(TIMEOUT_S)
-    end = slave.store.end
-    for position, part in ((0, entries[:3]), (end - len(entries[2]), entries[2:]), (end + 1, entries[3:])):
-        with pytest.raises(StoreError, match=f"cannot follow on a log that ends at {end}"):
-            slave.submit_entries(position, part).result(TIMEOUT_S)
-    assert slave.store.end == end
-    slave.submit_entries(end, entries[3:]).result(TIMEOUT_S)
-    assert rows(slave.state) == rows(master.state)
 
 
 def flip(entry: bytes, index: int) -> bytes:
@@ -79,20 +66,6 @@ def test_a_damaged_entry_is_rejected_with_all_that_came_with_it(
     assert rows(slave.state) == rows(master.state)
 
 
-def test_a_batch_that_does_not_go_on_where_its_queue_ends_is_rejected(
-    stores: Stores, master: OpenStore, slave: OpenStore
-) -> None:
-    """The checksums of another log are right as well."""
-    slave.take_from(master)
-    other = stores.open("other")
-    other.create_topic("t", 2)
-    for _ in range(100):
-        other.append("t", 0, b"x")
-    stray = other.store.entries(other.store.end, 1) or other.store.entries(0, 1 << 40)[-1:]
-    with pytest.raises(CorruptEntry, match="the logs are not the same"):
-        slave.submit_entries(slave.store.end, stray).result(TIMEOUT_S)
-
-
 def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: OpenStore, slave: OpenStore) -> None:
     slave.take_from(master)
     with pytest.raises(NotMaster):
@@ -103,22 +76,6 @@ def test_who_leads_takes_no_entries_and_who_follows_takes_nothing_else(master: O
         master.store.truncate(0)
     slave.store.lead(7)
     assert slave.append("t", 1, b"x") == master.store.bounds(master.key("t", 1))[1]
-
-
-def test_entries_come_as_many_as_fit_from_exactly_where_they_are_asked_for(master: OpenStore) -> None:
-    every, found, position = all_entries(master), [], 0
-    assert sum(map(len, every)) == master.store.end
-    for max_bytes in (1, 20_000, 50_000, 1, 1 << 30):
-        part = master.store.entries(position, max_bytes)
-        assert part, "at least one"
-        assert sum(map(len, part[:-1])) < max_bytes
-        found += part
-        position += sum(map(len, part))
-    assert found == every
-    assert master.store.entries(position, 1 << 20) == []
-    for wrong in (1, len(every[0]) - 1, position - 1, position + 1):
-        with pytest.raises(CopyNeeded, match=f"no entry begins at position {wrong} "):
-            master.store.entries(wrong, 1)
 
 
 def test_a_segment_is_read_to_its_end_by_those_who_read_it_when_it_is_removed(
@@ -151,49 +108,6 @@ def test_compare_names_the_first_position_that_differs(stores: Stores, master: O
     assert (found.entries, found.start) == (5, 0)
     assert found.difference == f"position {end}: the entries differ"
     assert found.summary == f"different: position {end}: the entries differ"
-
-
-def test_compare_names_the_position_that_one_lacks(stores: Stores, master: OpenStore, slave: OpenStore) -> None:
-    slave.take_from(master)
-    first = len(all_entries(master)[0])
-    for store in (master, slave):
-        store.close()
-    stores.damaged.add(slave.path)
-    with lmdb.open(str(slave.path / "commitlog" / f"{0:020d}.mdb"), subdir=False, max_dbs=2, map_size=1 << 30) as env:
-        log = env.open_db(b"log", create=False)
-        with env.begin(write=True, db=log) as txn:
-            assert txn.delete(first.to_bytes(8, "big"))
-    found = compare_directories(master.path, slave.path)
-    assert found.difference == f"position {first}: only the first log has an entry that begins there"
-    found = compare_directories(slave.path, master.path)
-    assert found.difference == f"position {first}: only the second log has an entry that begins there"
-
-
-@pytest.mark.parametrize("ahead", [False, True])
-def test_compare_goes_by_what_both_hold(stores: Stores, master: OpenStore, slave: OpenStore, ahead: bool) -> None:
-    while slave.store.end < master.store.end - 30_000:
-        slave.take_from(master, 20_000)
-    slave.store.confirm(slave.store.end)
-    slave.close()
-    master.close()
-    again = stores.open("master" if ahead else "slave", alone=False)
-    assert again.store.old.remove_first(again.store.end)
-    start = again.store.log.start
-    again.close()
-    found = compare_directories(master.path, slave.path)
-    assert (found.start, found.end, found.difference) == (start, slave.store.end, None)
-    longer = master.store.end - slave.store.end
-    assert found.summary == (
-        f"the same: {found.entries} entries, from position {start} to {slave.store.end}; "
-        f"the first log is {longer} bytes longer"
-    )
-
-
-def test_compare_of_logs_that_do_not_overlap(stores: Stores, master: OpenStore) -> None:
-    empty = stores.open("empty", alone=False)
-    empty.close()
-    master.close()
-    assert compare_directories(master.path, empty.path).summary.startswith("nothing to compare")
 
 
 def test_check_compares_on_the_command_line(stores: Stores, master: OpenStore, slave: OpenStore) -> None:

@@ -46,16 +46,6 @@ async def cut_and_go_on(engine: Engine) -> QueueKey:
     return queue
 
 
-def test_how_much_of_each_term_is_in_the_log(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        queue = await cut_and_go_on(engine)
-        assert [engine.store.end_since(queue, term) for term in (1, 2, 3, 4, 5)] == [100, 180, 180, 200, 200]
-        other = QueueKey(queue.topic_id, 7)
-        assert engine.store.end_since(other, 1) == 0
-
-    with_engine(tmp_path, test)
-
-
 @pytest.mark.parametrize(
     ("term", "offset", "rejected"),
     [(1, 100, False), (1, 101, True), (2, 180, False), (2, 181, True), (4, 200, False), (0, 150, False)],

@@ -5,9 +5,6 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
-import pytest
-
-from minimq_broker.log import commit_log
 from minimq_broker.log.rows import BorrowedViews, ReadLimits
 from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
@@ -62,40 +59,3 @@ def test_views_outlive_the_segment_that_they_are_of(stores: Stores) -> None:
         gc.collect()
         assert store.store.bounds(store.key("t", 0))[0] > 0
         assert RecordBatch(bytes(found[0].data)).bodies() == bodies[:1]
-
-
-@pytest.mark.parametrize("is_entry", [True, False])
-def test_an_entry_is_found_while_older_segments_are_removed(
-    stores: Stores, monkeypatch: pytest.MonkeyPatch, *, is_entry: bool
-) -> None:
-    """Else a committed half message would be given up as one that is not in the log."""
-    store = stores.open(segment_bytes=1 << 16, checkpoint_interval_s=0.01)
-    store.create_topic("t")
-    for number in range(20):
-        store.append("t", 0, bytes([number]) * 20_000)
-    wait_until(lambda: store.store.saved_position >= store.store.end, what="the state is saved")
-    log = store.store.log
-    assert len(log.segments) > 3
-    last = log.segments[-2].start
-
-    def start_of(segment: Segment) -> int:
-        log.remove_first(store.store.saved_position)
-        return segment.start
-
-    monkeypatch.setattr(commit_log, "_START_OF", start_of)
-    if is_entry:
-        assert log.entry_at(last)
-    else:
-        assert next(log.entries(last))[0] == last
-
-
-def test_any_number_of_reads_takes_one_transaction_of_a_segment(stores: Stores) -> None:
-    store = stores.open()
-    store.create_topic("t")
-    for number in range(300):
-        store.append("t", 0, b"%d" % number)
-    with BorrowedViews() as borrowed:
-        for offset in range(300):
-            found, _ = store.store.search(store.key("t", 0), offset, ReadLimits(1, 1, borrowed=borrowed))
-            assert found[0].base_offset == offset
-        assert store.bodies("t", 0)[-1] == b"299"

@@ -15,16 +15,11 @@ from minimq_broker.backup.check import check_directory, compare_directories, ver
 from minimq_broker.backup.copy import SegmentCopy, StoreCopy
 from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.commit.message_store import MessageStore
-from minimq_broker.log.entry import EntryHeader, batch_entry, payload_of
-from minimq_broker.log.rewriting import Rewriting
 from minimq_broker.log.rows import ReadLimits, unpack_row
-from minimq_broker.log.segment import Segment
-from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import CopyNeeded, StoreError
-from support.page_pictures import photographed
+from minimq_common.errors import StoreError
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows
-from support.stores import OpenStore, Stores, make_batch
+from support.stores import OpenStore, Stores
 
 SEGMENT_BYTES = 64 << 10
 #: Two messages each, in three topics one after the other.
@@ -66,29 +61,6 @@ def offsets(store: OpenStore, topic: str, offset: int = 0) -> list[int]:
     return found
 
 
-def test_what_is_kept_stays_where_it_was(store: OpenStore, stores: Stores) -> None:
-    log = store.store.log
-    before = {topic: offsets(store, topic) for topic in TOPICS}
-    stretch = range(log.segments[1].start, log.segments[4].start)
-    gone = {row.base_offset for row in log_rows(store, "b") if row.position in stretch}
-    used, files = log.disk_bytes, len(log.segments)
-    rewriting = rewrite(store.store, 1, 3, only(store, "a", "c"))
-    assert rewriting.read_bytes > rewriting.kept_bytes > 0
-    assert len(log.segments) == files - 2
-    assert log.disk_bytes < used
-    assert log.complete_from == log.segments[2].start == stretch.stop
-    for _ in range(2):
-        assert gone
-        assert offsets(store, "a") == before["a"]
-        assert offsets(store, "c") == before["c"]
-        assert offsets(store, "b") == [offset for offset in before["b"] if offset not in gone]
-        found, at = store.store.search(store.key("b", 0), min(gone), ReadLimits(1, 1))
-        assert [batch.base_offset for batch in found] == [max(gone) + 2]
-        assert at == max(gone) + 4
-        store.close()
-        store = stores.open(segment_bytes=SEGMENT_BYTES)
-
-
 def log_rows(store: OpenStore, topic: str) -> list[Any]:
     return [
         unpack_row(last, value)
@@ -96,32 +68,6 @@ def log_rows(store: OpenStore, topic: str) -> list[Any]:
         for queue in segment.queues_of(store.key(topic, 0).topic_id)
         for last, _, value in segment.values_of(queue)
     ]
-
-
-def test_nothing_may_be_left(store: OpenStore, stores: Stores) -> None:
-    log = store.store.log
-    end = log.segments[3].start
-    rewrite(store.store, 1, 2, lambda queue, offset: False)
-    assert [segment.start for segment in log.segments[:3]] == [0, log.segments[1].start, end]
-    assert log.segments[1].counts == (0, 0, 0)
-    assert log.segments[1].newest_ms() is None
-    rewrite(store.store, 0, 2, only(store, "a"))
-    assert [segment.start for segment in log.segments[:2]] == [0, end]
-    assert store.store.old.remove_first(end)
-    assert log.start == log.complete_from == end
-    store.close()
-    assert stores.open(segment_bytes=SEGMENT_BYTES).store.log.start == end
-
-
-def test_a_reader_of_a_former_segment_goes_on(store: OpenStore) -> None:
-    log = store.store.log
-    before = list(log.entries())[: log.segments[2].start]
-    with closing(log.entries()) as entries:
-        seen = [bytes(next(entries)[1])]
-        rewrite(store.store, 0, 2, lambda queue, offset: False)
-        seen += [bytes(entry) for _, entry in entries]
-    assert len(seen) == len(before)
-    assert next(log.entries())[0] == log.complete_from
 
 
 def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
@@ -133,61 +79,6 @@ def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
     assert not rewriting.put_in_place()
     rewriting.close()
     log.clear_damage_mark(log.segments[2].start)
-
-
-def test_an_entry_may_be_replaced_by_a_shorter_one(store: OpenStore, stores: Stores) -> None:
-    """As a compaction does: the same queue and offsets."""
-
-    def shorter(position: int, header: EntryHeader, entry: memoryview) -> bytes:
-        count = len(RecordBatch(bytes(payload_of(entry))).bodies(0))
-        return batch_entry(header.queue, header.base_offset, header.stored_ms, make_batch([b"x"] * count))
-
-    log = store.store.log
-    end = log.segments[1].start
-    before = [row for row in log_rows(store, "a") if row.position < end]
-    rewriting = Rewriting(log, log.segments[:1], end, shorter)
-    while rewriting.step(1 << 30, 5):
-        pass
-    assert rewriting.put_in_place()
-    rewriting.close()
-    after = [row for row in log_rows(store, "a") if row.position < end]
-    assert [(row.position, row.last_offset) for row in before] == [(row.position, row.last_offset) for row in after]
-    assert store.bodies("a", 0)[:2] == [b"x", b"x"]
-
-    def longer(position: int, header: EntryHeader, entry: memoryview) -> bytes:
-        return bytes(entry) + b"x"
-
-    rewriting = Rewriting(log, log.segments[1:2], log.segments[2].start, longer)
-    with pytest.raises(StoreError, match="cannot be replaced"):
-        rewriting.step(1 << 30, 5)
-    rewriting.close()
-
-
-def test_a_crash_at_any_stage(store: OpenStore, stores: Stores) -> None:
-    """The log has the former segments, or the rewritten one; nothing else is left of either."""
-    before = {topic: offsets(store, topic) for topic in TOPICS}
-    starts = [segment.start for segment in store.store.log.segments]
-    steps = ((Segment, "write"), (Segment, "mark_rewritten"), (Path, "unlink"), (Path, "replace"), (Path, "rename"))
-    with photographed(store.path, stores.folder, *steps) as copies:
-        rewrite(store.store, 1, 3, only(store, "a", "c"))
-    after = {topic: offsets(store, topic) for topic in TOPICS}
-    ends = [segment.start for segment in store.store.log.segments]
-    assert after != before
-    kinds = []
-    for path in copies:
-        assert check_directory(path).findings == []
-        inspect_as_json(path, entries=True)
-        opened = stores.open(path.name, segment_bytes=SEGMENT_BYTES)
-        found = [segment.start for segment in opened.store.log.segments]
-        kinds.append("after" if found == ends else "before")
-        assert found == (ends if kinds[-1] == "after" else starts)
-        assert {topic: offsets(opened, topic) for topic in TOPICS} == (after if kinds[-1] == "after" else before)
-        assert {int(file.stem) for file in (path / "commitlog").glob("*.mdb")} == {*found}
-        assert not list((path / "commitlog").glob("*.new*"))
-        opened.close()
-    assert kinds == sorted(kinds, reverse=True)
-    assert kinds.count("after") >= 3
-    assert kinds.count("before") >= 3
 
 
 def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores) -> None:
@@ -257,22 +148,6 @@ def test_a_copy(store: OpenStore, stores: Stores, stretch: tuple[int, int], fram
     stores.open("copy", segment_bytes=SEGMENT_BYTES).append("b", 0, b"more")
 
 
-@pytest.mark.parametrize("frame_bytes", [1, 1 << 30])
-def test_a_copy_of_a_log_to_whose_end_it_was_rewritten(store: OpenStore, stores: Stores, frame_bytes: int) -> None:
-    store.close()  # which saves the state
-    store = stores.open(alone=False, segment_bytes=SEGMENT_BYTES)  # so that it appends nothing by itself
-    log = store.store.log
-    log.roll(store.store.end)
-    rewrite(store.store, len(log.segments) - 4, 3, only(store, "a", "c"))
-    assert log.complete_from == store.store.end == log.active.start
-    copied(store.store, stores.folder / "copy", frame_bytes)
-    assert check_directory(stores.folder / "copy").findings == []
-    copy = stores.open("copy", segment_bytes=SEGMENT_BYTES)
-    for topic in TOPICS:
-        assert offsets(copy, topic) == offsets(store, topic)
-    copy.append("b", 0, b"more")
-
-
 def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: Stores) -> None:
     snapshot = store.store.snapshot()
     with closing(StoreCopy(stores.folder / "copy", snapshot, 0, SEGMENT_BYTES, complete_from=100)) as copy:
@@ -283,25 +158,6 @@ def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: St
             copy.skip_to(49)
     with pytest.raises(StoreError, match="behind the state"):
         StoreCopy(stores.folder / "copy", snapshot, 0, complete_from=snapshot.position + 1)
-
-
-def test_a_slave_that_needs_what_is_gone_has_to_copy(store: OpenStore) -> None:
-    rewrite(store.store, 0, 2, lambda queue, offset: False)
-    log = store.store.log
-    with pytest.raises(CopyNeeded):
-        store.store.entries(0, 1)
-    assert store.store.part(0, 1)[0] == log.complete_from
-    assert store.store.entries(log.complete_from, 1)
-
-
-def test_it_is_not_cut_behind_the_saved_state(store: OpenStore, stores: Stores) -> None:
-    rewrite(store.store, 0, 1, only(store, "a"))
-    store.close()
-    slave = stores.open(alone=False, segment_bytes=SEGMENT_BYTES)
-    position = slave.store.log.segments[2].start
-    assert position < slave.store.saved_position
-    with pytest.raises(CopyNeeded, match="is complete from"):
-        slave.store.truncate(position)
 
 
 def test_a_damaged_index_is_made_anew(store: OpenStore, stores: Stores) -> None:

@@ -12,8 +12,6 @@ from minimq_common.model import Message, MessageQueue
 from minimq_common.names import machine_room_of
 from support.cases import for_each
 
-QUEUES = [MessageQueue("t", broker, number) for broker in "ab" for number in range(2)]
-
 
 def queues(count: int, *brokers: str) -> tuple[MessageQueue, ...]:
     return tuple(MessageQueue("t", broker, number) for broker in brokers or ("a",) for number in range(count))
