@@ -24,12 +24,11 @@ from support.scraping import metrics_address
 from support.waiting import wait_until
 
 SHOWN = {"metrics": "127.0.0.1:0", "log_format": "json"}
-#: Panels of which a query finds nothing until somebody is rejected or slowed down, fails, or asks.
+#: Panels of which a query finds nothing until calls are rejected, fail, or ask.
 ONLY_THEN = {
     "Rejected batches",
     "Rejected by limits",
     "Rejected callers",
-    "Users that are slowed down",
     "Calls without a valid key",
     "Dead letters",
     "In flight",

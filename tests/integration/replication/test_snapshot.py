@@ -77,7 +77,7 @@ def test_a_backup_is_restored_on_all_replicas(tmp_path: Path) -> None:
                 assert restored.stdout is not None
                 assert restored.stdout.readline().startswith(b"ready ")
                 wait_until(lambda: [row["replica"] for row in minimq.json("cluster", "status")] == [3], TIMEOUT_S)
-                assert "replica 3 is the master" in minimq(
+                assert "replica 3, term 3" in minimq(
                     "cluster", "promote", "broker-a", "--replica", "3", "--unclean", "--yes"
                 )
                 for broker in cluster.brokers:
