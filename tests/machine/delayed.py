@@ -43,7 +43,7 @@ def _held(model: Model) -> Iterable[int]:
     return [key.id for key in waiting(model)]
 
 
-@rule(8)
+@rule(10)
 def delay(machine: Machine) -> None:
     if not (topic := machine.some_topic()):
         return
@@ -81,7 +81,7 @@ def repeat_delayed(machine: Machine) -> None:
 
 @rule(5)
 def publish_due(machine: Machine) -> None:
-    machine.clock.now_ms += machine.chance.choice((0, 1, 50, 1_000, 60_000))
+    machine.clock.now_ms += machine.chance.choice((0, 1, 50, 50, 1_000, 60_000))
     publish(machine)
 
 
@@ -103,7 +103,7 @@ def publish(machine: Machine) -> None:
     assert not due, f"due, but not published: {due}"
 
 
-@rule(4)
+@rule(6)
 def recall(machine: Machine) -> None:
     model, chance = machine.model, machine.chance
     known = [*waiting(model).items(), *model.table("recalled").items()]
@@ -116,7 +116,11 @@ def recall(machine: Machine) -> None:
     machine.write(job)
     assert job.error is None, job.error
     for key, outcome, wanted in zip(keys, job.outcomes, expected, strict=True):
-        is_forgotten = wanted is store.RecallOutcome.ALREADY_RECALLED and outcome is store.RecallOutcome.TOO_LATE
+        # Once the entry of a recalled batch is deleted, nothing names its topic, and then that it was recalled.
+        is_forgotten = key in model.table("recalled") and {outcome, wanted} == {
+            store.RecallOutcome.ALREADY_RECALLED,
+            store.RecallOutcome.TOO_LATE,
+        }
         assert outcome is wanted or is_forgotten, f"{key}: {outcome!r} instead of {wanted!r}"
 
 
@@ -133,7 +137,7 @@ def _recalled(model: Model, key: store.DueKey, topic_id: int) -> store.RecallOut
     return store.RecallOutcome.RECALLED
 
 
-@rule(1)
+@rule(2)
 def set_clock_back(machine: Machine) -> None:
     machine.clock.now_ms -= machine.chance.choice((500, 2_000, _DAY_MS))
 

@@ -63,7 +63,7 @@ def stored(machine: Machine, job: store.AppendJob, data: bytes | None = None) ->
     assert job.error is None, job.error
     assert not store.was_repeated(job)
     topic = machine.model.topics[job.topic]
-    batch = machine.model.append((topic.id, job.queue_id), job.header.count, machine.clock.now_ms, data or job.data)
+    batch = machine.model.append((topic.id, job.queue_id), job.header.count, machine.clock, data or job.data)
     assert (job.stored_queue_id, job.base_offset, job.stored_ms) == (job.queue_id, batch.base, batch.stored_ms)
     remember(machine.model, job, topic, (job.queue_id, batch.base))
 

@@ -24,11 +24,33 @@ class Batch(NamedTuple):
     base: int
     messages: int
     stored_ms: int
+    #: When it was stored, by a clock that is never set.
+    steady_ms: int
     data: bytes
 
     @property
     def end(self) -> int:
         return self.base + self.messages
+
+
+class Clock:
+    """The time of day, which may be set, and one that only goes on; both in ms."""
+
+    def __init__(self) -> None:
+        self._now_ms = 1_700_000_000_000
+        self.steady_ms = 0
+
+    def __call__(self) -> int:
+        return self._now_ms
+
+    @property
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    @now_ms.setter
+    def now_ms(self, now_ms: int) -> None:
+        self.steady_ms += max(now_ms - self._now_ms, 0)
+        self._now_ms = now_ms
 
 
 @dataclass
@@ -58,10 +80,11 @@ class Model:
         batches = self.queues.get(queue)
         return batches[-1].end if batches else 0
 
-    def append(self, queue: Queue, messages: int, now_ms: int, data: bytes) -> Batch:
+    def append(self, queue: Queue, messages: int, clock: Clock, data: bytes) -> Batch:
         """Add a batch at the end of its queue. Store times in a queue never go back."""
         before = self.queues.get(queue, ())
-        batch = Batch(self.end(queue), messages, max([now_ms, *(each.stored_ms for each in before[-1:])]), data)
+        stored_ms = max([clock.now_ms, *(each.stored_ms for each in before[-1:])])
+        batch = Batch(self.end(queue), messages, stored_ms, clock.steady_ms, data)
         self.queues[queue] = (*before, batch)
         return batch
 

@@ -11,6 +11,8 @@ from machine.store import CopyInterrupted, CopyNeeded, Replay
 #: A copy writes and syncs about this often.
 _POINTS_OF_COPY = 60
 _POINTS = 8
+#: What a slave lacks at most, in bytes, when it becomes the master.
+_LAGS = (0, 0, 500, 5_000, 1 << 30)
 
 
 def check(machine: Machine, slave: Slave) -> None:
@@ -82,8 +84,7 @@ def keep_slave(machine: Machine) -> None:
         slave.store.roll()
     slave.store.save()
     if machine.chance.random() < 0.3:
-        machine.retained_ms = max(machine.retained_ms, machine.clock.now_ms)
-        slave.store.retain()
+        machine.retain(slave.store)
         slave.store.compact()
     check(machine, slave)
 
@@ -166,6 +167,8 @@ def fail_over(machine: Machine) -> None:
     """The slave becomes the master; the former one is cut where both agree, and follows."""
     if (slave := machine.slave) is None:
         return
+    while machine.store.end - slave.store.end > machine.chance.choice(_LAGS):
+        _take(machine, slave, 500)
     positions = [position for position, _ in machine.history]
     while slave.store.end not in positions:
         _take(machine, slave, 1)

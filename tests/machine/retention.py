@@ -25,22 +25,20 @@ def retain(machine: Machine) -> None:
 
 def look(machine: Machine) -> None:
     """Look twice: what is needed is known once the state at the first look is saved."""
-    machine.retained_ms = max(machine.retained_ms, machine.clock.now_ms)
     needed_from = machine.needed_from if machine.chance.random() < 0.7 else NOTHING_NEEDED
-    machine.store.retain(needed_from)
+    machine.retain(machine.store, needed_from)
     if machine.chance.random() < 0.7:
         machine.store.save()
-        machine.store.retain(needed_from)
+        machine.retain(machine.store, needed_from)
 
 
 @ENDS.append
 def _end(machine: Machine) -> None:
     """Without anything that must stay, the log shrinks to its end."""
     machine.clock.now_ms += AGE_MS * 11
-    machine.retained_ms = machine.clock.now_ms
     for _ in range(_MANY_ROUNDS):
         machine.store.save()
-        machine.store.retain()
+        machine.retain(machine.store)
     machine.check()
     kinds = {topic.kind for topic in machine.model.topics.values()}
     if "compacted" not in kinds and not machine.model.table("staged"):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Se
 from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
+from random import Random
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -39,6 +40,7 @@ from minimq_broker.features.work_queues.pop_runs import (
     GroupRange,
     Leave,
     PopKey,
+    PopMoved,
     PopOutcome,
     Run,
     RunState,
@@ -156,18 +158,10 @@ def records(batches: Sequence[Found]) -> list[Record]:
     return found
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 class Store:
     """One open data directory. Nothing happens in it by time; all calls return when they are done."""
 
-    def __init__(self, path: Path, clock: Clock, options: StoreOptions) -> None:
+    def __init__(self, path: Path, clock: Callable[[], int], options: StoreOptions) -> None:
         self.path, self.options, self._clock = path, options, clock
         self.damage = SimpleNamespace(known={})
         self._answers: SimpleQueue[Job] = SimpleQueue()
@@ -411,6 +405,14 @@ class Replay:
         view = memoryview(entry)
         self.state.apply(effect(view, position), position + len(entry), stored_ms_of(view))
 
+    def apply_anywhere(self, position: int, entry: bytes) -> None:
+        """Apply an entry to a state that it was not made for; work queues reject such entries as damage."""
+        view = memoryview(entry)
+        done = effect(view, position)
+        self.state.position = position
+        if not isinstance(done, PopMoved):
+            self.state.apply(done, position + len(entry), stored_ms_of(view))
+
     def apply_fact(self, fact: Fact) -> None:
         """Apply a fact that is in no log."""
         self.state.apply(fact, self.state.position, 1)
@@ -448,6 +450,46 @@ def difference(mine: Any, theirs: Any, where: str = "state") -> str | None:
     else:
         return f"{where}: {mine!r} is not {theirs!r}"
     return next(filter(None, (difference(one, other, name) for name, one, other in pairs)), None)
+
+
+# ---- random facts -------------------------------------------------------------------------------------
+
+
+def random_fact(chance: Random, names: Sequence[str], numbers: Sequence[int]) -> Fact:
+    """Return a fact of any kind that can be applied in every state, made of names and numbers."""
+    kinds = [kind for kind in cast("Any", _FACTS).types if kind.cls is not PopMoved]
+    return cast("Fact", msgspec.convert(_random(chance.choice(kinds), chance, names, numbers), Fact))
+
+
+_FACTS = msgspec.inspect.type_info(Fact)
+
+
+def _random(kind: Any, chance: Random, names: Sequence[str], numbers: Sequence[int]) -> Any:
+    def some(inner: Any) -> Any:
+        return _random(inner, chance, names, numbers)
+
+    values: dict[type, Callable[[Any], Any]] = {
+        msgspec.inspect.StructType: lambda kind: _random_struct(kind, some),
+        msgspec.inspect.NamedTupleType: lambda kind: [some(each.type) for each in kind.fields],
+        msgspec.inspect.UnionType: lambda kind: some(chance.choice(kind.types)),
+        msgspec.inspect.VarTupleType: lambda kind: [some(kind.item_type) for _ in range(chance.choice((0, 1, 1, 3)))],
+        msgspec.inspect.TupleType: lambda kind: [some(each) for each in kind.item_types],
+        msgspec.inspect.EnumType: lambda kind: chance.choice([*kind.cls]).value,
+        msgspec.inspect.StrType: lambda kind: chance.choice(names),
+        msgspec.inspect.IntType: lambda kind: min(chance.choice(numbers), kind.le or (kind.lt or 1 << 62) - 1),
+        msgspec.inspect.BoolType: lambda kind: chance.random() < 0.5,
+        msgspec.inspect.BytesType: lambda kind: b"bytes",
+        msgspec.inspect.NoneType: lambda kind: None,
+        msgspec.inspect.DictType: lambda kind: {},
+    }
+    return values[type(kind)](kind)
+
+
+def _random_struct(kind: Any, some: Callable[[Any], Any]) -> Any:
+    fields = {each.encode_name: some(each.type) for each in kind.fields}
+    if kind.array_like:
+        return [*fields.values()]
+    return {**({kind.tag_field: kind.tag} if kind.tag_field else {}), **fields}
 
 
 # ---- batches and jobs ---------------------------------------------------------------------------------

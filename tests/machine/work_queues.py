@@ -15,6 +15,8 @@ from machine.store import PopKey, PopOutcome, RunState
 _GROUPS = ("w1", "w2")
 _CLIENTS = ("a", "b", "c")
 _MESSAGE_GROUPS = ("m1", "m2", "m3")
+#: Deliveries that consumers may still settle, though others have their messages.
+_REMEMBERED = 4
 _FREE, _OUT, _DONE = RunState.FREE, RunState.OUT, RunState.DONE
 
 
@@ -44,6 +46,11 @@ def _forget_topic(model: Model, topic_id: int) -> None:
 @FORGET_GROUP.append
 def _forget_group(model: Model, group: str) -> None:
     model.tables["pops"] = {key: each for key, each in pops(model).items() if key.group != group}
+
+
+def deliveries(model: Model) -> dict[PopKey, tuple[tuple[int, tuple[int, ...]], ...]]:
+    """Return the latest deliveries of each queue: their epoch and messages."""
+    return model.table("deliveries")
 
 
 def _done(messages: Messages) -> int:
@@ -140,6 +147,8 @@ def _take(
             assert former.until_ms <= now, f"message {offset} is with {former.client}"
             assert run.delivery_count == former.delivery_count + 1
             after[offset] = Message(_OUT, run.delivery_count, until_ms, job.epoch, client)
+    if offsets:
+        deliveries(model)[key] = (*deliveries(model).get(key, ())[-_REMEMBERED:], (job.epoch, tuple(offsets)))
     if ahead is not None:
         _void(_group_hashes(model, key[1:]), before, after, offsets)
     _set(machine, key, after)
@@ -204,7 +213,9 @@ def _set(machine: Machine, key: PopKey, messages: Sequence[Message]) -> None:
 @rule(12)
 def settle(machine: Machine) -> None:
     """Settle messages of a delivery, perhaps too late."""
-    if not (keys := [key for key, messages in pops(machine.model).items() if any(each.epoch for each in messages)]):
+    if not (
+        keys := [key for key, messages in pops(machine.model).items() if messages and key in deliveries(machine.model)]
+    ):
         return
     chance, key = machine.chance, machine.chance.choice(keys)
     wanted = _some_settle(machine, key)
@@ -244,8 +255,8 @@ def _settle_atomically(
 
 def _some_settle(machine: Machine, key: PopKey) -> store.Settle:
     chance, messages = machine.chance, pops(machine.model)[key]
-    epoch = chance.choice([each.epoch for each in messages if each.epoch])
-    offsets = [offset for offset, each in enumerate(messages) if each.epoch == epoch and chance.random() < 0.8]
+    epoch, delivered = chance.choice(deliveries(machine.model)[key])
+    offsets = [offset for offset in sorted(delivered) if offset < len(messages) and chance.random() < 0.8]
     if chance.random() < 0.2:  # a repeated settle, or one of messages that others have got
         offsets = sorted({*offsets, chance.randrange(len(messages))})
     if not offsets:
@@ -253,7 +264,14 @@ def _some_settle(machine: Machine, key: PopKey) -> store.Settle:
     ends = [*(one for one, other in pairwise(offsets) if other != one + 1), offsets[-1]]
     starts = [offsets[0], *(other for one, other in pairwise(offsets) if other != one + 1)]
     spans = [(start, end + 1) for start, end in zip(starts, ends, strict=True)]
-    outcomes = (*(PopOutcome.DONE,) * 3, PopOutcome.FREE, PopOutcome.EXTEND, PopOutcome.RETURN)
+    outcomes = (
+        PopOutcome.DONE,
+        PopOutcome.DONE,
+        PopOutcome.FREE,
+        PopOutcome.EXTEND,
+        PopOutcome.EXTEND,
+        PopOutcome.RETURN,
+    )
     until_ms = _now(machine) + chance.choice((0, 100, 10_000))
     return store.Settle(epoch, spans, chance.choice(outcomes), until_ms)
 
