@@ -314,8 +314,8 @@ def load_rules() -> None:
 def steps_of(seed: int) -> list[Step]:
     """Return the steps of one episode: of the kernel and some features, as each holds others back."""
     chance = Random(seed)
-    parts = {part for part in PARTS if part == "kernel" or chance.random() < _SHARE}
-    rules = {name: each for name, each in RULES.items() if each.part in parts}
+    parts = [part for part in PARTS if part == "kernel" or chance.random() < _SHARE]
+    rules = {name: each for part in parts for name, each in RULES.items() if each.part == part}
     names = chance.choices([*rules], [each.weight for each in rules.values()], k=EPISODE)
     crashes = [
         chance.randrange(_POINTS) if chance.random() < _CRASHES and RULES[name].crashes else None for name in names

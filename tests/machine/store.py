@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from machine.model import Clock
 from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.jobs import (
     AppendJob,
@@ -78,6 +79,7 @@ __all__ = [
     "NOTHING_NEEDED",
     "AppendJob",
     "AtomicJob",
+    "Clock",
     "CopyInterrupted",
     "CopyNeeded",
     "DueJob",
@@ -251,6 +253,8 @@ class Store:
 
     def next_entries(self, position: int, max_bytes: int) -> list[bytes]:
         """Return entries for a slave. Raises `CopyNeeded`."""
+        if position < self._store.log.complete_from:  # as the master decides when a slave connects
+            raise CopyNeeded("entries from there on may have been removed")
         return self._store.entries(position, max_bytes)
 
     def agrees_to(self, master: Store) -> int | None:
