@@ -12,7 +12,7 @@ import click
 
 from minimq.admin import values
 from minimq.admin.operation import Param
-from minimq.admin.views import Rows, Table, View, columns
+from minimq.admin.views import Plan, Rows, Table, View, columns
 from minimq.local.access_file import AccessFile, user_rows
 from minimq.options import nameserver_addresses
 from minimq_cli.base import Group
@@ -47,6 +47,8 @@ Lifetime = Annotated[float | None, Param(flag="--lifetime", read=values.seconds,
 _TO = "Write the credentials to a FILE that only you can read, instead of to stdout."
 Target = Annotated[Path | None, Param(metavar="FILE", read=_path, help=_TO)]
 
+DryRun = Annotated[bool, Param(help="Show what would change, and change nothing.")]
+
 _SERVER = "Name servers in the credentials; by default those of admin's."
 Nameservers = Annotated[str | None, Param(letter="-s", flag="--server", metavar="HOST:PORT[,HOST:PORT]", help=_SERVER)]
 
@@ -60,6 +62,12 @@ def _rules(
 
 def _addresses(text: str | None) -> Sequence[str]:
     return check_named("--server", nameserver_addresses, text) if text else ()
+
+
+def _show_rows(file: AccessFile, output: str, *, dry_run: bool) -> None:
+    if dry_run and output == "table":
+        click.echo("dry run, nothing was changed:")
+    show(Plan(rows=file.rows).view(), output)
 
 
 def _show_credentials(name: str, text: str, to: Path | None) -> None:
@@ -82,6 +90,7 @@ def _add(  # noqa: PLR0913 - the options of the command
     lifetime_s: Lifetime = None,
     to: Target = None,
     nameservers: Nameservers = None,
+    dry_run: DryRun = False,
     secrets: Secrets = _SECRETS,
 ) -> None:
     """Add a user, and write its credentials. Anyone who has them can act as the user.
@@ -92,14 +101,16 @@ def _add(  # noqa: PLR0913 - the options of the command
     Example: minimq user add alice --write 'orders*' --to alice.minimq
     """
     rules = _rules(write, read, group, transaction, rights)
-    text = AccessFile(secrets).add(
-        name, rules, roles, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers)
-    )
-    _show_credentials(name, text, to)
+    file = AccessFile(secrets, dry_run=dry_run)
+    text = file.add(name, rules, roles, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers))
+    if dry_run:
+        _show_rows(file, "table", dry_run=True)
+    else:
+        _show_credentials(name, text, to)
 
 
 @declared("allow", "Give a user more rights, or take them away.")
-def _allow(
+def _allow(  # noqa: PLR0913 - the options of the command
     _nameserver: str,
     name: Name,
     *,
@@ -110,7 +121,9 @@ def _allow(
     rights: Right = (),
     roles: Role = (),
     delete: Annotated[bool, Param(help="Delete these rules and roles instead of adding them.")] = False,
+    dry_run: DryRun = False,
     secrets: Secrets = _SECRETS,
+    output: Output = "table",
 ) -> None:
     """Give a user more rights. A rule that denies exactly the same is removed; others that deny stay in force.
 
@@ -119,9 +132,9 @@ def _allow(
     rules = _rules(write, read, group, transaction, rights)
     if not rules and not roles:
         raise InvalidArgument("nothing to change: give --write, --read, --group or another right")
-    file = AccessFile(secrets)
-    user = (file.delete_rules if delete else file.allow)(name, rules, roles)
-    click.echo(f"user {name}: {'; '.join((*(f'role {role}' for role in user.roles), *user.rules)) or 'no rules'}")
+    file = AccessFile(secrets, dry_run=dry_run)
+    (file.delete_rules if delete else file.allow)(name, rules, roles)
+    _show_rows(file, output, dry_run=dry_run)
 
 
 @declared("rotate", "Make a new key for a user.")
@@ -133,6 +146,7 @@ def _rotate(
     lifetime_s: Lifetime = None,
     to: Target = None,
     nameservers: Nameservers = None,
+    dry_run: DryRun = False,
     secrets: Secrets = _SECRETS,
 ) -> None:
     """Make a new key for a user, and write the credentials; FILE may be the one in use.
@@ -141,30 +155,38 @@ def _rotate(
 
     Example: minimq user rotate alice --to alice.minimq
     """
-    text = AccessFile(secrets).rotate(
-        name, delete_old=delete_old, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers)
-    )
-    _show_credentials(name, text, to)
+    file = AccessFile(secrets, dry_run=dry_run)
+    text = file.rotate(name, delete_old=delete_old, lifetime_s=lifetime_s, to=to, nameservers=_addresses(nameservers))
+    if dry_run:
+        _show_rows(file, "table", dry_run=True)
+    else:
+        _show_credentials(name, text, to)
 
 
 @declared("delete-old-keys", "Revoke all keys of a user except the latest.")
-def _delete_old_keys(_nameserver: str, name: Name, *, secrets: Secrets = _SECRETS) -> None:
+def _delete_old_keys(
+    _nameserver: str, name: Name, *, dry_run: DryRun = False, secrets: Secrets = _SECRETS, output: Output = "table"
+) -> None:
     """Revoke all keys of a user except the latest.
 
     Example: minimq user delete-old-keys alice
     """
-    AccessFile(secrets).delete_old_keys(name)
-    click.echo(f"user {name}: deleted all keys except the latest")
+    file = AccessFile(secrets, dry_run=dry_run)
+    file.delete_old_keys(name)
+    _show_rows(file, output, dry_run=dry_run)
 
 
 @declared("remove", "Remove a user with its keys and rules.")
-def _remove(_nameserver: str, name: Name, *, secrets: Secrets = _SECRETS) -> None:
+def _remove(
+    _nameserver: str, name: Name, *, dry_run: DryRun = False, secrets: Secrets = _SECRETS, output: Output = "table"
+) -> None:
     """Remove a user with its keys and rules.
 
     Example: minimq user remove alice
     """
-    AccessFile(secrets).remove(name)
-    click.echo(f"user {name} removed")
+    file = AccessFile(secrets, dry_run=dry_run)
+    file.remove(name)
+    _show_rows(file, output, dry_run=dry_run)
 
 
 @declared("list", "List the users with their keys, roles and rules.")

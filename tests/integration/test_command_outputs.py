@@ -35,6 +35,7 @@ _VARYING = (
     (r"(?m) \d+s$", " S"),
     (r"\blKZvcmRlcnO[\w-]+", "HANDLE"),
     (r'"id": "\w{8}"', '"id": KEY'),
+    (r"(key of \w+ +)\w{8}", r"\1KEY"),
     (r"(admin|alice)  enabled  \w{8}", r"\1  enabled  KEY"),
 )
 

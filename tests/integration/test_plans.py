@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -192,3 +193,25 @@ def test_a_question_shows_the_rows_first(world: World) -> None:
     assert re.search(r"messages of orders on broker-a +\d+ +-", said)
     assert "Delete topic orders?" in said
     assert "orders" in world.admin.list_topics()
+
+
+def test_changes_of_users_show_rows_as_well(tmp_path: Path) -> None:
+    minimq, secrets = Minimq("127.0.0.1:1"), str(tmp_path / "secrets")
+    minimq("secure", "init", secrets, "--host", "localhost")
+
+    def change(*arguments: str) -> list[tuple[object, ...]]:
+        rows = minimq.json("user", *arguments, "--secrets", secrets)
+        return [(row["what"], row["now"], row["then"]) for row in rows]
+
+    planned = minimq("user", "add", "alice", "--write", "orders*", "--dry-run", "--secrets", secrets)
+    assert "rule of alice" in planned
+    assert [row["user"] for row in minimq.json("user", "list", "--secrets", secrets)] == ["admin"]
+    minimq("user", "add", "alice", "--write", "orders*", "--secrets", secrets)
+    rule = ("rule of alice", None, "allow read topic bills")
+    for dry_run in (("--dry-run",), ()):
+        assert change("allow", "alice", "--read", "bills", *dry_run) == [rule]
+    for dry_run in (("--dry-run",), ()):
+        rows = change("remove", "alice", *dry_run)
+        assert [what for what, _, _ in rows] == ["key of alice", "rule of alice", "rule of alice"]
+        assert {then for _, _, then in rows} == {None}
+    assert [row["user"] for row in minimq.json("user", "list", "--secrets", secrets)] == ["admin"]

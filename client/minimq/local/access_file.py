@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from minimq.admin.views import PlanRow
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.local.secret_files import lock_folder, new_file_ready, put_files
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
@@ -37,7 +38,10 @@ class AccessFile:
     A change replaces the file atomically. All methods raise `InvalidArgument`, and change nothing then.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, dry_run: bool = False) -> None:
+        #: What the last change has changed, or would change in a dry run.
+        self.rows: list[PlanRow] = []
+        self._dry_run = dry_run
         inner = directory / "server"
         self._folder = inner if (inner / ACCESS).exists() else directory
         self._authority = CertificateAuthority(directory) if self._folder is inner else None
@@ -174,6 +178,9 @@ class AccessFile:
             found = user(document)
             return _with(document, name, replace(found, keys={**found.keys, key.id: stored}))
 
+        if self._dry_run:
+            self._change(change)
+            return ""
         text = self._credentials(name, key, nameservers, former)
         with new_file_ready(to, text, replaces=former is not None):
             self._change(change)
@@ -198,11 +205,28 @@ class AccessFile:
 
     def _change(self, edit: Callable[[AccessDocument], AccessDocument]) -> AccessDocument:
         with lock_folder(self._folder):
-            later = edit(self.read())
+            before = self.read()
+            later = edit(before)
             text = to_toml(later).encode()
             from_toml(text)  # rejects what servers would reject
-            put_files({self.path: text})
+            self.rows = _changed(before, later)
+            if not self._dry_run:
+                put_files({self.path: text})
         return later
+
+
+def _changed(before: AccessDocument, later: AccessDocument) -> list[PlanRow]:
+    rows = []
+    for name in sorted(before.users.keys() | later.users.keys()):
+        old, new = (_parts(document.users.get(name)) for document in (before, later))
+        rows += [PlanRow(f"{kind} of {name}", part) for kind, part in old if (kind, part) not in new]
+        rows += [PlanRow(f"{kind} of {name}", None, part) for kind, part in new if (kind, part) not in old]
+    return rows
+
+
+def _parts(user: User | None) -> list[tuple[str, str]]:
+    named = () if user is None else (("key", user.keys), ("role", user.roles), ("rule", user.rules))
+    return [(kind, part) for kind, parts in named for part in parts]
 
 
 def _checked(rules: Iterable[str]) -> tuple[str, ...]:
