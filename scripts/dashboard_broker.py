@@ -83,10 +83,10 @@ BROKER = Dashboard(
                 Panel(
                     "Cleaning",
                     "short",
-                    "Within an hour: files that retention deleted, that were rewritten, verified and repaired.",
+                    "Within an hour: files that retention deleted, that were rewritten and verified.",
                     tuple(
                         (f"increase(minimq_broker_segments_{what}_total{{{HERE}}}[1h])", what)
-                        for what in ("deleted", "rewritten", "verified", "repaired")
+                        for what in ("deleted", "rewritten", "verified")
                     ),
                 ),
                 one(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -11,10 +10,9 @@ from pathlib import Path
 
 import click
 
-from minimq_broker.backup.check import check_directory, compare_directories
+from minimq_broker.backup.check import Finding, check_directory, compare_directories
 from minimq_broker.backup.copying import Moved, take_snapshot
 from minimq_broker.backup.crash_note import leave_notes
-from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.backup.rebuild import rebuild as rebuild_directory
 from minimq_broker.broker import Broker
 from minimq_broker.log.segment import Segment
@@ -24,6 +22,9 @@ from minimq_common.names import check_address, check_named
 from minimq_common.security.server_secrets import secrets_of, security_of
 from minimq_common.serving import daemon
 from minimq_common.serving.options import ServerGroup, from_command_line
+
+#: Columns of a table that is not shown on a terminal.
+_PIPE_WIDTH = 1000
 
 
 @click.group(
@@ -61,14 +62,14 @@ def main(context: click.Context, options: BrokerOptions) -> None:
 def check(directory: Path, other: Path | None) -> None:
     """Verify every checksum and every index row of a data DIRECTORY whose broker is stopped.
 
-    Prints one line with the position of each finding. The exit status is 0 if there are none, 1 if something is damaged
-    or differs.
+    Prints a table of all that is damaged, and of what to do about it. The exit status is 0 if nothing is damaged or
+    differs, else 1.
     """
     with _failing():
         report = check_directory(directory, watch=_with_a_bar if sys.stderr.isatty() else iter)
         comparison = None if other is None else compare_directories(directory, other)
-    for finding in report.findings:
-        click.echo(finding)
+    if report.findings:
+        _print_table(report.findings)
     click.echo(report.summary)
     if comparison is not None:
         click.echo(comparison.summary)
@@ -115,25 +116,19 @@ def rebuild(options: BrokerOptions, address: str, directory: Path) -> None:
     click.echo(f"rebuilt {directory}: positions {start} to {end} of the log, {end - start} bytes; start its broker")
 
 
-@main.command()
-@click.argument("directory", type=click.Path(path_type=Path))
-@click.option("--entries", is_flag=True, help="List every entry of the log, not only the resulting state.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(("table", "json")),
-    default="table",
-    show_default=True,
-    help="Format of the output.",
-)
-def inspect(directory: Path, entries: bool, output: str) -> None:
-    """Show the content of a data DIRECTORY: topics, queues, committed offsets and segments."""
-    with _failing():
-        if output == "json":
-            click.echo(json.dumps(inspect_as_json(directory, entries=entries), indent=2, ensure_ascii=False))
-            return
-        for line in inspect_directory(directory, entries=entries):
-            click.echo(line)
+def _print_table(findings: Sequence[Finding]) -> None:
+    # Imported here, as in `_with_a_bar`. In a pipe, each finding is one line.
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD if sys.stdout.isatty() else None, padding=(0, 2, 0, 0))
+    table.add_column("file", no_wrap=True)
+    for title in ("position", "what is damaged", "what to do"):
+        table.add_column(title)
+    for each in findings:
+        table.add_row(each.file, "" if each.position is None else str(each.position), each.damage, each.remedy)
+    Console(markup=False, highlight=False, width=None if sys.stdout.isatty() else _PIPE_WIDTH).print(table)
 
 
 def _with_a_bar(segments: Sequence[Segment]) -> Iterable[Segment]:

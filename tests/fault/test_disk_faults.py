@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,25 +12,12 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from minimq import Admin, LocalCluster, Message, Producer
-from minimq.local.server_process import BrokerProcess
-from minimq_broker.backup.check import check_directory, compare_directories
-from minimq_broker.backup.copying import take_snapshot
-from minimq_common.errors import CorruptBatch, SendFailed
+from minimq_common.errors import SendFailed
 from minimq_common.wire import rpc
 from support.command import Minimq
 from support.disks import FailingDisk, disk_of, failing_syncs
-from support.observers import nothing
 from support.reading import read_all
-from support.replicas import (
-    LEASE_S,
-    TIMEOUT_S,
-    check_same,
-    find_master,
-    replicas,
-    wait_caught_up,
-    wait_for_master,
-    wait_in_sync,
-)
+from support.replicas import TIMEOUT_S, find_master, replicas, wait_caught_up, wait_for_master, wait_in_sync
 from support.scraping import Scrape, metrics_address
 from support.waiting import wait_until
 
@@ -209,80 +194,6 @@ def health_of(address: str) -> int:
 
 
 # ---- a disk that lies -------------------------------------------------------------------------------
-
-
-def flip_byte(broker: BrokerProcess, body: bytes) -> None:
-    """Change one byte of a message in the log of a broker that is stopped, in a segment that is sealed."""
-    *sealed, _ = sorted((broker.data_dir / "commitlog").glob("*.mdb"))
-    for file in sealed:
-        data = bytearray(file.read_bytes())
-        if (at := data.find(body)) >= 0:
-            data[at] ^= 1
-            file.write_bytes(data)
-            return
-    raise AssertionError(f"{body!r} is in none of {sealed}")
-
-
-@contextmanager
-def one_damaged(path: Path) -> Iterator[tuple[LocalCluster, BrokerProcess, BrokerProcess]]:
-    """A master and a slave that is stopped, in whose log a byte of message 7 is another one."""
-    options = {"role": "sync-master", "min_in_sync": 1, "segment_bytes": 1 << 16, "upkeep_interval_s": 0.05}
-    with LocalCluster(
-        brokers=1, slaves=1, data_dir=path, broker_options=options, nameserver_options={"term_lease_s": LEASE_S}
-    ) as cluster:
-        master, slave = cluster.brokers
-        with Admin(cluster.nameserver) as admin:
-            admin.create_topic("t", queues=2)
-        with Producer(cluster.nameserver) as producer:
-            for number in range(MESSAGES):
-                producer.send(Message("t", b"message %d: " % number + bytes(20_000)))
-        wait_caught_up(cluster)
-        slave.stop()
-        flip_byte(slave, b"message 7: ")
-        yield cluster, master, slave
-
-
-def wipe(broker: BrokerProcess) -> None:
-    """Delete all that a broker has, which is stopped: it copies everything from its master then."""
-    shutil.rmtree(broker.data_dir)
-
-
-def test_a_flipped_byte_of_a_slave_is_found_and_repaired_by_a_copy(tmp_path: Path) -> None:
-    with one_damaged(tmp_path / "data") as (cluster, master, slave):
-        assert "CRC-32C" in check_directory(slave.data_dir).findings[0]
-        backup = tmp_path / "backup"
-        asyncio.run(take_snapshot(master.address, backup, 1 << 16, lambda start, end: nothing))
-        assert "the entries differ" in str(compare_directories(backup, slave.data_dir).difference)
-
-        slave.start()
-        wait_in_sync(cluster, master, slave)
-        master.stop()
-        assert wait_for_master(cluster, master) is slave  # the damaged one
-        with pytest.raises(CorruptBatch):
-            read_all(cluster.nameserver, "t")
-        master.start()
-        wait_in_sync(cluster, master, slave)
-
-        slave.stop()
-        wait_for_master(cluster, slave)
-        wipe(slave)
-        slave.start()
-        wait_in_sync(cluster, master, slave)
-        wait_caught_up(cluster)
-        assert len(read_all(cluster.nameserver, "t")) == MESSAGES
-    check_same(cluster)
-
-
-def test_what_is_damaged_is_not_copied(tmp_path: Path) -> None:
-    with one_damaged(tmp_path / "data") as (cluster, master, slave):
-        slave.start()
-        wait_in_sync(cluster, master, slave)
-        master.stop()
-        assert wait_for_master(cluster, master) is slave
-        wipe(master)  # of two replicas the wrong one is copied anew
-        master.start()
-        wait_until(lambda: "does not match its CRC-32C" in master.log_path.read_text(), TIMEOUT_S)
-        wait_in_sync(cluster, slave)
 
 
 # ---- a full disk ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ plays case 123 again, `--only state` those that damage a file with that in its n
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import multiprocessing
@@ -20,6 +21,8 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -29,6 +32,10 @@ import lmdb
 from fuzz.specimens import OWNER, Truth, key_of, make, records
 from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.message_store import MessageStore, StoredBatch, StoreOptions
+from minimq_broker.log import lmdb_file, start_check
+from minimq_broker.log.file_checksum import has_checksum
+from minimq_broker.log.page_walk import PageDamage, walk
+from minimq_broker.log.segment import Segment
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import MinimqError
 from minimq_nameserver.controller.decisions import DecisionFile
@@ -41,6 +48,8 @@ HANGS_S: Final = 120
 PAGE: Final = 4096
 #: What the services of a broker make an error of that says what cannot be read.
 NAMED: Final = (MinimqError, lmdb.Error, struct.error)
+#: What may become of a damage: a check, the start or a reader has found it, the broker does not start, or all is there.
+FOUND, STOPPED, HARMLESS = OUTCOMES = ("found", "the broker stopped", "harmless")
 _RAM: Final = Path("/dev/shm")
 _OPTIONS: Final = StoreOptions(segment_bytes=1 << 20, checkpoint_interval_s=3600.0, owner=OWNER)
 
@@ -48,18 +57,78 @@ _OPTIONS: Final = StoreOptions(segment_bytes=1 << 20, checkpoint_interval_s=3600
 def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
     """Play so many cases, and return what was found."""
     numbers = [int(only)] if only.isdecimal() else range(first, first + amount)
+    part = "" if only.isdecimal() else only
+
+    def cases(sound: Path) -> list[Case]:
+        files = sorted(file.relative_to(sound) for file in sound.rglob("*") if _is_data(file))
+        return [case for number in numbers if part in str((case := _random_case(seed, number, files)).file)]
+
+    return sorted(finding for finding in _play(cases) if finding not in OUTCOMES)
+
+
+def flip_bytes(seed: int, amount: int) -> list[str]:
+    """Flip a byte in each of so many places: a quarter each in sealed segments, the active one, index, and checkpoint.
+
+    Returns an outcome or a finding for each place. One in eight is played as a whole: `check`, a start, and reads. The
+    checksum alone has to find the others in sealed segments; other files are not checked before the start.
+    """
+
+    def cases(sound: Path) -> list[Case]:
+        chance = Random(seed)
+        folder = sound / "master"
+        *sealed, active = sorted((folder / "commitlog").glob("*.mdb"))
+        parts = [
+            [(file, range(file.stat().st_size)) for file in sealed],
+            [(active, range(active.stat().st_size))],
+            [(file, page) for file in (*sealed, active) for page in _index_pages(file)],
+            [(folder / "state.mdb", range((folder / "state.mdb").stat().st_size))],
+        ]
+        found: list[Case] = []
+        for number in range(amount):
+            file, places = chance.choice(parts[number % len(parts)])
+            flip = partial(_flip_byte, at=chance.choice(places), mask=chance.randrange(1, 256))
+            found.append(Case(number, file.relative_to(sound), chance, flip, is_whole=number // len(parts) % 8 == 0))
+        return found
+
+    return _play(cases)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One damage to one file."""
+
+    number: int
+    file: Path
+    chance: Random
+    damage: Callable[[bytearray, Random], str]
+    is_whole: bool = True
+
+
+def _random_case(seed: int, number: int, files: Sequence[Path]) -> Case:
+    chance = Random(f"{seed} {number}")
+    file = chance.choice(files)
+    return Case(number, file, chance, chance.choice(_DAMAGES))
+
+
+def _index_pages(file: Path) -> list[range]:
+    """Return the places of the pages that have rows of the index."""
+    data = file.read_bytes()
+    with closing(Segment(file, int(file.stem), 1 << 20, readonly=True)) as segment:
+        rows = [key + value for _, key, value in segment.stored_rows()]
+    pages = {data.index(row) // PAGE for row in rows}
+    return [range(page * PAGE, (page + 1) * PAGE) for page in sorted(pages)]
+
+
+def _play(cases: Callable[[Path], list[Case]]) -> list[str]:
     with _workplace() as folder:
         truths = make(folder / "sound")
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("fork")
+        every = cases(folder / "sound")
         workers, pipes = [], []
-        for worker in range(min(PROCESSES, len(numbers))):
+        for worker in range(min(PROCESSES, len(every))):
             ours, theirs = context.Pipe(duplex=False)
-            share = numbers[worker::PROCESSES]
-            place = folder / f"worker-{worker}"
-            part = "" if only.isdecimal() else only
-            workers.append(
-                context.Process(target=_work, args=(folder / "sound", place, truths, seed, share, part, theirs))
-            )
+            place, share = folder / f"worker-{worker}", every[worker::PROCESSES]
+            workers.append(context.Process(target=_work, args=(folder / "sound", place, truths, share, theirs)))
             pipes.append(ours)
             workers[-1].start()
             theirs.close()
@@ -68,7 +137,7 @@ def play(seed: int, amount: int, only: str = "", first: int = 0) -> list[str]:
             process.join()
             if process.exitcode:
                 findings.append(f"a process that plays cases ended with {process.exitcode}")
-    return sorted(findings)
+    return findings
 
 
 @contextmanager
@@ -87,25 +156,36 @@ def _all_of(pipe: Any) -> list[str]:
         return found
 
 
-def _work(
-    sound: Path, place: Path, truths: dict[str, Truth], seed: int, numbers: Sequence[int], only: str, findings: Any
-) -> None:
-    files = sorted(file.relative_to(sound) for file in sound.rglob("*") if _is_data(file))
-    for number in numbers:
-        chance = Random(f"{seed} {number}")
-        file = chance.choice(files)
-        if only not in str(file):
-            continue
+def _work(sound: Path, place: Path, truths: dict[str, Truth], cases: Sequence[Case], findings: Any) -> None:
+    for module in (start_check, lmdb_file):  # a process of its own, without the start of an interpreter
+        name = "unreadable" if module is start_check else "unreadable_files"
+        setattr(module, name, _unreadable_in_forks)
+    for case in cases:
         if place.exists():
             shutil.rmtree(place)
-        shutil.copytree(sound / file.parts[0], place / file.parts[0])
-        what = damage(place / file, chance)
+        kind = case.file.parts[0]
+        shutil.copytree(sound / kind, place / kind)
+        what = damage(place / case.file, case.damage, case.chance)
         if what is None:
             continue
-        kind = file.parts[0]
-        for problem in in_child(lambda kind=kind: examine(place / kind, kind, truths)):  # type: ignore[misc]
-            findings.send(f"case {number}: {file}, {what}: {problem}")
+        if not case.is_whole and has_checksum(sound / case.file):
+            findings.send(FOUND if start_check.damaged([place / case.file]) else f"case {case.number}: not found")
+            continue
+        for problem in in_child(partial(examine, place / kind, kind, truths, is_checked=case.is_whole)):
+            findings.send(problem if problem in OUTCOMES else f"case {case.number}: {case.file}, {what}: {problem}")
     findings.close()
+
+
+def _unreadable_in_forks(paths: Sequence[Path]) -> dict[Path, PageDamage | OSError]:
+    def read(path: Path) -> list[str]:
+        try:
+            walk(path)
+        except (PageDamage, lmdb.Error, OSError) as error:
+            return [str(error)]
+        return []
+
+    reasons = {path: in_child(partial(read, path)) for path in paths}
+    return {path: PageDamage(found[0]) for path, found in reasons.items() if found}
 
 
 def _is_data(file: Path) -> bool:
@@ -115,15 +195,20 @@ def _is_data(file: Path) -> bool:
 # ---- what a disk may do -------------------------------------------------------------------------
 
 
-def damage(file: Path, chance: Random) -> str | None:
+def damage(file: Path, how: Callable[[bytearray, Random], str], chance: Random) -> str | None:
     """Damage a file, and return in words how; None when it stayed as it was."""
     before = file.read_bytes()
     data = bytearray(before)
-    what = chance.choice(_DAMAGES)(data, chance) if data else "it was empty"
+    what = how(data, chance) if data else "it was empty"
     if data == before:
         return None
     file.write_bytes(data)
     return what
+
+
+def _flip_byte(data: bytearray, _: Random, *, at: int, mask: int) -> str:
+    data[at] ^= mask
+    return f"byte {at} xor {mask}"
 
 
 def _flip(data: bytearray, chance: Random) -> str:
@@ -198,6 +283,7 @@ def in_child(work: Callable[[], list[str]]) -> list[str]:
     child = os.fork()
     if child == 0:
         os.close(ours)
+        faulthandler.disable()  # the parent names the signal
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(HANGS_S)
         try:
@@ -222,37 +308,36 @@ def _described(error: BaseException) -> str:
     return f"{type(error).__name__} at {Path(own.filename).name}:{own.lineno}: {str(error)[:200]}"
 
 
-def examine(path: Path, kind: str, truths: dict[str, Truth]) -> list[str]:
-    """Open a directory, read everything back, and return what is wrong about that."""
+def examine(path: Path, kind: str, truths: dict[str, Truth], *, is_checked: bool = True) -> list[str]:
+    """Check a directory, open it, read everything back, and return the outcome or what is wrong about that."""
     if kind == "controller":
         return _examine_controller(path)
     named = _Named()
     try:
-        named.texts += check_directory(path).findings
+        named.texts += map(str, check_directory(path).findings if is_checked else ())
     except MinimqError as error:
         named.texts.append(error.message)
-    is_checked = bool(named.texts)
-    problems: list[str] = []
+    is_missed = is_checked and not named.texts
     truth = truths[kind]
     try:
         store = MessageStore(path, nothing, _OPTIONS, lambda: 1_800_000_000_000, alone=kind == "master")
-        with closing(store):
-            store.confirm(store.end)
-            problems += _compare(store, truth, named)
-    except MinimqError as error:
-        named.texts.append(error.message)
-    if problems and not is_checked:
-        problems = [f"{problem} (and check says clean)" for problem in problems]
-    return problems
+    except MinimqError:
+        return ["it does not start, and check says clean"] if is_missed else [STOPPED]
+    with closing(store):
+        store.confirm(store.end)
+        problems = _compare(store, truth, named)
+    if not problems:
+        return [FOUND if named.texts else HARMLESS]
+    return [f"{problem} (and check says clean)" for problem in problems] if is_missed else problems
 
 
 def _examine_controller(path: Path) -> list[str]:
     try:
         with closing(DecisionFile(path)) as decisions:
             found = {record.key: record for record in decisions.load()}
-            return [] if found == {record.key: record for record in records()} else ["decisions are others"]
+            return [HARMLESS] if found == {record.key: record for record in records()} else ["decisions are others"]
     except MinimqError:
-        return []
+        return [STOPPED]
 
 
 class _Named(logging.Handler):
@@ -277,9 +362,9 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
             key_of(store, name, queue_id)
         except MinimqError:
             return [f"the topic {name} is not there"]
-        queue = _Queue(store, name, queue_id, batches)
-        # A segment that is made anew of what can be read may lack its begin, which the log says, too.
-        queue.may_begin_later = any("a damaged segment was rebuilt" in text for text in named.texts)
+        queue = _Queue(store, name, queue_id, batches, named)
+        # The first segment, or an index row of it, may be unreadable, which the log says.
+        queue.may_begin_later = any("a segment is damaged" in text for text in named.texts)
         problems += queue.walk() or queue.look_up()
     for group, queue_id, offset in truth.offsets:
         found = store.state.offset(group, key_of(store, "t", queue_id))
@@ -292,8 +377,8 @@ def _compare(store: MessageStore, truth: Truth, named: _Named) -> list[str]:
 class _Queue:
     """A queue that is read back."""
 
-    def __init__(self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any]) -> None:
-        self._store = store
+    def __init__(self, store: MessageStore, name: str, queue_id: int, batches: Sequence[Any], named: _Named) -> None:
+        self._store, self._named = store, named
         self._key = key_of(store, name, queue_id)
         self._where = f"{name}/{queue_id}"
         self._batches = batches
@@ -316,8 +401,8 @@ class _Queue:
                     if problems := self._compare(stored, offset):
                         return problems
                     offset = stored.base_offset + stored.count
-        except NAMED:
-            pass
+        except NAMED as error:
+            self._named.texts.append(str(error))
         return []
 
     def look_up(self) -> list[str]:
@@ -342,7 +427,8 @@ class _Queue:
             return [f"{self._where} goes on at {stored.base_offset}, and not at {offset}"]
         try:
             bodies = list(map(bytes, RecordBatch(stored.data).bodies()))
-        except MinimqError:  # a reader verifies what it gets
+        except MinimqError as error:  # a reader verifies what it gets
+            self._named.texts.append(error.message)
             return []
         batch = self._expected.get(stored.base_offset)
         if batch is None or bodies != batch.bodies:

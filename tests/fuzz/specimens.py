@@ -11,6 +11,7 @@ import msgspec
 
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.data_dir import Owner
+from minimq_broker.log.file_checksum import make_checksum
 from minimq_broker.state.facts import CommittedOffset, OffsetsCommitted, Topic, TopicSet
 from minimq_broker.state.state import QueueKey
 from minimq_common.batch.builder import BatchBuilder
@@ -75,6 +76,10 @@ def make(folder: Path) -> dict[str, Truth]:
     truths = {"master": _truth(master.store), "slave": _truth(slave.store)}
     master.close()
     slave.close()
+    for name in truths:
+        for file in sorted((folder / name / "commitlog").glob("*.mdb"))[:-1]:
+            for _ in make_checksum(file):
+                pass
     # As after a crash: what came since has to be found in the log.
     shutil.copyfile(before, folder / "master" / "state.mdb")
     with closing(DecisionFile(folder / "controller")) as decisions:

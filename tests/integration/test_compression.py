@@ -17,7 +17,6 @@ from minimq.consuming.range_reader import RangeReader
 from minimq.features.tables.columns import MESSAGE_SCHEMA, ArrowColumns
 from minimq.sending.append_stream import AppendStream
 from minimq_broker.backup.check import check_directory
-from minimq_broker.backup.inspect import inspect_as_json
 from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.compression import Compression
@@ -178,6 +177,4 @@ def test_a_frame_that_cannot_be_opened_stops_a_reader_and_not_the_queue(tmp_path
 
     report = check_directory(cluster.brokers[0].data_dir)
     assert (report.messages, len(report.findings)) == (200, 1)
-    assert "cannot be opened" in report.findings[0]
-    about = inspect_as_json(cluster.brokers[0].data_dir, entries=True)
-    assert [entry["max_offset"] for entry in about["entries"] if "min_offset" in entry] == [100, 200]
+    assert "cannot be opened" in report.findings[0].damage

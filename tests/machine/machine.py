@@ -21,6 +21,7 @@ from typing import NamedTuple
 from machine.camera import Camera
 from machine.model import Batch, Clock, Model, Queue, Topic
 from machine.store import NOTHING_NEEDED, Found, Job, Replay, RetentionRules, Store, StoreOptions, as_saved, difference
+from support.page_reading import in_this_process
 
 #: Modules with rules; each registers its own.
 PARTS = ("kernel", "delayed", "staged", "work_queues", "retention", "compaction", "replication", "totality")
@@ -347,14 +348,15 @@ def run(folder: Path, seed: int, steps: int, *, shrink_s: float = 60.0) -> int:
     """Play so many steps from a seed on; return how many. Raises `Failure` with the shortest failing run found."""
     load_rules()
     done = 0
-    for number in count():
-        if done >= steps:
-            break
-        chosen = steps_of(seed + number)
-        found = play(folder, chosen)
-        if found is not None:
-            raise Failure(_report(folder, seed + number, chosen, found, shrink_s)) from found[0]
-        done += len(chosen)
+    with in_this_process():
+        for number in count():
+            if done >= steps:
+                break
+            chosen = steps_of(seed + number)
+            found = play(folder, chosen)
+            if found is not None:
+                raise Failure(_report(folder, seed + number, chosen, found, shrink_s)) from found[0]
+            done += len(chosen)
     shutil.rmtree(folder, ignore_errors=True)
     return done
 

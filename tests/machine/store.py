@@ -9,7 +9,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from queue import SimpleQueue
 from random import Random
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import msgspec
@@ -51,6 +50,7 @@ from minimq_broker.features.work_queues.pop_runs import (
 from minimq_broker.features.work_queues.uncommitted_pops import PopJob, PopStep
 from minimq_broker.log.entry import effect, stored_ms_of
 from minimq_broker.log.rows import ReadLimits
+from minimq_broker.log.sealed_rows import unseal
 from minimq_broker.metrics.counters import Counters
 from minimq_broker.replication.term_history import common_point
 from minimq_broker.state.facts import (
@@ -72,7 +72,6 @@ from minimq_common.batch import header as batch
 from minimq_common.batch.builder import BatchBuilder
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CopyInterrupted, CopyNeeded, Fenced, StaleSequence, TransactionEnded
-from minimq_common.files.sealed_rows import unseal
 from minimq_common.model import Message
 
 __all__ = [
@@ -165,7 +164,6 @@ class Store:
 
     def __init__(self, path: Path, clock: Callable[[], int], options: StoreOptions) -> None:
         self.path, self.options, self._clock = path, options, clock
-        self.damage = SimpleNamespace(known={})
         self._answers: SimpleQueue[Job] = SimpleQueue()
         self._holds = False
         self._store = MessageStore(path, self._notify, options, clock, alone=False)

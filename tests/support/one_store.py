@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from minimq_broker.calls.store_handle import Damage
 from minimq_broker.commit.message_store import MessageStore
 
 
@@ -13,7 +12,6 @@ class OneStore:
     """A handle of a store that is never replaced."""
 
     def __init__(self, store: MessageStore) -> None:
-        self.damage = Damage()
         self.store = store
 
     @contextmanager

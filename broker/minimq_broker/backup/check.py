@@ -23,13 +23,13 @@ from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.entry import IN_QUEUE, EntryHeader, EntryKind, atomic_size, effect, payload_of, read_header
 from minimq_broker.log.rows import Row, last_offset_in, row_of
-from minimq_broker.log.segment import PageCheck, Segment, is_segment, rows_of
+from minimq_broker.log.segment import Segment, is_segment, rows_of
+from minimq_broker.log.start_check import damaged, not_readable
 from minimq_broker.state.producers import BatchLocation, ProducerTable
 from minimq_broker.state.state import BatchApplied, Effect, QueueKey, State
 from minimq_common.batch import header as batch
 from minimq_common.batch.records import RecordBatch
 from minimq_common.errors import CorruptEntry, MinimqError, StoreError
-from minimq_common.files.lmdb_pages import PageDamage, check_file
 from minimq_common.names import DEAD_LETTER_PREFIX
 from minimq_common.text_units import count_of
 
@@ -37,9 +37,32 @@ from minimq_common.text_units import count_of
 _FORGOTTEN = "producer"
 
 
+#: What to do about each kind of damage.
+_SEALED = "slave: start it, it copies all from its master; else: the rest is served, or restore a backup"
+_ACTIVE = "replica: minimq-broker rebuild; alone: restore a backup"
+_CHECKPOINT = "start it: the state is rebuilt from the log"
+_MIXED = "restore the directory as a whole; replica: minimq-broker rebuild"
+_GROUP = "restore a backup, or minimq group reset-offset"
+_MISNAMED = "move it away"
+_OWNER = "delete it if the directory belongs to the broker that starts with it"
+_MISSING = "put them back; replica: minimq-broker rebuild"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    file: str
+    damage: str
+    remedy: str
+    #: Log position, if it is known.
+    position: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}: {'' if self.position is None else f'position {self.position}: '}{self.damage}"
+
+
 @dataclass
 class Report:
-    findings: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     entries: int = 0
     messages: int = 0
     segments: int = 0
@@ -57,40 +80,41 @@ def check_directory(path: Path, *, watch: Callable[[Sequence[Segment]], Iterable
     report = Report()
     try:
         directory.check_whole()
-        damaged = _check_pages(directory, report)
-        strange = _check_names(directory, report)
+        unreadable = _check_files(directory, report) | _check_names(directory, report)
         _check_owner(directory, report)
-        with closing(CommitLog(directory.log_path, 0, readonly=True, without=damaged | strange)) as log:
-            saved = _saved(directory.state_path, damaged)
+        state_path = directory.state_path
+        with closing(CommitLog(directory.log_path, 0, readonly=True, without=unreadable)) as log:
+            saved = State() if state_path.name in unreadable else _saved(state_path)
             walk = _LogWalk(report, saved, is_whole=log.complete_from == 0)
             for segment in watch(log.segments):
                 walk.segment_or_finding(segment)
-            if directory.state_path.name not in damaged:
-                _check_checkpoint(directory.state_path, log, walk, report, is_whole=not damaged)
+            if state_path.name not in unreadable:
+                _check_checkpoint(state_path, log, walk, report, is_whole=not unreadable)
     finally:
         directory.close()
     return report
 
 
-def _check_pages(directory: DataDirectory, report: Report) -> set[str]:
-    damaged: set[str] = set()
-    for path in (*sorted(directory.log_path.glob("*.mdb")), directory.state_path):
-        try:
-            if path.exists():
-                check_file(path, deep=True)
-        except (PageDamage, OSError) as error:
-            report.findings.append(f"{path.name}: it cannot be read: {error}")
-            damaged.add(path.name)
-    return damaged
+def _check_files(directory: DataDirectory, report: Report) -> set[str]:
+    # Returns the names of files that must not be opened.
+    segments = [file for file in sorted(directory.log_path.glob("*.mdb")) if is_segment(file)]
+    files = dict.fromkeys(segments, _SEALED)
+    if segments:
+        files[segments[-1]] = _ACTIVE
+    if directory.state_path.exists():
+        files[directory.state_path] = _CHECKPOINT
+    found = damaged([*files])
+    report.findings += [Finding(file.name, str(found[file]), files[file]) for file in files if file in found]
+    return {file.name for file in not_readable(found)}
 
 
 def _check_names(directory: DataDirectory, report: Report) -> set[str]:
     files = sorted(directory.log_path.glob("*.mdb"))
     strange = {file.name for file in files if not is_segment(file)}
-    report.findings += [f"{name}: it is not named like a segment: move it away" for name in sorted(strange)]
+    report.findings += [Finding(name, "it is not named like a segment", _MISNAMED) for name in sorted(strange)]
     starts = [int(file.stem) for file in files if file.name not in strange]
     if starts and (missing := missing_before(directory.log_path, starts[0])):
-        report.findings.append(f"{directory.log_path.name}: {missing}")
+        report.findings.append(Finding(directory.log_path.name, missing, _MISSING))
     return strange
 
 
@@ -99,24 +123,24 @@ def _check_owner(directory: DataDirectory, report: Report) -> None:
         if directory.owner_path.exists():
             directory.owner()
     except StoreError as error:
-        report.findings.append(error.message)
+        report.findings.append(Finding(directory.owner_path.name, error.message, _OWNER))
 
 
 def _check_checkpoint(path: Path, log: CommitLog, walk: _LogWalk, report: Report, *, is_whole: bool) -> None:
+    remedy = _CHECKPOINT if log.complete_from == 0 else _ACTIVE
     try:
         with closing(Checkpoint(path, readonly=True)) as checkpoint:
             state = checkpoint.load()
-            saved = state.position
-            found = [*popped_findings(state)]
-            if walk.replayed is not None and not report.findings and not found:
-                found += _differences(take_changes(walk.replayed), checkpoint)
-            report.findings += [f"checkpoint: {finding}" for finding in found]
-        if is_whole and not log.start <= saved <= log.end:
-            report.findings.append(f"checkpoint: at position {saved}, but the log holds {log.start} to {log.end}")
+            report.findings += [Finding(path.name, text, _GROUP) for text in popped_findings(state)]
+            if walk.replayed is not None and not report.findings:
+                differences = _differences(take_changes(walk.replayed), checkpoint)
+                moved = f"move {path.name} away, then {remedy}"
+                report.findings += [Finding(path.name, text, moved) for text in differences]
+        if is_whole and not log.start <= state.position <= log.end:
+            text = f"at position {state.position}, but the log holds {log.start} to {log.end}"
+            report.findings.append(Finding(path.name, text, _MIXED))
     except StoreError as error:
-        report.findings.append(f"checkpoint: {error.message}")
-    except lmdb.Error as error:
-        report.findings.append(f"the end of the log cannot be read: {error}")
+        report.findings.append(Finding(path.name, error.message, remedy))
 
 
 def _differences(expected: ChangedRows, checkpoint: Checkpoint) -> Iterator[str]:
@@ -128,12 +152,12 @@ def _differences(expected: ChangedRows, checkpoint: Checkpoint) -> Iterator[str]
             yield f"the row {row} is {'not as the log has it' if key in found else 'missing, but the log has it'}"
 
 
-def _saved(path: Path, damaged: set[str]) -> State:
+def _saved(path: Path) -> State:
     try:
-        if path.name not in damaged and path.exists():
+        if path.exists():
             with closing(Checkpoint(path, readonly=True)) as checkpoint:
                 return checkpoint.load()
-    except (StoreError, lmdb.Error):
+    except StoreError:
         pass  # `_check_checkpoint` reports it
     return State()
 
@@ -255,7 +279,8 @@ class _LogWalk:
             )
 
     def _find(self, segment: Segment, position: int, text: str) -> None:
-        self._report.findings.append(f"{segment.path.name}: position {position}: {text}")
+        remedy = _SEALED if segment.sealed else _ACTIVE
+        self._report.findings.append(Finding(segment.path.name, text, remedy, None if position < 0 else position))
 
 
 class DueCheck:
@@ -324,11 +349,10 @@ def _mistake(popped: PopQueue, end: int, committed: int) -> str:
 
 
 def verified(segment: Segment, end: int, max_bytes: int, max_entries: int) -> Iterator[None]:
-    """Verify all pages, then all entries and index rows of a sealed segment, some of them in each step.
+    """Verify all entries and index rows of a sealed segment, some of them in each step.
 
     Raises one of `DAMAGE` if something is damaged. No read transaction is open between two steps.
     """
-    yield from PageCheck(segment.path).walk(deep=True)
     position, is_over = segment.start, False
     found: Counter[str] = Counter()
     while not is_over:

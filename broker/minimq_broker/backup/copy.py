@@ -18,10 +18,11 @@ from minimq_broker.log.checkpoint import Checkpoint, Snapshot, position_of
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory
 from minimq_broker.log.disk import no_room
+from minimq_broker.log.file_checksum import make_checksum
 from minimq_broker.log.lmdb_file import remove_lmdb
 from minimq_broker.log.segment import Segment, rows_of
 from minimq_common.errors import StoreError
-from minimq_common.files.lmdb_pages import sync_directory
+from minimq_common.files.synced_files import sync_directory
 
 #: Left by a copy that was interrupted before it marked the directory, or created by some file systems.
 _IGNORED_NAMES = frozenset({"lock", "crash", "format", "format.new", "lost+found"})
@@ -106,7 +107,10 @@ class StoreCopy:
         if self._has_gap:
             self._log.active.mark_rewritten(self.position)
             self._has_gap = False
+        sealed = self._log.active
         self._log.roll(self.position)
+        for _ in make_checksum(sealed.path):
+            pass
 
     def finish(self) -> None:
         """Complete the directory, so that a broker can open it; that applies the entries after the saved state."""
@@ -146,7 +150,6 @@ class SegmentCopy:
 
     def __init__(self, path: Path, start: int, room_bytes: int) -> None:
         self.position = self.start = start
-        self.has_gap = False
         self.path = path
         with writing(path.parent):
             remove_lmdb(path)  # left over from an interrupted one
@@ -157,17 +160,11 @@ class SegmentCopy:
         for position, data in entries:
             if position < self.position:
                 raise StoreError(f"an entry cannot stand at {position}, before another one ends at {self.position}")
-            self.skip_to(position)
-            self.position += len(data)
+            self.position = position + len(data)
         if entries:
             rows, due = rows_of(entries)
             with writing(self.path.parent):
                 self._segment.write(entries, rows, due)
-
-    def skip_to(self, position: int) -> None:
-        """Continue at a position; a later one leaves a gap."""
-        self.has_gap = self.has_gap or position > self.position
-        self.position = position
 
     def finish(self, rewritten_to: int = 0) -> None:
         """Close the file; if a position is given, first mark the segment as rewritten and ending there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +14,16 @@ import grpc
 import grpc.aio
 
 from minimq_broker.backup.copy import StoreCopy, check_free
-from minimq_broker.calls.store_handle import StoreHandle, uncancellable
+from minimq_broker.calls.store_handle import StoreHandle, in_steps, uncancellable
 from minimq_broker.calls.streams import StreamWriter
+from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.checkpoint import Snapshot
+from minimq_broker.log.file_checksum import verify_checksum
+from minimq_broker.log.page_walk import PageDamage
 from minimq_broker.replication.frames import FIRST_FRAME_TIMEOUT_S, SILENCE_S, next_frame
 from minimq_broker.state.state import State
-from minimq_common.errors import StoreError, SystemBusy, Unavailable
+from minimq_common.errors import CorruptEntry, StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 from minimq_common.wire.channels import explained
@@ -63,7 +66,10 @@ async def copying(
     stream = stub.Snapshot()
     try:
         await stream.write(replication_pb2.TakeSnapshot())
-        yield await next_frame(stream, FIRST_FRAME_TIMEOUT_S, peer), lambda: next_frame(stream, SILENCE_S, peer)
+        first = await next_frame(stream, FIRST_FRAME_TIMEOUT_S, peer)
+        while not first.HasField("copy"):  # the source verifies its files
+            first = await next_frame(stream, SILENCE_S, peer)
+        yield first, lambda: next_frame(stream, SILENCE_S, peer)
     finally:
         stream.cancel()
 
@@ -125,6 +131,7 @@ async def fill(
 
 Moved = Callable[[int], None]
 
+_CUT = "the log of this broker was cut, or replaced, while it was copied: copy it again"
 #: A copy without progress for this long no longer prevents deletions, and is ended if another one needs its place.
 _STUCK_S = 10.0
 #: Maximum concurrent copies: each reads the whole log and holds the state in memory.
@@ -170,12 +177,16 @@ class Snapshots:
 
     async def _send(self, copy: _Copy, context: Any) -> None:
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._unsent)
+        end = 0
 
         async def write(frame: replication_pb2.ReplicaFrame) -> None:
             frame.end = end
             await writer.write(lambda: frame)
             copy.moved_at = self._loop.time()
 
+        # Before the first frame of the copy, for which a slave deletes its own data.
+        if not await in_steps(self._handle, _verify_all, lambda _: write(replication_pb2.ReplicaFrame())):
+            raise SystemBusy(_CUT)
         snapshot, complete_from, end, state = await asyncio.to_thread(self._begin, copy)
         for frame in state_frames(snapshot, copy.position, complete_from, state.log_id):
             await write(frame)
@@ -194,8 +205,24 @@ class Snapshots:
     def _entries(self, position: int, end: int, state: State) -> tuple[int, list[bytes]]:
         with self._handle.reading() as store:
             if store.state is not state:  # the log was cut or replaced
-                raise SystemBusy("the log of this broker was cut, or replaced, while it was copied: copy it again")
+                raise SystemBusy(_CUT)
             return store.part(position, min(FRAME_BYTES, end - position))
+
+
+def _verify_all(store: MessageStore) -> Generator[None, None, bool]:
+    """Verify the checksums of all sealed segments. Raises `CorruptEntry`."""
+    for segment in store.log.segments[:-1]:
+        try:
+            yield from verify_checksum(segment.path)
+        except FileNotFoundError:  # removed meanwhile
+            continue
+        except PageDamage as error:
+            store.log.report_damage(segment.start, str(error))
+            raise CorruptEntry(
+                f"{segment.path.name} of this broker is damaged ({error}): copy another replica (minimq cluster "
+                "status), or restore a backup"
+            ) from None
+    return True
 
 
 async def take_snapshot(

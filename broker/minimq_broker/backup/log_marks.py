@@ -3,18 +3,17 @@
 `N.first` records where the log begins, so that a start and `check` notice if the first segments are missing. It is
 written before each deletion. The first segment starts after it only if another program has deleted segments.
 
-`N.damaged` marks a segment of a slave that has to be repaired from its master. While there is one, also after a
-restart, the slave does not report its log to the controller and so is not elected.
+`N.damaged` marks a sealed segment as damaged. A start verifies such a segment first. A slave copies everything from its
+master; until then it does not report its log to the controller, and so is not elected.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from minimq_common.files.lmdb_pages import sync_directory
+from minimq_common.files.synced_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -68,26 +67,21 @@ def _firsts(folder: Path) -> list[Path]:
 class DamageMarks:
     """The damage marks of one log. Any thread may read; callers of `add` and `discard` hold `CommitLog.kept`."""
 
-    def __init__(self, path: Path, starts: Collection[int], *, readonly: bool) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
+        #: A reason by the start of each damaged segment.
         self.reasons: dict[int, str] = {}
-        self.is_served = False
-        for mark in sorted(path.glob("*.damaged")):
-            if not mark.stem.isdecimal():  # not one of ours
-                continue
-            if int(mark.stem) in starts:
-                self.reasons[int(mark.stem)] = "it was found damaged before the last start"
-            elif not readonly:
-                mark.unlink()
+        marks = [int(mark.stem) for mark in path.glob("*.damaged") if mark.stem.isdecimal()]
+        self.reasons = dict.fromkeys(marks, "it was found damaged before the last start")
 
     def add(self, start: int, reason: str) -> bool:
         """Mark a segment, and sync; return False if it is already marked."""
-        if start in self.reasons:
-            return False
-        self._mark(start).touch()
-        sync_directory(self._path)
+        is_new = start not in self.reasons
+        with suppress(OSError):  # on a full disk the next verification finds it again
+            self._mark(start).touch()
+            sync_directory(self._path)
         self.reasons = {**self.reasons, start: reason}
-        return True
+        return is_new
 
     def discard(self, start: int) -> None:
         """Remove the mark of a segment, if it has one."""
@@ -95,10 +89,6 @@ class DamageMarks:
             self._mark(start).unlink(missing_ok=True)
             sync_directory(self._path)
             self.reasons = {each: reason for each, reason in self.reasons.items() if each != start}
-
-    def rejects(self, start: int) -> bool:
-        """Return whether reads of a segment have to be rejected."""
-        return start in self.reasons and not self.is_served
 
     def _mark(self, start: int) -> Path:
         return self._path / f"{start:020d}.damaged"

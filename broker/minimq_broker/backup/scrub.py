@@ -1,88 +1,91 @@
-"""The scrub: slowly rereads old segments to find damage before the data is needed."""
+"""The scrub: makes the checksums of sealed segments, and slowly rereads them to find damage before a reader does."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
-from collections.abc import Generator
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import pairwise
 
 from minimq_broker.backup.check import verified
 from minimq_broker.calls.store_handle import StoreHandle, in_steps
 from minimq_broker.commit.message_store import MessageStore
+from minimq_broker.log.file_checksum import has_checksum, make_checksum, verify_checksum
 from minimq_broker.log.lmdb_file import DAMAGE
 from minimq_broker.log.segment import Segment
+from minimq_broker.log.start_check import REMEDY
 from minimq_broker.metrics.counters import Counters
-from minimq_common.errors import CorruptEntry
 from minimq_common.serving.periodic import PeriodicTask
 
 log = logging.getLogger(__name__)
 
-#: Bounds of one step, and the pause between two: up to 4 MiB and 1,000 entries per second.
+#: Bounds of one step of a verification, and the pause between two: up to 16 MiB and 2,000 entries per second.
 _STEP_BYTES = 1 << 20
-_STEP_ENTRIES = 250
-_STEP_S = 0.25
-#: Pause between checks of pages.
-_PAGES_S = 0.02
+_STEP_ENTRIES = 125
+_STEP_S = 0.0625
+#: Interval at which it searches for sealed segments without a checksum, and for those that a reader could not read.
+_CHECK_INTERVAL_S = 1.0
 #: Delay of the first round, so that it does not slow down the start.
 _FIRST_S = 60.0
-#: Pause before the next attempt if pages could not be checked, such as while everything is copied from the master.
-_AGAIN_S = 2.0
 
 
 class Scrub(PeriodicTask):
-    """Verifies all sealed segments in rounds, on a thread. Before the first round, checks pages the start skipped."""
+    """Verifies all sealed segments in rounds, on a thread; new and suspected ones at once."""
 
     def __init__(self, handle: StoreHandle, counters: Counters, interval_s: float) -> None:
         self._handle, self._counters = handle, counters
-        super().__init__("scrub", self._scrub, lambda: self._pause_s, log, at_once=True)
-        self._first_s, self._round_s = min(interval_s, _FIRST_S) or math.inf, interval_s or math.inf
-        self._pause_s = _AGAIN_S
-        self._has_seen_pages = False
+        self._round_s = interval_s or math.inf
+        self._round_at = time.monotonic() + min(self._round_s, _FIRST_S if interval_s else math.inf)
+        #: Verifications that are due, a segment each.
+        self._due: deque[Callable[[MessageStore], Generator[None, None, bool]]] = deque()
+        #: Starts of segments that a reader could not read, and that are verified or logged.
+        self._known: set[int] = set()
+        super().__init__("scrub", self._scrub, min(_CHECK_INTERVAL_S, self._round_s), log)
 
     async def _scrub(self) -> None:
-        if self._has_seen_pages:
-            self._pause_s = self._round_s
-            await self._round()
-        else:
-            for segment in reversed(self._handle.store.log.segments[:-1]):
-                if not await in_steps(
-                    self._handle, partial(_look_at_pages, segment), lambda _: asyncio.sleep(_PAGES_S)
-                ):
-                    return  # the log was cut or replaced
-            self._has_seen_pages, self._pause_s = True, self._first_s
-
-    async def _round(self) -> None:
-        position = -1
-        while (found := self._next(position)) is not None:
-            segment, end = found
-            if await in_steps(self._handle, partial(_verify, segment, end), lambda _: asyncio.sleep(_STEP_S)):
+        for segment, following in pairwise(self._handle.store.log.segments):
+            if not has_checksum(segment.path):
+                made = partial(_steps, segment, partial(make_checksum, segment.path))
+                # As fast as segments are written, so that few lack a checksum at the next start.
+                if await in_steps(self._handle, made, asyncio.sleep):
+                    rows = partial(verified, segment, following.start, _STEP_BYTES, _STEP_ENTRIES)
+                    self._due.append(partial(_steps, segment, rows))
+        if not self._due:
+            self._find_due()
+        if self._due:
+            if await in_steps(self._handle, self._due.popleft(), lambda _: asyncio.sleep(_STEP_S)):
                 self._counters.segments_verified += 1
-            position = segment.start
+            self.wake()
 
-    def _next(self, position: int) -> tuple[Segment, int] | None:
-        segments = pairwise(self._handle.store.log.segments)
-        return next(((segment, later.start) for segment, later in segments if segment.start > position), None)
+    def _find_due(self) -> None:
+        is_round = time.monotonic() >= self._round_at
+        commit_log = self._handle.store.log
+        new = {start: reason for start, reason in commit_log.suspects.items() if start not in self._known}
+        self._known |= new.keys()
+        for start, reason in new.items():
+            log.error("store: a read failed segment=%d reason=%s: see minimq-broker check", start, reason)
+        for segment in commit_log.segments[:-1]:
+            if is_round or segment.start in new:
+                self._due.append(partial(_steps, segment, partial(verify_checksum, segment.path)))
+        if is_round:
+            self._round_at = time.monotonic() + self._round_s
 
 
-def _look_at_pages(segment: Segment, store: MessageStore) -> Generator[None, None, bool]:
+def _steps(segment: Segment, work: Callable[[], Iterator[None]], store: MessageStore) -> Generator[None, None, bool]:
+    """Do work on a sealed segment in steps; return whether it was finished. Marks a damaged segment."""
     try:
-        if not segment.pages.is_over:
-            yield from segment.pages.walk()
-    except CorruptEntry as error:
-        store.log.report_damage(segment.start, error.message)
-    return True
-
-
-def _verify(segment: Segment, end: int, store: MessageStore) -> Generator[None, None, bool]:
-    steps = verified(segment, end, _STEP_BYTES, _STEP_ENTRIES)
-    try:
-        while segment in store.log.segments and not store.log.damage.rejects(segment.start):
-            if next(steps, steps) is steps:
-                return True
+        for _ in work():
+            if segment not in store.log.segments:
+                return False
             yield
+    except FileNotFoundError:  # removed meanwhile
+        return False
     except DAMAGE as error:
-        store.log.report_damage(segment.start, str(error))
-    return False
+        if segment in store.log.segments and store.log.mark_damaged(segment.start, str(error)):
+            log.error("store: a segment is damaged segment=%d reason=%s: %s", segment.start, error, REMEDY)
+        return False
+    return True

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -55,16 +55,8 @@ class StoreHandle:
     ) -> None:
         self._path, self._options, self._alone = path, options, alone
         self._closing_now, self._replaced = closing, replaced
-        self.damage = Damage()
         self._new_store = partial(
-            MessageStore,
-            path,
-            notify,
-            options,
-            clock_ms,
-            grown=None if alone else grown,
-            damage_found=self.damage.found,
-            disk_filled=disk_filled,
+            MessageStore, path, notify, options, clock_ms, grown=None if alone else grown, disk_filled=disk_filled
         )
         self.any_store = self._open()
         self._is_open = True
@@ -88,6 +80,11 @@ class StoreHandle:
             return LogStatus()
         store = self.any_store
         return LogStatus(store.state.term, store.end, store.confirmed, store.has_failed, store.state.log_id)
+
+    @property
+    def damage(self) -> Mapping[int, str]:
+        """The damaged segments, as in `DamageMarks.reasons`; none while the store is not readable."""
+        return {} if self._closed is not None else self.any_store.log.damage.reasons
 
     @property
     def is_slave(self) -> bool:
@@ -225,30 +222,3 @@ async def in_steps(
     finally:
         if work is not None:
             await asyncio.to_thread(work.close)
-
-
-class Damage:
-    """The known damage of the store. Thread-safe."""
-
-    def __init__(self) -> None:
-        self.known: dict[int, str] = {}
-        self.repair: Callable[[int, str], None] | None = None
-
-    def found(self, start: int, reason: str) -> None:
-        repair = self.repair
-        if repair is None:
-            self.tell(start, reason)
-        else:
-            repair(start, reason)
-
-    def tell(self, start: int, reason: str) -> None:
-        """Log that a segment stays damaged, unless that was logged before."""
-        if start in self.known:
-            return
-        self.known[start] = reason
-        log.error(
-            "store: a segment is damaged segment=%d reason=%s: if there are other replicas, let one of them lead "
-            "(minimq cluster promote), and this one repairs itself; minimq-broker check lists all that is damaged",
-            start,
-            reason,
-        )

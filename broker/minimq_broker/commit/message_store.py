@@ -71,7 +71,6 @@ class MessageStore:
         *,
         alone: bool = True,
         grown: Callable[[], None] | None = None,
-        damage_found: Callable[[int, str], None] = lambda start, reason: None,
         disk_filled: Callable[[], None] = lambda: None,
     ) -> None:
         """Open and recover a data directory. Callbacks are called on any thread, and must neither block nor fail."""
@@ -81,7 +80,7 @@ class MessageStore:
             self._directory.check_whole()
             try:
                 self.log = CommitLog(self._directory.log_path, options.segment_bytes)
-                self.log.name_of, self.log.report_damage = self._name_of, damage_found
+                self.log.name_of = self._name_of
                 opened.callback(self.log.close)
                 self._confirmation = Confirmation(notify, holds=not alone)
                 self._checkpoint, state = open_state(
@@ -111,11 +110,9 @@ class MessageStore:
         self.old = OldSegments(self)
         # Half of the disk, because publishing writes staged batches a second time.
         self.staging = self._writer.staging = StagingLimits(size=shutil.disk_usage(path).total // 2)
-        self._writer.leads = self.log.damage.is_served = alone
+        self._writer.leads = alone
         #: Term of a broker without replicas, 0 otherwise. Readers are served even if its begin cannot be written.
         self._own_term = self.state.term + 1 if alone else 0
-        for start, reason in {} if alone else self.log.lost.items():  # its master has the lost entries
-            self.log.mark_damaged(start, reason)
         self._writer.start()
         if alone:
             self.submit(FactJob(lambda state: term_begun(self._own_term, state)))
@@ -171,12 +168,10 @@ class MessageStore:
     def lead(self, term: int, *, waits_for_replicas: bool = False) -> None:
         """Become the master of a term. Blocks until its begin is synced here: not for the event loop."""
         self._writer.call(lambda: self._writer.lead(term, holds=waits_for_replicas))
-        self.log.damage.is_served = True
 
     def follow(self) -> None:
         """Become a slave, which accepts only `ReplicaJob`s; reject all waiting jobs. Blocks: not for the event loop."""
         self._writer.call(self._writer.follow)
-        self.log.damage.is_served = False
 
     def truncate(self, position: int) -> None:
         """Delete all entries from a log position on. Blocks: not for the event loop.
@@ -300,8 +295,15 @@ class MessageStore:
             for row, data in part.found
             if row.base_offset < end
         ]
-        if not part.rows and offset < end and self.log.may_lack(queue, offset):
-            return [], end  # a rewriting has removed everything up to there
+        if not part.rows and offset < end:
+            if self.log.may_lack(queue, offset):
+                return [], end  # a rewriting has removed everything up to there
+            if self.log.lacks(queue, offset):
+                raise CorruptEntry(
+                    f"offsets {offset} to {end - 1} of queue {self._name_of(queue)} are missing: go on from offset "
+                    f"{end}; stop the broker and run minimq-broker check",
+                    next_offset=end,
+                )
         return batches, min(part.next_offset, end)
 
     def next_size(self, queue: QueueKey, offset: int) -> int:

@@ -14,11 +14,11 @@ import lmdb
 import msgspec
 
 from minimq_broker.features.delayed.delays import NO_KEY, DueKey
-from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb
+from minimq_broker.log.lmdb_file import DAMAGE, DamagedFile, open_lmdb, require_sound
+from minimq_broker.log.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 from minimq_broker.state.state import State
 from minimq_broker.state.state_rows import changed_rows, load_row
 from minimq_common.errors import StoreError
-from minimq_common.files.sealed_rows import SUM_KEY, RowDamage, change, seal, unseal, unsealed
 
 POSITION_KEY = b"\0position"
 #: No log gets this long. Positions computed from it still fit into 64 bits.
@@ -68,6 +68,8 @@ class Checkpoint:
     def __init__(self, path: Path, *, readonly: bool = False) -> None:
         self._path = path
         try:
+            if not readonly:
+                require_sound(path)
             self._env = open_lmdb(path, map_bytes=_MAP_BYTES, readonly=readonly)
         except DamagedFile as error:
             raise DamagedCheckpoint(error.message) from None

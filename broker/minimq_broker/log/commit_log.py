@@ -20,15 +20,14 @@ import lmdb
 
 from minimq_broker.backup.crash_note import startup_verify_s
 from minimq_broker.backup.log_marks import DamageMarks, keep, record_log_start
-from minimq_broker.backup.repair import NOTHING_VERIFIED, repair_at_start
-from minimq_broker.features.compaction.compaction_file import forget_rounds
 from minimq_broker.features.delayed.due_table import DueRow
 from minimq_broker.log.lmdb_file import DAMAGE, lock_file, remove_lmdb
 from minimq_broker.log.rows import ReadLimits, ReadResult, Row
 from minimq_broker.log.segment import Segment, segment_files
+from minimq_broker.log.start_check import check_at_start
 from minimq_broker.state.state import QueueKey
-from minimq_common.errors import CorruptEntry, StoreError, SystemBusy
-from minimq_common.files.lmdb_pages import sync_directory
+from minimq_common.errors import CorruptEntry, StoreError
+from minimq_common.files.synced_files import sync_directory
 
 T = TypeVar("T")
 _START_OF = attrgetter("start")
@@ -44,10 +43,10 @@ class CommitLog:
         self, path: Path, segment_bytes: int, *, readonly: bool = False, without: Collection[str] = (), start: int = 0
     ) -> None:
         self.path = path
-        #: Returns the display name of a queue for errors. Called on any thread, like `report_damage`.
+        #: Returns the display name of a queue for errors. Called on any thread.
         self.name_of: Callable[[QueueKey], str] = str
-        #: Receives the start of a damaged segment, and the reason.
-        self.report_damage: Callable[[int, str], None] = lambda start, reason: None
+        #: Segments that a reader could not read, by start, with the error. The scrub verifies them.
+        self.suspects: dict[int, str] = {}
         #: Replaced as a whole, never changed in place once the log is open.
         self.segments: list[Segment] = []
         #: Log position from which on no rewriting has removed entries.
@@ -62,34 +61,27 @@ class CommitLog:
         #: Cached first offsets of queues. Replaced as a whole, so that slow readers put nothing outdated into it.
         self._firsts: dict[QueueKey, int] = {}
         self._segment_bytes = segment_bytes
-        self.lost: dict[int, str] = {}
-        verified_from = NOTHING_VERIFIED  # segments that start here or later were verified when they were opened
         #: Guards the list of segments: no segment is added, replaced or removed while it is held.
         self.kept = threading.RLock()
         self.missing = ""
         try:
             files = segment_files(path, without)
-            if not readonly:
-                self.lost, verified_from = repair_at_start(files, segment_bytes, startup_verify_s(path.parent))
-            for file in files:
-                self.segments.append(
-                    Segment(file, int(file.stem), segment_bytes, readonly=readonly, verified=not readonly)
-                )
+            self.damage = DamageMarks(path)
+            readable = files if readonly else check_at_start(files, self.damage, startup_verify_s(path.parent))
+            for file in readable:
+                self.segments.append(Segment(file, int(file.stem), segment_bytes, readonly=readonly))
             self._use(_without_replaced(self.segments, readonly=readonly))
             if not self.segments and not readonly:
                 self._add(start)
             if not readonly:
-                self.missing = record_log_start(path, self.start)
-                for made in path.glob("*.new*"):  # left over from an interrupted rewriting or repair
+                self.missing = record_log_start(path, int(files[0].stem) if files else start)
+                for made in path.glob("*.new*"):  # left over from an interrupted rewriting
                     made.unlink()
-            starts = frozenset(segment.start for segment in self.segments)
-            self.damage = DamageMarks(path, starts, readonly=readonly)
         except BaseException:
             self.close()
             raise
         for segment in self.segments[:-1]:
             segment.sealed = True
-            segment.pages.is_over = readonly or segment.start >= verified_from
 
     def close(self) -> None:
         for segment in self.segments:
@@ -160,46 +152,22 @@ class CommitLog:
                 return False
             keep(self.path, rest[0].start)  # before the deletion
             first.remove_file()
+            for file in segment_files(self.path):  # damaged ones that are not served
+                if int(file.stem) < rest[0].start:
+                    remove_lmdb(file)
             sync_directory(self.path)  # before the next deletion: a power failure must not leave a gap
             self._use(rest)
             self.damage.discard(first.start)
         return True
 
+    def report_damage(self, start: int, reason: str) -> None:
+        """Note that a segment could not be read, so that the scrub verifies it. Any thread may call this."""
+        self.suspects.setdefault(start, reason)
+
     def mark_damaged(self, start: int, reason: str) -> bool:
         """Mark a segment as damaged; return False if it is gone or already marked. Any thread may call this."""
         with self.kept:
-            self._firsts = {}
             return any(segment.start == start for segment in self.segments) and self.damage.add(start, reason)
-
-    def clear_damage_mark(self, start: int) -> None:
-        """Remove the damage mark of a segment without a repair. Any thread may call this."""
-        with self.kept:
-            self.damage.discard(start)
-            self._firsts = {}
-
-    def install_repaired(self, made: Path, start: int) -> bool:
-        """Install a repaired segment in place of the sealed one with its start, or before the first segment.
-
-        Returns False if it has no such place any more.
-        """
-        with self.kept:
-            file = self.path / f"{start:020d}.mdb"
-            former = next((segment for segment in self.segments if segment.start == start), None)
-            if former is self.active or (former is None and start >= self.start):
-                return False
-            if former is not None:
-                former.let_go()
-            lock_file(file).unlink(missing_ok=True)
-            made.replace(file)
-            sync_directory(self.path)
-            segment = Segment(file, start, self._segment_bytes)
-            segment.sealed = True
-            others = [each for each in self.segments if each is not former]
-            self._use(sorted([segment, *others], key=lambda each: each.start))
-            self.damage.discard(start)
-            # The segment is from another replica, where it may be compacted less far.
-            forget_rounds(self.path)
-        return True
 
     def replace(self, former: Sequence[Segment], made: Path) -> bool:
         """Replace adjacent sealed segments by one file that was made from them. Any thread may call this.
@@ -316,7 +284,7 @@ class CommitLog:
             if left is None:
                 break
             part = self._ask(segment, partial(Segment.read, queue=queue, offset=offset, limits=left))
-            if part.begins_at > offset and self._lacks(queue, offset):
+            if part.begins_at > offset and self.lacks(queue, offset):
                 if rows:
                     break
                 raise CorruptEntry(
@@ -335,10 +303,10 @@ class CommitLog:
         return ReadResult(found, offset, rows, due_ms=due_ms)
 
     def _where_gap(self, queue: QueueKey, offset: int, found: Segment) -> str:
-        names = [each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start]
-        return " or ".join([name for name in names if any(self.path.glob(f"{name}.damaged-*"))] or names)
+        return " or ".join(each.path.name for each in self._segments_from(queue, offset) if each.start <= found.start)
 
-    def _lacks(self, queue: QueueKey, offset: int) -> bool:
+    def lacks(self, queue: QueueKey, offset: int) -> bool:
+        """Return whether the batch at an offset that was stored is missing, though earlier ones are there."""
         first = self.first_offset(queue)
         return first is not None and first <= offset and not self.may_lack(queue, offset)
 
@@ -370,8 +338,7 @@ class CommitLog:
     def first_offset(self, queue: QueueKey) -> int | None:
         """Return the first visible offset of a queue that is still stored, None if there is none."""
         firsts = self._firsts  # first: another thread may replace both
-        # A damaged segment that is not served rejects, whatever it answered before.
-        found = firsts.get(queue) if self.damage.is_served or not self.damage.reasons else None
+        found = firsts.get(queue)
         if found is None:
             found = self._first_answer(self.segments, lambda segment: segment.first_offset(queue))
             if found is not None:
@@ -390,10 +357,6 @@ class CommitLog:
         return None
 
     def _ask(self, segment: Segment, question: Callable[[Segment], T]) -> T:
-        if self.damage.rejects(segment.start):
-            raise SystemBusy(
-                f"the segment {segment.path.name} of this slave is damaged and is being repaired from its master"
-            )
         try:
             return question(segment)
         except DAMAGE as error:

@@ -28,7 +28,7 @@ import google_crc32c
 
 from minimq_broker.log.disk import no_room
 from minimq_common.errors import CopyInterrupted, DataDirectoryInUse, DataDirectoryVersion, StoreError, StoreFull
-from minimq_common.files.lmdb_pages import sync_directory
+from minimq_common.files.synced_files import sync_directory, write_whole
 
 FORMAT = 6
 
@@ -195,14 +195,3 @@ class DataDirectory:
 
 def _unusable(path: Path, error: OSError) -> StoreFull | StoreError:
     return no_room(error, path, path) or StoreError(f"cannot use {path} as a data directory: {error}")
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a small file atomically, and sync. Raises `OSError`."""
-    made = path.with_name(f"{path.name}.new")
-    with made.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    made.rename(path)
-    sync_directory(path.parent)

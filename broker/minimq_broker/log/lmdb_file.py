@@ -9,16 +9,19 @@ import shutil
 import struct
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
 import lmdb
 
 from minimq_broker.log.disk import no_room
+from minimq_broker.log.page_walk import LMDB_DAMAGE, PageDamage
+from minimq_broker.log.page_walk import unreadable as unreadable_files
+from minimq_broker.log.sealed_rows import RowDamage
 from minimq_common.errors import CorruptEntry, StoreError
-from minimq_common.files.lmdb_pages import PageDamage, check_file, make_file
-from minimq_common.files.sealed_rows import RowDamage
+from minimq_common.files.synced_files import sync_directory
 
 log = logging.getLogger(__name__)
 
@@ -27,44 +30,20 @@ _MAX_READERS = 120
 _LOCK_BYTES = 8192
 #: Tables that may be added to a file after its creation.
 _MORE_TABLES = 2
+#: Map size while a file is created.
+_MAKING_BYTES = 1 << 20
 
 
 class DamagedFile(StoreError):
     """An LMDB file that cannot be used because its content is damaged."""
 
 
-class DamagedPages(DamagedFile):
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{path} is damaged: {reason}: restore the data directory from a copy of it")
-        self.reason = reason
-
-
 #: Errors of reading a damaged LMDB file; not those of a full disk, too little memory and the like.
-DAMAGE = (
-    struct.error,
-    CorruptEntry,
-    DamagedFile,
-    PageDamage,
-    RowDamage,
-    lmdb.BadValsizeError,
-    lmdb.CorruptedError,
-    lmdb.CursorFullError,
-    lmdb.IncompatibleError,
-    lmdb.InvalidError,
-    lmdb.NotFoundError,
-    lmdb.PageFullError,
-    lmdb.PageNotFoundError,
-    lmdb.ProblemError,
-    lmdb.VersionMismatchError,
-)
+DAMAGE = (struct.error, CorruptEntry, DamagedFile, PageDamage, RowDamage, *LMDB_DAMAGE)
 
 
-def open_lmdb(
-    path: Path, *, map_bytes: int, readonly: bool, tables: Sequence[bytes] = (), verified: bool = False
-) -> lmdb.Environment:
-    """Open an LMDB file after verifying its pages (unless `verified`); create it unless `readonly`."""
-    if path.exists() and not verified:
-        check_pages_of(path)
+def open_lmdb(path: Path, *, map_bytes: int, readonly: bool, tables: Sequence[bytes] = ()) -> lmdb.Environment:
+    """Open an LMDB file, whose pages are verified; create it unless `readonly`."""
     env = _open(path, map_bytes, readonly, tables)
     pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
     size = path.stat().st_size
@@ -88,14 +67,10 @@ def open_lmdb(
         raise kind(f"{path} has {size} bytes of {pages}, which cannot be filled up: {error}") from error
 
 
-def check_pages_of(path: Path) -> None:
-    """Verify the pages of an LMDB file that is not open. Raises `DamagedFile`, `StoreError`."""
-    try:
-        check_file(path)
-    except PageDamage as error:
-        raise DamagedPages(path, str(error)) from None
-    except OSError as error:
-        raise (no_room(error, path.parent) or unusable(path, error)) from None
+def require_sound(path: Path) -> None:
+    """Verify the pages of an LMDB file that is not open, if it exists. Raises `DamagedFile`, `StoreError`."""
+    if path.exists() and (error := unreadable_files([path]).get(path)):
+        raise no_room(error, path.parent) or unusable(path, error)
 
 
 def close_with(owner: object, env: lmdb.Environment, path: Path) -> None:
@@ -140,7 +115,7 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
     is_new = not readonly and not path.exists()
     try:
         if is_new:
-            make_file(path, tables)
+            _make_file(path, tables)
         if not readonly:
             _reserve(lock_file(path))
         return lmdb.open(
@@ -157,6 +132,28 @@ def _open(path: Path, map_bytes: int, readonly: bool, tables: Sequence[bytes]) -
         if is_new:  # an incomplete file could not be opened the next time
             remove_lmdb(path)
         raise (no_room(error, path.parent) or unusable(path, error)) from None
+
+
+def _make_file(path: Path, tables: Iterable[bytes]) -> None:
+    """Create an LMDB file with named tables, synced. If interrupted, the file exists completely or not at all."""
+    made = path.with_name(f"{path.name}.new")
+    try:
+        made.unlink(missing_ok=True)
+        names = list(tables)
+        env = lmdb.open(str(made), subdir=False, map_size=_MAKING_BYTES, max_dbs=len(names), lock=False)
+        try:
+            with env.begin(write=True) as transaction:
+                for name in names:
+                    env.open_db(name, transaction)
+            env.sync(force=True)
+        finally:
+            env.close()
+        made.rename(path)
+        sync_directory(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            made.unlink(missing_ok=True)
+        raise
 
 
 def unusable(path: Path, error: Exception) -> StoreError:

@@ -114,8 +114,8 @@ class OldSegments:
         return LiveData(garbage, aged + lasting, lasting, is_rest)
 
     def rest_of_damaged(self, segment: Segment) -> LiveData:
-        """Return the rest of an unreadable segment: all of it if any topic is lasting, else nothing."""
-        return LiveData(0, segment.used_bytes, segment.used_bytes) if self._known.lasting else NO_REST
+        """Return the rest of a damaged segment: it stays as it is while there are lasting topics, else nothing."""
+        return LiveData(0, segment.used_bytes, segment.used_bytes, True) if self._known.lasting else NO_REST
 
     def _has_shown(self, segment: Segment, topic_id: int) -> bool:
         floors = self._floors(topic_id)

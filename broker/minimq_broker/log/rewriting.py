@@ -8,15 +8,14 @@ stay, and so do recalls until their batch is due. Each replica rewrites on its o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 
 from minimq_broker.backup.copy import Placed, SegmentCopy, writing
 from minimq_broker.features.delayed.delays import NO_KEY, BatchesRecalled, DelaysSetBack, DueKey
 from minimq_broker.features.delayed.due_index import DueIndex
 from minimq_broker.log.commit_log import CommitLog
-from minimq_broker.log.entry import EntryHeader, EntryKind, opened, payload_of, read_fact, read_header
-from minimq_broker.log.lmdb_file import DAMAGE
+from minimq_broker.log.entry import EntryHeader, EntryKind, payload_of, read_fact, read_header
 from minimq_broker.log.segment import Segment
 from minimq_common.errors import StoreError
 
@@ -41,13 +40,11 @@ class Rewriting:
         choice: Choice,
         mark: DueKey = NO_KEY,
         rest: Callable[[], Placed] = list,
-        *,
-        salvages: bool = False,
     ) -> None:
         self.start, self.end = segments[0].start, end
         self.former = tuple(segments)
-        self.read_bytes = self.kept_bytes = self.lost = 0
-        self._log, self._choice, self._salvages = log, choice, salvages
+        self.read_bytes = self.kept_bytes = 0
+        self._log, self._choice = log, choice
         self._index, self._mark = DueIndex(log), mark
         self._waiting = [*segments]
         self._rest = rest
@@ -68,7 +65,7 @@ class Rewriting:
         found: Placed = []
         with closing(self._waiting[0].entries(self._position)) as entries:
             while max_bytes > 0 and max_entries > 0:
-                item = self._next(entries)
+                item = next(entries, None)
                 if item is None:
                     self._waiting.pop(0)
                     break
@@ -76,12 +73,7 @@ class Rewriting:
                 self._position = position + len(entry)
                 max_bytes, max_entries = max_bytes - len(entry), max_entries - 1
                 self.read_bytes += len(entry)
-                try:
-                    found += self._taken(position, entry)
-                except DAMAGE:
-                    if not self._salvages:
-                        raise
-                    self.lost += 1
+                found += self._taken(position, entry)
                 if found:
                     self._check_end(found[-1], self._position)
         if not self._waiting:
@@ -90,15 +82,6 @@ class Rewriting:
         self.kept_bytes += sum(len(data) for _, data in found)
         return bool(self._waiting)
 
-    def _next(self, entries: Iterator[tuple[int, memoryview]]) -> tuple[int, memoryview] | None:
-        try:
-            return next(entries, None)
-        except DAMAGE:
-            if not self._salvages:
-                raise
-            self.lost += 1
-            return None
-
     def _taken(self, position: int, entry: memoryview) -> Placed:
         header = read_header(entry, position)
         chosen: memoryview | bytes | Placed | None = None
@@ -106,8 +89,6 @@ class Rewriting:
             chosen = [*self._rest(), (position, bytes(entry))]
         elif header.kind != EntryKind.FACT:
             chosen = self._choice(position, header, entry)
-        if self._salvages and chosen is not None:
-            opened(bytes(entry), position)
         if isinstance(chosen, list):
             return chosen
         return [] if chosen is None else [(position, bytes(chosen))]
@@ -130,7 +111,7 @@ class Rewriting:
             raise StoreError(f"there are {room} bytes at position {position}, which cannot be replaced by {len(entry)}")
 
     def put_in_place(self) -> bool:
-        """Replace the former segments; return False if one of them was removed or repaired meanwhile."""
+        """Replace the former segments; return False if one of them was removed or marked as damaged meanwhile."""
         self._made.finish(self.end)
         with writing(self._log.path):
             return self._log.replace(self.former, self._made.path)

@@ -11,8 +11,7 @@ A rewritten segment (see `rewriting.py`) lacks some entries, so a mark stores th
 Rows are keyed by the *last* offset: a single seek to the first row at or after n finds the batch that holds offset n.
 Store times never go back within a queue: a binary search over its rows finds the first batch at or after a time.
 
-LMDB trusts the pages of a file: damage can crash the process or hide rows. So the broker verifies all pages in the
-background after a start. A read before that verifies the segment first, unless this would take too long.
+A sealed segment gets a checksum of the whole file, see `file_checksum.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,6 +36,7 @@ from minimq_broker.log.entry import (
     read_header,
     stands_at,
 )
+from minimq_broker.log.file_checksum import remove_checksum
 from minimq_broker.log.lmdb_file import DAMAGE, close_with, open_lmdb, remove_lmdb, unusable
 from minimq_broker.log.rows import (
     ROW_KEY,
@@ -50,10 +50,9 @@ from minimq_broker.log.rows import (
     row_of,
     unpack_row,
 )
+from minimq_broker.log.sealed_rows import RowDamage, seal, unseal
 from minimq_broker.state.state import QueueKey
 from minimq_common.errors import CorruptEntry, StoreError
-from minimq_common.files.lmdb_pages import PageDamage, rows_in, walk_file
-from minimq_common.files.sealed_rows import RowDamage, seal, unseal
 
 LOG_TABLE = b"log"
 _ROW_TABLE = b"consumequeue"
@@ -61,8 +60,6 @@ _ROW_TABLE = b"consumequeue"
 _MARK_TABLE, _MARK_KEY, _MARK = b"rewritten", b"end", struct.Struct(">Q")
 #: Size of the memory map beyond the size at which a segment is sealed; address space, not memory or disk.
 _MAP_SLACK_BYTES = 512 << 20
-#: A read verifies a segment of at most this many tree pages, in 25 to 110 ms: for example 1 GiB of batches of 24 KiB.
-_MAX_PAGES_ON_READ = 1500
 #: Descriptors that LMDB keeps for an open segment: data, lock, and data again for synced writes.
 FILES_PER_SEGMENT = 3
 _POSITION = struct.Struct(">Q")
@@ -86,15 +83,13 @@ def rows_of(
 class Segment:
     """One file of the CommitLog. One thread writes; any thread reads."""
 
-    def __init__(
-        self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False, verified: bool = False
-    ) -> None:
+    def __init__(self, path: Path, start: int, segment_bytes: int, *, readonly: bool = False) -> None:
         self.path = path
         self.start = start
         size = path.stat().st_size if path.exists() else 0
         tables = (LOG_TABLE, _ROW_TABLE, DUE_TABLE)
         map_bytes = max(segment_bytes, size) + _MAP_SLACK_BYTES
-        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=tables, verified=verified)
+        self._env = open_lmdb(path, map_bytes=map_bytes, readonly=readonly, tables=tables)
         try:
             self._log, self._rows, due = (self._env.open_db(name, create=False) for name in tables)
             self.due = DueTable(due, self._reading)
@@ -105,8 +100,6 @@ class Segment:
                 raise unusable(path, error) from None
             raise
         self._page_bytes = self._env.stat()["psize"]
-        #: Only for sealed segments.
-        self.pages = PageCheck(path)
         #: Cache of `first_offset`, used once the segment is sealed.
         self._first: dict[QueueKey, int | None] = {}
         #: The number of changes of the content, which invalidate the two caches below.
@@ -177,11 +170,6 @@ class Segment:
         close_with(self, self._env, self.path)
 
     def _reading(self, table: Any = None, *, buffers: bool = True) -> Any:
-        if not self.pages.is_over:
-            with self._env.begin() as txn:
-                stats = [txn.stat(self._log), txn.stat(self._rows)]
-                pages = self.due.pages(txn)
-            self.pages.look(pages + sum(stat["branch_pages"] + stat["leaf_pages"] for stat in stats))
         begin: Any = self._env.begin
         return begin(table, buffers=buffers)
 
@@ -218,6 +206,7 @@ class Segment:
         self.sealed = False
         self._first.clear()
         self._newest = (-1, -1, None)
+        remove_checksum(self.path)
         with self._env.begin(write=True) as txn:
             with txn.cursor(self._rows) as cursor:
                 rows = [key for key, value in cursor if position_in(value) >= position]
@@ -404,42 +393,6 @@ class Segment:
                 return None
             check_row(cursor.key(), cursor.value())
             return unpack_row(last, cursor.value())
-
-
-class PageCheck:
-    """Verifies the pages of one file, which must not be written meanwhile. Thread-safe."""
-
-    def __init__(self, path: Path) -> None:
-        self.is_over = True
-        self._path = path
-        self._damage = ""
-
-    def look(self, pages: int) -> None:
-        """Verify all tree pages if there are few. Raises `CorruptEntry` if damage was found now or before."""
-        if self._damage:
-            raise CorruptEntry(self._damage)
-        if pages <= _MAX_PAGES_ON_READ:
-            for _ in self.walk():
-                pass
-
-    def walk(self, *, deep: bool = False) -> Iterator[None]:
-        """Verify all pages, one small step per iteration. Raises `CorruptEntry` on damage."""
-        with suppress(FileNotFoundError):  # it was removed, and its remaining readers finish
-            try:
-                yield from walk_file(self._path, deep=deep)
-            except PageDamage as error:
-                self._damage = f"{self._path.name} is damaged: {error}"
-                raise CorruptEntry(self._damage) from None
-        self.is_over = True
-
-
-def mark_in(path: Path) -> int:
-    """Return the end in the mark of a damaged rewritten segment; 0 if it has no readable mark."""
-    with suppress(PageDamage, RowDamage, struct.error):
-        for key, stored in rows_in(path, _MARK_TABLE):
-            if key == _MARK_KEY:
-                return _marked_end(stored)
-    return 0
 
 
 def _marked_end(stored: bytes) -> int:

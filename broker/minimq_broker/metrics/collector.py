@@ -49,7 +49,6 @@ _COUNTERS = (
     ),
     ("segments_rewritten", "segments_rewritten", "Files that were replaced by what is still needed of them."),
     ("segments_verified", "segments_verified", "Files that were verified."),
-    ("segments_repaired", "segments_repaired", "Damaged files that were replaced by copies from the master."),
     (
         "pops_missed",
         "group_missed_messages",
@@ -153,8 +152,8 @@ class BrokerMetrics:
         )
         yield gauge(f"{PREFIX}_segments", "Files of the CommitLog.", len(store.log.segments))
         yield gauge(f"{PREFIX}_log_bytes", "Disk space that the CommitLog uses.", store.log.disk_bytes)
-        damaged = {*self._engine.handle.damage.known, *store.log.damage.reasons, *([-1] if store.log.missing else [])}
-        yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog with known damage.", len(damaged))
+        damaged = len(store.log.damage.reasons.keys() | store.log.suspects) + bool(store.log.missing)
+        yield gauge(f"{PREFIX}_damaged_segments", "Files of the CommitLog with known damage.", damaged)
         yield counter(
             f"{PREFIX}_dead_letters_deleted_total",
             "Dead letters that were deleted: too many, or too old.",

@@ -20,7 +20,6 @@ class Counters:
     segments_deleted: int = 0
     segments_rewritten: int = 0
     segments_verified: int = 0
-    segments_repaired: int = 0
     bytes_deleted: int = 0
     bytes_deleted_early: int = 0
     #: The disk is nearly full, and deleting messages would not help.

@@ -12,7 +12,6 @@ import grpc
 import grpc.aio
 
 from minimq_broker.backup.copying import take_copy
-from minimq_broker.backup.segment_repair import SegmentRepair
 from minimq_broker.calls.engine import Engine
 from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.commit.jobs import ReplicaJob
@@ -44,10 +43,6 @@ class MasterRef:
     own: ReplicaReport
     term: int
     address: str
-
-
-class _DamageFound(Exception):
-    """The log of this slave is damaged: it must be repaired before it follows."""
 
 
 class Follower:
@@ -89,10 +84,11 @@ class Follower:
         if self._task is not None:
             self._task.cancel()
 
-    def repair(self) -> None:
-        """Interrupt following to repair damaged segments."""
-        if self._intake is not None:
-            self._intake.fail(_DamageFound())
+    def copy_if_damaged(self) -> None:
+        """Copy everything from the master if a segment of this slave is damaged."""
+        if self._intake is not None and (damage := self._engine.handle.damage):
+            start, reason = next(iter(damage.items()))
+            self._intake.fail(CopyNeeded(f"the segment {start} is damaged ({reason}): everything is copied again"))
 
     async def stop(self) -> None:
         """End the stream and wait until none of its entries is on the way to the log. Idempotent."""
@@ -108,10 +104,7 @@ class Follower:
                 await self._engine.handle.ensure_open()
                 async with rpc.open_aio_channel(self.master.address, self._security.trust()) as channel:
                     stub = cast("ReplicationAsyncStub", replication_pb2_grpc.ReplicationStub(channel))
-                    await self._repair(stub)
                     await self._follow(stub)
-            except _DamageFound:
-                self.connected = False
             except Exception as error:  # noqa: BLE001 - the slave retries after any error
                 followed_s = self._loop.time() - self._found_at if self.connected else 0.0
                 pause_s = pauses.after(self._lost(error), followed_s)
@@ -130,30 +123,6 @@ class Follower:
             return Break.UNREACHED
         return Break.REJECTED if isinstance(error, grpc.RpcError) else Break.OWN
 
-    async def _repair(self, stub: ReplicationAsyncStub) -> None:
-        while reasons := self._engine.store.log.damage.reasons:
-            repair = SegmentRepair(self._engine.handle, self._engine.counters, min(reasons), self.peer)
-            end = await repair.seal()
-            if end == min(reasons):  # the segment is empty
-                self._engine.store.log.clear_damage_mark(end)
-                continue
-            fetch = replication_pb2.FetchEntries(log=self._introduction(), start=min(reasons), end=end)
-            stream = stub.Replicate()
-            try:
-                async with asyncio.timeout(SILENCE_S):
-                    await stream.write(replication_pb2.ReplicaRequest(fetch=fetch))
-                frame = await next_frame(stream, FIRST_FRAME_TIMEOUT_S, self.peer)
-                self._check_same_log(frame)
-                if frame.HasField("copy"):
-                    self._anew = True
-                    return  # `_follow` then copies everything
-                if frame.go_on.position < end:
-                    await self._cut(frame.go_on.position)
-                else:
-                    await repair.take(stream, end)
-            finally:
-                stream.cancel()
-
     async def _follow(self, stub: ReplicationAsyncStub) -> None:
         stream = stub.Replicate()
         try:
@@ -164,8 +133,6 @@ class Follower:
             if frame.HasField("go_on") and frame.go_on.position == self._engine.store.end:
                 self._found()
                 self._intake = _EntryReceiver(self, self._engine, stream)
-                if self._engine.store.log.damage.reasons:
-                    raise _DamageFound
                 await self._intake.run(frame)
         finally:
             self._intake = None
@@ -190,7 +157,7 @@ class Follower:
             log_start=store.log.start,
             log_end=store.end,
             log_id=store.state.log_id,
-            anew=self._anew,
+            anew=self._anew or bool(self._engine.handle.damage),
         )
 
     def _check_same_log(self, frame: replication_pb2.ReplicaFrame) -> None:

@@ -9,14 +9,12 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
 
-from minimq_broker.backup.copying import FRAME_BYTES
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import uncancellable
 from minimq_broker.calls.streams import StreamWriter
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
-from minimq_broker.replication.feed import Context, Feed, FollowerHello, go_on
+from minimq_broker.replication.feed import Context, Feed, FollowerHello
 from minimq_broker.replication.in_sync import InSync, InSyncLimits, ReplicaProgress
 from minimq_broker.replication.term_history import TermStart, common_point
 from minimq_broker.replication.term_lease import TermLease
@@ -199,35 +197,10 @@ class Leadership:
             if self._feeds.get(replica_id) is feed:
                 del self._feeds[replica_id]
 
-    async def send_entries(self, fetch: replication_pb2.FetchEntries, context: Context) -> None:
-        """Send entries again to a slave whose own are damaged: those still stored here, where both logs agree."""
-        self._check_term(fetch.log)
-        point = self._resume_position(fetch.log)
-        writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
-
-        async def write(frame: replication_pb2.ReplicaFrame) -> None:
-            await writer.write(lambda: frame)
-
-        if point is None:
-            await self._send_to_copy(context)
-            return
-        await write(replication_pb2.ReplicaFrame(go_on=go_on(self._store, point), log_id=self._store.state.log_id))
-        position, end = max(fetch.start, self._store.log.start), min(fetch.end, point)
-        await write(replication_pb2.ReplicaFrame(position=position))  # ahead of a gap, if there is one
-        while position < end:
-            position, entries = await uncancellable(asyncio.to_thread(self._entries, position, end))
-            await write(replication_pb2.ReplicaFrame(position=position, entries=entries))
-            position += sum(map(len, entries))
-
     async def _send_to_copy(self, context: Context) -> None:
         writer: StreamWriter[replication_pb2.ReplicaFrame] = StreamWriter(context, self._engine.unsent)
         frame = replication_pb2.ReplicaFrame(copy=replication_pb2.CopyAll(), log_id=self._store.state.log_id)
         await writer.write(lambda: frame)
-
-    def _entries(self, position: int, end: int) -> tuple[int, list[bytes]]:
-        with self._engine.handle.reading() as store:
-            at = store.log.next_position(position)
-            return (at, store.entries(at, min(FRAME_BYTES, end - at))) if at < end else (end, [])
 
     def _check_term(self, follow: replication_pb2.Follow) -> None:
         if follow.term != self.term or self._ended:

@@ -12,11 +12,11 @@ import contextlib
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from minimq_broker.calls.engine import Engine
-from minimq_broker.calls.store_handle import LogStatus, StoreHandle
+from minimq_broker.calls.store_handle import LogStatus
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.log.clock import lease_clock
 from minimq_broker.replication.controller import Controller
@@ -24,7 +24,7 @@ from minimq_broker.replication.follower import Follower, MasterRef
 from minimq_broker.replication.in_sync import InSyncLimits
 from minimq_broker.replication.leadership import Leadership
 from minimq_broker.replication.term_lease import Confirmations
-from minimq_common.errors import CorruptEntry, MinimqError, NotMaster, TermEnding
+from minimq_common.errors import MinimqError, NotMaster, TermEnding
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet, shown_id_of_slave
 from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
@@ -79,7 +79,6 @@ class RoleKeeper:
         self.record: ReplicaSet | None = None
         self.leadership: Leadership | None = None
         self.follower: Follower | None = None
-        self._damage = OwnDamage(engine.handle, lambda: self.follower)
 
     # ---- status ---------------------------------------------------------------------------------
 
@@ -134,7 +133,6 @@ class RoleKeeper:
         reporting, self._reporting = self._reporting, None
         if reporting is None:
             return
-        self._damage.stop()
         reporting.cancel()
         await asyncio.gather(reporting, self._change_task.stop(), return_exceptions=True)
         await self._end_role()
@@ -146,7 +144,9 @@ class RoleKeeper:
     # ---- reporting ------------------------------------------------------------------------------
 
     def _report(self, *, resigns: bool = False) -> ReplicaReport:
-        is_barred = self.leadership is None and self._damage.bars(self.record, self.own.replica_id)
+        # A damaged replica must not be elected, unless no other one is in sync.
+        is_alone = self.record is not None and self.record.in_sync == {self.own.replica_id}
+        is_barred = self.leadership is None and not is_alone and bool(self._engine.handle.damage)
         log_status = LogStatus() if is_barred else self._engine.handle.log_status
         return replace(
             self.own,
@@ -167,14 +167,12 @@ class RoleKeeper:
         while True:
             sent_at = lease_clock()
             held_s = self.record.lease_s * _HELD if self.record else _INITIAL_HOLD_S
-            knows_damage = bool(self._damage.reasons)
             try:
                 # After a disk failure another replica must lead.
                 report = self._report(resigns=self._engine.handle.log_status.has_failed)
                 if report.resigns and self.leadership is not None:
                     self.leadership.end()  # the successor may begin at once
                 record = await self.controller.report(report, wait_s=held_s)
-                self._damage.told = knows_damage
                 if record is not None and report.known is not None and record.number < report.known.number:
                     reason = _what_is_stale(record, report.known)
                     self._outage.failed(_NO_ANSWER, reason, kind="StaleRecord", level=logging.ERROR)
@@ -250,10 +248,11 @@ class RoleKeeper:
             master = MasterRef(self.own, record.term, record.master_address)
             if self.follower is None or self.follower.master != master:
                 await self._follow(master)
+            elif self._engine.handle.damage:
+                self.follower.copy_if_damaged()
 
     async def _lead(self, record: ReplicaSet) -> None:
         try:
-            self._damage.check()
             await self._engine.lead(record.term, waits_for_replicas=record.sync)
         except MinimqError:
             # A term can be begun only once. As a new run, this broker may be elected for the next term.
@@ -270,7 +269,6 @@ class RoleKeeper:
     async def _follow(self, master: MasterRef) -> None:
         await self._end_role()
         await self._engine.follow()
-        self._damage.begin_to_follow()
         self.follower = Follower(self._engine, master, self._confirmations, self._master_outage, self._security)
         self.follower.start()
         log.info("roles: following term=%d master=%s", master.term, master.address)
@@ -289,54 +287,6 @@ class RoleKeeper:
         follower, self.follower = self.follower, None
         if follower is not None:
             await follower.stop()
-
-
-class OwnDamage:
-    """The damaged segments of this replica, and their repair. Belongs to the loop of the engine."""
-
-    def __init__(self, handle: StoreHandle, follower: Callable[[], Follower | None]) -> None:
-        #: The controller has received a report since the damage was found.
-        self.told = False
-        self._handle = handle
-        self._follower = follower
-        self._loop = asyncio.get_running_loop()
-        handle.damage.repair = self._found
-
-    def stop(self) -> None:
-        """Start no more repairs."""
-        self._handle.damage.repair = None
-
-    def begin_to_follow(self) -> None:
-        """Forget damage that could not be repaired without a master: its next detection starts a repair."""
-        self._handle.damage.known.clear()
-
-    @property
-    def reasons(self) -> Mapping[int, str]:
-        """The damage to repair: a reason by the start of the segment."""
-        return {} if self._handle.is_closed else self._handle.store.log.damage.reasons
-
-    def bars(self, record: ReplicaSet | None, own_id: int) -> bool:
-        """Return whether this replica must not be elected: it lacks data that another replica in sync may have."""
-        return bool(self.reasons) and (record is None or record.in_sync != {own_id})
-
-    def check(self) -> None:
-        """Raise `CorruptEntry` if this replica was elected before it could report the damage of its log."""
-        if self.reasons and not self.told:
-            raise CorruptEntry(
-                f"a segment is damaged, so this replica does not lead: {next(iter(self.reasons.values()))}"
-            )
-
-    def _found(self, start: int, reason: str) -> None:
-        self._loop.call_soon_threadsafe(self._repair, start, reason)
-
-    def _repair(self, start: int, reason: str) -> None:
-        follower, damage = self._follower(), self._handle.damage
-        if follower is None or not follower.connected:
-            damage.tell(start, reason)
-        elif start not in damage.known and self._handle.store.log.mark_damaged(start, reason):
-            self.told = False
-            log.error("roles: a segment is damaged, and will be repaired segment=%d reason=%s", start, reason)
-            follower.repair()
 
 
 def new_run() -> int:

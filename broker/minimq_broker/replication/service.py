@@ -29,7 +29,6 @@ class ReplicationService:
         self._roles = roles
 
     async def Replicate(self, requests: AsyncIterator[replication_pb2.ReplicaRequest], context: Any) -> None:
-        """Serve a slave that follows, or that fetches entries for a repair."""
         try:
             await self._serve(requests, context)
         except MinimqError as error:
@@ -46,10 +45,8 @@ class ReplicationService:
         first = await anext(aiter(requests), None)
         if first is not None and first.HasField("follow"):
             await self._leadership(first.follow).serve(first.follow, requests, context)
-        elif first is not None and first.HasField("fetch"):
-            await self._leadership(first.fetch.log).send_entries(first.fetch, context)
         else:
-            raise InvalidArgument("the first request must be `follow` or `fetch`")
+            raise InvalidArgument("the first request must be `follow`")
 
     def _leadership(self, follow: replication_pb2.Follow) -> Leadership:
         own = f"{self._broker_name} of cluster {self._cluster}"

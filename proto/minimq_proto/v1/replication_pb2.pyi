@@ -97,38 +97,10 @@ class TakeSnapshot(google.protobuf.message.Message):
 global___TakeSnapshot = TakeSnapshot
 
 @typing.final
-class FetchEntries(google.protobuf.message.Message):
-    """First message of a stream: requests entries that are damaged on a replica. The answer first tells up to where its log
-    agrees with that of the master, as for `Follow`. Then the entries follow up to `end`, and the stream ends.
-    """
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    LOG_FIELD_NUMBER: builtins.int
-    START_FIELD_NUMBER: builtins.int
-    END_FIELD_NUMBER: builtins.int
-    start: builtins.int
-    end: builtins.int
-    @property
-    def log(self) -> global___Follow: ...
-    def __init__(
-        self,
-        *,
-        log: global___Follow | None = ...,
-        start: builtins.int = ...,
-        end: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["log", b"log"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["end", b"end", "log", b"log", "start", b"start"]) -> None: ...
-
-global___FetchEntries = FetchEntries
-
-@typing.final
 class ReplicaRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FOLLOW_FIELD_NUMBER: builtins.int
-    FETCH_FIELD_NUMBER: builtins.int
     SYNCED_FIELD_NUMBER: builtins.int
     CONFIRMS_FIELD_NUMBER: builtins.int
     synced: builtins.int
@@ -138,20 +110,18 @@ class ReplicaRequest(google.protobuf.message.Message):
     time has passed since the master sent that frame. Not set if there is no new one.
     """
     @property
-    def follow(self) -> global___Follow: ...
-    @property
-    def fetch(self) -> global___FetchEntries: ...
+    def follow(self) -> global___Follow:
+        """In the first message."""
+
     def __init__(
         self,
         *,
         follow: global___Follow | None = ...,
-        fetch: global___FetchEntries | None = ...,
         synced: builtins.int = ...,
         confirms: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["fetch", b"fetch", "first", b"first", "follow", b"follow"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "fetch", b"fetch", "first", b"first", "follow", b"follow", "synced", b"synced"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["first", b"first"]) -> typing.Literal["follow", "fetch"] | None: ...
+    def HasField(self, field_name: typing.Literal["follow", b"follow"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["confirms", b"confirms", "follow", b"follow", "synced", b"synced"]) -> None: ...
 
 global___ReplicaRequest = ReplicaRequest
 
@@ -207,7 +177,8 @@ global___GoOn = GoOn
 @typing.final
 class CopyAll(google.protobuf.message.Message):
     """In a copy: frames with all rows of the state follow, then entries from `start` on. The state already includes those
-    before `applied`. In answer to `Follow`: the logs have nothing in common, so the replica needs a copy.
+    before `applied`. Empty frames may precede it, while the source verifies its files. In answer to `Follow`: the logs have
+    nothing in common, so the replica needs a copy.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -247,8 +218,8 @@ class ReplicaFrame(google.protobuf.message.Message):
     rows_end: builtins.bool
     """No more rows follow."""
     position: builtins.int
-    """Log position of the first entry. The entries of a frame have no gaps. In a copy, and after `FetchEntries`, there may be
-    gaps between frames where segments were rewritten.
+    """Log position of the first entry. The entries of a frame have no gaps. In a copy there may be gaps between frames where
+    segments were rewritten.
     """
     confirmed: builtins.int
     """The confirmed position and the end of the master's log when this frame was sent. Sent at least once a second."""

@@ -11,13 +11,13 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.backup.check import check_directory, verified
+from minimq_broker.backup.check import verified
 from minimq_broker.backup.copy import StoreCopy
-from minimq_broker.backup.repair import repair_segment
 from minimq_broker.features.delayed.delays import DueKey, RecallOutcome
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.entry import HEADER_BYTES
 from minimq_broker.log.lmdb_file import DAMAGE
+from support.checking import findings_of
 from support.stores import OpenStore, Stores
 
 Table = Any
@@ -136,19 +136,9 @@ def test_a_batch_with_a_damaged_row_is_published(stores: Stores, by: Harm) -> No
 @pytest.mark.parametrize("by", [*ENTRIES, *ROWS, *LOST_ROWS])
 def test_each_damage_is_found(stores: Stores, by: Harm) -> None:
     store, _ = harm(stores, by)
-    assert check_directory(store.path).findings != []
+    assert findings_of(store.path) != []
     with closing(CommitLog(store.path / "commitlog", 1 << 20, readonly=True)) as log, pytest.raises(DAMAGE):
         list(verified(log.segments[0], log.segments[1].start, 1 << 20, 100))
-
-
-@pytest.mark.parametrize("by", [*ROWS, *LOST_ROWS])
-def test_a_repair_makes_the_rows_anew(stores: Stores, by: Harm) -> None:
-    store, _ = harm(stores, by)
-    file = min((store.path / "commitlog").glob("*.mdb"))
-    end = int(max((store.path / "commitlog").glob("*.mdb")).stem)
-    assert repair_segment(file, end, 1 << 20, "for a test") == ""
-    assert check_directory(store.path).findings == []
-    assert publish(stores.open()) == [b"body-%d" % number for number in range(1, 6)]
 
 
 def test_a_copy_has_what_waits(stores: Stores) -> None:
@@ -165,4 +155,4 @@ def test_a_copy_has_what_waits(stores: Stores) -> None:
 
 def check_directory_of(store: OpenStore) -> list[str]:
     store.close()
-    return check_directory(Path(store.path)).findings
+    return findings_of(Path(store.path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.backup.check import check_directory
-from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.features.delayed.delays import MAX_DELAY_MS, Delay, DueKey, RecallOutcome
 from minimq_broker.features.delayed.due_index import DelayedRange
 from minimq_broker.log.disk_levels import Watermarks
@@ -133,17 +132,3 @@ def test_a_disk_that_fills_with_delays_rejects_more_and_loses_none(stores: Store
     store.close()
     store = stores.open(segment_bytes=1 << 17, watermarks=full)  # all is saved
     store.delay("orders", 0, after(store, 200), b"second")
-
-
-def test_inspect_shows_delays(store: OpenStore) -> None:
-    key = store.delay("orders", 0, after(store, 100), b"a")
-    store.recall("orders", store.delay("orders", 0, after(store, 200), b"b"))
-    wait(store, 100)
-    store.close()
-    about = inspect_as_json(store.path, entries=True)
-    kinds = [entry["kind"] for entry in about["entries"] if "kind" in entry]
-    assert kinds == ["delayed", "delayed", "released"]
-    assert about["delayed"]["published_to"] == {"due_ms": key.due_ms, "id": key.id}
-    lines = "\n".join(inspect_directory(store.path, entries=True))
-    assert f"id={key.id}" in lines
-    assert "due_at=2023-11-14T22:13:20.100+00:00" in lines

@@ -7,12 +7,11 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from minimq_broker.backup.check import check_directory
-from minimq_broker.backup.inspect import inspect_directory
 from minimq_broker.commit import commit_group
 from minimq_broker.features.retention.retention import NOTHING_NEEDED
 from minimq_broker.state.facts import PermissionSet, Topic, TopicSet
 from minimq_common.errors import InvalidArgument, NoPermission, QueueNotFound, StoreFull, TopicNotFound
+from support.checking import findings_of
 from support.states import rows
 from support.stores import TIMEOUT_S, OpenStore, Stores, make_batch, numbered_batch
 
@@ -112,7 +111,7 @@ def test_a_staged_batch_that_is_damaged_is_skipped(
     stores.damaged.add(store.path)
     [file] = (store.path / "commitlog").glob("*.mdb")
     file.write_bytes(file.read_bytes().replace(b"spoilt body", b"spoilt bode"))
-    assert [finding for finding in check_directory(store.path).findings if "CRC-32C" in finding]
+    assert [finding for finding in findings_of(store.path) if "CRC-32C" in finding]
 
     again = stores.open("m", alone=False)
     again.store.lead(2)
@@ -182,16 +181,3 @@ def test_what_a_log_that_was_restored_does_not_hold_is_skipped(stores: Stores) -
 
 
 # ---- At other replicas ------------------------------------------------------------------------------
-
-
-def test_a_listing_names_them(store: OpenStore) -> None:
-    store.stage("x", 3, "t", 1, numbered_batch(7, 0, b"a", b"b"))
-    store.decide("x", 3, {7: [0]})
-    store.publish("x")
-    store.close()
-    lines = [*inspect_directory(store.path, entries=True)]
-    assert any("kind=staged" in line and "messages=2" in line and "transaction=x number=3" in line for line in lines)
-    assert any("kind=released" in line and "queue=1 min_offset=0 max_offset=2" in line for line in lines)
-    assert any("type=transaction-decided name=x number=3 " in line for line in lines)
-    assert "transactions: transaction=x number=3 unpublished=0" in lines
-    assert check_directory(store.path).messages == 2

@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from minimq_broker.backup.check import check_directory
-from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.features.work_queues.pop_blocks import BlockRow
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopMoved, QueueMoved, Run, RunState, Status
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
-from minimq_common.files.sealed_rows import seal
+from minimq_broker.log.sealed_rows import seal
+from support.checking import findings_of
 from support.stores import Stores
 
 FREE, OUT, DONE = RunState.FREE, RunState.OUT, RunState.DONE
@@ -33,24 +32,6 @@ def path(stores: Stores) -> Path:
     store.record(PopMoved("workers", (QueueMoved(topic_id, 0, (Run(0, 2, DONE), *SOUND)),)))
     store.close()
     return store.path
-
-
-def test_popped_queues_are_listed_one_a_line(path: Path) -> None:
-    [popped] = inspect_as_json(path, entries=False)["popped"]
-    assert popped == {
-        "group": "workers",
-        "topic": "t",
-        "queue": 0,
-        "settled_to": 2,
-        "handed_out_to": 8,
-        "bitmaps": 2,
-        "unsettled": 5,
-        "in_flight": 3,
-        "max_delivery_count": 3,
-        "next_deadline": "2027-01-15T08:00:00.000+00:00",
-    }
-    [line] = [line for line in inspect_directory(path, entries=False) if line.startswith("popped: ")]
-    assert "group=workers topic=t queue=0 settled_to=2 handed_out_to=8 bitmaps=2 unsettled=5 in_flight=3" in line
 
 
 def row(*runs: Run, **changes: Any) -> BlockRow:
@@ -82,7 +63,7 @@ def test_rows_that_no_decision_leads_to_are_named(
     stores: Stores, path: Path, following: int, block: BlockRow, finding: str
 ) -> None:
     save(stores, path, {"popped": following, "popped-block": block})
-    findings = check_directory(path).findings
+    findings = findings_of(path)
     assert bool(findings) == bool(finding)
     assert not finding or any(f" as group workers pops it: {finding}" in found for found in findings)
 
@@ -113,14 +94,14 @@ def test_a_row_that_does_not_follow_from_the_log_is_named(
     stores: Stores, path: Path, block: BlockRow, finding: str
 ) -> None:
     save(stores, path, {"popped-block": block})
-    findings = check_directory(path).findings
+    findings = findings_of(path)
     assert len(findings) == bool(finding)
     assert all("the row ['popped-block', 'workers', " in found and found.endswith(finding) for found in findings)
 
 
 def test_missing_rows_are_named(stores: Stores, path: Path) -> None:
     save(stores, path, {"popped": None, "popped-block": None})
-    found = check_directory(path).findings
+    found = findings_of(path)
     assert [text.endswith("is missing, but the log has it") for text in found] == [True, True]
 
 
@@ -136,6 +117,6 @@ def test_nothing_is_compared_with_a_log_without_its_beginning(stores: Stores) ->
     store = stores.open(segment_bytes=1 << 20)  # its state is saved, so that the first segment may go
     assert store.store.old.remove_first(1 << 60)
     store.close()
-    assert check_directory(store.path).findings == []
+    assert findings_of(store.path) == []
     save(stores, store.path, {"popped-block": row(SOUND[0])})
-    assert check_directory(store.path).findings == []
+    assert findings_of(store.path) == []

@@ -106,13 +106,13 @@ def test_two_controllers_do_not_share_a_directory(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_is_one_clear_sentence(tmp_path: Path) -> None:
-    (tmp_path / "decisions.mdb").write_bytes(b"not a database" * 1000)
+    (tmp_path / "decisions.json").write_bytes(b"not a database" * 1000)
     command = (sys.executable, "-m", "minimq_nameserver", "--listen", "127.0.0.1:0")
     with process(*command, "--controller-dir", str(tmp_path)) as nameserver:
         _, errors = nameserver.communicate(timeout=60)
         assert nameserver.returncode == 1
         assert "error: " in errors
-        assert str(tmp_path / "decisions.mdb") in errors
+        assert str(tmp_path / "decisions.json") in errors
 
 
 def test_a_controller_that_is_not_there_is_unavailable(loop: LoopThread) -> None:

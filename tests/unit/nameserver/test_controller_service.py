@@ -87,7 +87,7 @@ def test_elections_go_on_after_a_fault(
 def test_a_file_that_is_full_is_logged_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(decisions, "_MAP_BYTES", 1 << 16)
+    monkeypatch.setattr(decisions, "_MAX_BYTES", 1 << 12)
 
     async def run() -> None:
         service = ControllerService(tmp_path, lease_s=3.0)
@@ -107,7 +107,7 @@ def test_a_file_that_is_full_is_logged_once(
     asyncio.run(run())
     [record] = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert "a decision was not made broker=" in record.getMessage()
-    assert "decisions.mdb is full" in record.getMessage()
+    assert "decisions.json is full" in record.getMessage()
     assert record.exc_info is None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from contextlib import closing
 from pathlib import Path
 
@@ -25,7 +24,7 @@ def record_of(number: int) -> ReplicaSet:
 
 
 def test_a_full_file_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decisions, "_MAP_BYTES", 1 << 16)
+    monkeypatch.setattr(decisions, "_MAX_BYTES", 1 << 16)
     file = DecisionFile(tmp_path)
     saved: list[ReplicaSet] = []
 
@@ -34,7 +33,7 @@ def test_a_full_file_says_so_and_keeps_what_it_has(tmp_path: Path, monkeypatch: 
             file.save(record_of(number))
             saved.append(record_of(number))
 
-    with pytest.raises(StoreError, match=r"decisions\.mdb is full: .*move it away"):
+    with pytest.raises(StoreError, match=r"decisions\.json is full: .*move it away"):
         save_until_full()
     assert sorted(file.load(), key=lambda each: each.key) == sorted(saved, key=lambda each: each.key)
     file.close()
@@ -52,7 +51,7 @@ def test_check_verifies_a_directory_whose_name_server_is_stopped_and_changes_not
             1,
             f"error: {tmp_path} is in use by another controller: stop it first, or choose another directory\n",
         )
-    path = tmp_path / "decisions.mdb"
+    path = tmp_path / "decisions.json"
     data = path.read_bytes()
     assert check() == (0, "clean: 3 replica sets\n")
     assert path.read_bytes() == data
@@ -61,11 +60,14 @@ def test_check_verifies_a_directory_whose_name_server_is_stopped_and_changes_not
     assert status == 1
     assert f"error: {path} cannot be read: " in said
     assert "move it away" not in said  # that is for a start
-    of_main = struct.pack("<QQQQ", 0, 1, 0, 4)  # pages of branches, of leaves and of long values; rows
-    assert of_main in data
-    path.write_bytes(data.replace(of_main, struct.pack("<QQQQ", 0, 120, 0, 4)))
-    assert "the main table does not match its own counts (4 rows in 1 page found, 4 in 120 recorded)" in check()[1]
     (tmp_path / "other").mkdir()
     status, said = check(tmp_path / "other")
     assert (status, list((tmp_path / "other").iterdir())) == (1, [])
-    assert "is not the directory of a controller (it has no file decisions.mdb)" in said
+    assert "is not the directory of a controller (it has no file decisions.json)" in said
+
+
+@pytest.mark.parametrize("harm", [b"", b"no JSON", b"00000000\n[]"])
+def test_a_damaged_file_is_not_believed(tmp_path: Path, harm: bytes) -> None:
+    (tmp_path / "decisions.json").write_bytes(harm)
+    with pytest.raises(StoreError, match=r"decisions\.json cannot be read: .*move it away while the brokers run"):
+        DecisionFile(tmp_path)

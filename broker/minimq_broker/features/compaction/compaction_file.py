@@ -9,7 +9,7 @@ import google_crc32c
 import msgspec
 
 from minimq_broker.features.compaction.compaction_record import CompactionRecord
-from minimq_broker.log.data_dir import write_whole
+from minimq_common.files.synced_files import write_whole
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +38,3 @@ def save_record(folder: Path, record: CompactionRecord) -> None:
     """Replace the record of a folder, and sync. Raises `OSError`."""
     body = msgspec.msgpack.encode(record)
     write_whole(folder / COMPACTED, int(google_crc32c.value(body)).to_bytes(_CRC_BYTES, "little") + body)
-
-
-def forget_rounds(folder: Path) -> None:
-    """From now on, treat the whole log as not compacted."""
-    if (folder / COMPACTED).exists():
-        save_record(folder, msgspec.structs.replace(load_record(folder), rounds=()))

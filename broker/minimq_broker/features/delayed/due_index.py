@@ -85,8 +85,8 @@ class DueIndex:
         except DAMAGE as error:
             self._log.report_damage(segment.start, str(error))
             raise CorruptEntry(
-                f"the delayed batches of {segment.path.name} cannot be read ({error}): restart the broker, which "
-                "repairs the file"
+                f"the delayed batches of {segment.path.name} cannot be read ({error}): stop the broker and run "
+                "minimq-broker check"
             ) from error
 
     def find(self, key: DueKey) -> BatchDelayed | None:

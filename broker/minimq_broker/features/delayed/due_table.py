@@ -100,11 +100,6 @@ class DueTable:
     def count(self, txn: lmdb.Transaction) -> int:
         return int(txn.stat(self._db)["entries"])
 
-    def pages(self, txn: lmdb.Transaction) -> int:
-        """Return the number of tree pages."""
-        stat = txn.stat(self._db)
-        return int(stat["branch_pages"] + stat["leaf_pages"])
-
     # ---- writes -------------------------------------------------------------------------------------
 
     def put(self, txn: lmdb.Transaction, rows: Sequence[DueRow]) -> None:

@@ -127,8 +127,7 @@ class Retention(PeriodicTask):
                 f"segments {segments[0].start} to {end} cannot be rewritten: about {kept_bytes} bytes of them are "
                 f"needed, such as delayed messages, and {free} are left on the disk: free some"
             )
-        salvages = reason is not None and any(each.start in self._handle.damage.known for each in segments)
-        made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark, salvages=salvages)
+        made = Rewriting(store.log, segments, end, store.old.choice(reason), store.old.mark)
         with closing(made):
             has_more = True
             while has_more:
@@ -153,7 +152,8 @@ class Retention(PeriodicTask):
             rest = self._rest(store, segment, following.start)
             if segment.start != start:
                 goes_with = reason in (None, Reason.AGE) or rest.aged_bytes == rest.lasting_bytes
-                kept.append((rest.aged_bytes, rest.is_rest and goes_with))
+                is_sound = segment.start not in store.log.damage.reasons
+                kept.append((rest.aged_bytes, rest.is_rest and goes_with and is_sound))
             elif reason is None:
                 kept.append((max(segment.used_bytes - rest.garbage_bytes, 0), False))
             else:
@@ -167,8 +167,6 @@ class Retention(PeriodicTask):
             if not store.old.put_in_place(made, self._lowest_needed()):
                 return False
         self._counters.segments_rewritten += len(made.former)
-        if made.lost:
-            log.error("retention: unreadable entries are lost from=%d entries=%d", made.start, made.lost)
         log.info(
             "retention: rewritten from=%d to=%d segments=%d bytes=%d kept=%d reason=%s",
             made.start,
@@ -276,10 +274,10 @@ class Retention(PeriodicTask):
         return SegmentInfo(segment.start, end, about.st_size, newest, rest)
 
     def _rest(self, store: MessageStore, segment: Segment, end: int) -> LiveData:
+        if segment.start in store.log.damage.reasons:
+            return store.old.rest_of_damaged(segment)
         try:
             return store.old.rest(segment, end)
         except DAMAGE as error:
-            if segment.start not in self._unreadable:
-                self._unreadable.add(segment.start)
-                log.error("retention: keeping only dead letters of a damaged segment=%d error=%s", segment.start, error)
+            store.log.report_damage(segment.start, str(error))
             return store.old.rest_of_damaged(segment)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import re
 import shutil
@@ -18,22 +16,16 @@ from click.testing import CliRunner, Result
 
 from minimq_broker.__main__ import main
 from minimq_broker.backup.check import check_directory
-from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
 from minimq_broker.log.checkpoint import ChangedRows, Checkpoint
 from minimq_broker.log.commit_log import CommitLog
 from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_broker.log.entry import fact_entry
+from minimq_broker.log.file_checksum import make_checksum
+from minimq_broker.log.sealed_rows import seal
 from minimq_broker.state.facts import CommittedOffset, Fact, OffsetsCommitted
 from minimq_common.batch.records import RecordBatch
-from minimq_common.errors import (
-    CorruptBatch,
-    CorruptEntry,
-    DataDirectoryInUse,
-    DataDirectoryVersion,
-    MinimqError,
-    StoreError,
-)
-from minimq_common.files.sealed_rows import seal
+from minimq_common.errors import CorruptBatch, CorruptEntry, DataDirectoryInUse, DataDirectoryVersion, StoreError
+from support.checking import findings_of
 from support.stores import OpenStore, Stores
 
 SEGMENT = f"{0:020d}.mdb"
@@ -68,7 +60,8 @@ def filled(stores: Stores) -> Path:
 
 def positions(path: Path) -> list[int]:
     """Return where the entries of a directory begin."""
-    return [int(entry["position"]) for entry in inspect_as_json(path, entries=True)["entries"]]
+    with closing(CommitLog(path / "commitlog", 0, readonly=True)) as log:
+        return [position for position, _ in log.entries()]
 
 
 # ---- one bit ------------------------------------------------------------------------------------
@@ -78,7 +71,7 @@ def test_a_flipped_bit_in_a_body_is_found_and_the_rest_is_readable(stores: Store
     position = positions(filled)[2 + 3]  # behind the term and the topic
     flip(filled / "commitlog" / SEGMENT, b"second-3")
 
-    [finding] = check_directory(filled).findings
+    [finding] = findings_of(filled)
     assert finding.startswith(f"{SEGMENT}: position {position}: a batch of ")
     store = stores.open()
     for stored in store.read("t", 0, 0):
@@ -113,11 +106,10 @@ def test_a_fact_of_a_newer_release_is_a_named_error(stores: Stores) -> None:
     stores.damaged.add(store.path)
     (store.path / "state.mdb").unlink()
     text = r"entry at position \d+ cannot be read: .*of-tomorrow.*newer release"
-    finding, *_ = check_directory(store.path).findings
+    finding, *_ = findings_of(store.path)
     assert re.search(text, finding)
-    for read in (stores.open, lambda: list(inspect_directory(store.path, entries=True))):
-        with pytest.raises(StoreError, match=text):
-            read()
+    with pytest.raises(StoreError, match=text):
+        stores.open()
 
 
 def test_a_checkpoint_of_a_newer_release_is_a_named_error(stores: Stores, filled: Path) -> None:
@@ -146,7 +138,7 @@ def edit(path: Path, table: bytes, *, drop: int | None = None, change: int | Non
 
 def test_a_lost_index_row_is_found(filled: Path) -> None:
     edit(filled, b"consumequeue", drop=1)
-    [finding] = check_directory(filled).findings
+    [finding] = findings_of(filled)
     assert finding.endswith("offset 3 has no index row")
 
 
@@ -155,7 +147,7 @@ def test_a_lost_index_row_is_found(filled: Path) -> None:
 
 def test_a_changed_index_row_is_found_and_reading_it_is_a_named_error(stores: Stores, filled: Path) -> None:
     edit(filled, b"consumequeue", change=1)
-    findings = check_directory(filled).findings
+    findings = findings_of(filled)
     assert any("the index row of queue" in finding and "offset 3 is wrong" in finding for finding in findings)
     store = stores.open()
     with pytest.raises(CorruptEntry, match="minimq-broker check"):
@@ -166,7 +158,7 @@ def test_a_changed_index_row_is_found_and_reading_it_is_a_named_error(stores: St
 def test_a_lost_entry_is_found(filled: Path) -> None:
     lost = positions(filled)[3]
     edit(filled, b"log", drop=3)
-    findings = check_directory(filled).findings
+    findings = findings_of(filled)
     assert any(f"expected an entry at {lost}" in finding for finding in findings)
     assert any("goes on at offset 4 where 2 was expected" in finding for finding in findings)
 
@@ -181,9 +173,7 @@ def test_a_lost_segment_is_found(stores: Stores) -> None:
     segments = sorted((store.path / "commitlog").glob("*.mdb"))
     assert len(segments) > 4
     segments[2].unlink()
-    assert any(
-        f"{segments[3].name}: " in finding and "a gap" in finding for finding in check_directory(store.path).findings
-    )
+    assert any(f"{segments[3].name}: " in finding and "a gap" in finding for finding in findings_of(store.path))
 
 
 def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path) -> None:
@@ -195,17 +185,13 @@ def test_files_of_two_directories_are_a_named_error(stores: Stores, filled: Path
 
     with pytest.raises(StoreError, match="mixed, or some are missing; restore them together"):
         stores.open()
-    assert any("checkpoint: at position" in finding for finding in check_directory(filled).findings)
+    assert any("state.mdb: at position" in finding for finding in findings_of(filled))
 
 
 @pytest.mark.parametrize("text", ["2", "99", "", "one"])
 def test_another_format_is_a_named_error(stores: Stores, filled: Path, text: str) -> None:
     (filled / "format").write_text(text)
-    for attempt in (
-        stores.open,
-        lambda: check_directory(filled),
-        lambda: list(inspect_directory(filled, entries=False)),
-    ):
+    for attempt in (stores.open, lambda: check_directory(filled)):
         with pytest.raises(DataDirectoryVersion, match="this release reads format 6: use the release that wrote it"):
             attempt()
 
@@ -245,9 +231,8 @@ def test_what_is_no_data_directory_is_a_named_error(stores: Stores, tmp_path: Pa
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for name in ("empty", "file", "absent"):
-        for attempt in (check_directory, lambda path: list(inspect_directory(path, entries=False))):
-            with pytest.raises(StoreError, match=name):
-                attempt(tmp_path / name)
+        with pytest.raises(StoreError, match=name):
+            check_directory(tmp_path / name)
     assert list((tmp_path / "empty").iterdir()) == []
     assert not (tmp_path / "absent").exists()
     with pytest.raises(StoreError, match="cannot use"):
@@ -257,44 +242,41 @@ def test_what_is_no_data_directory_is_a_named_error(stores: Stores, tmp_path: Pa
 # ---- the commands -------------------------------------------------------------------------------
 
 
-def test_the_check_command(filled: Path) -> None:
-    clean = command("check", filled)
-    assert (clean.exit_code, clean.stdout) == (0, "clean: 1 segment, 8 entries, 10 messages\n")
-    flip(filled / "commitlog" / SEGMENT, b"first-0")
-    damaged = command("check", filled)
-    assert damaged.exit_code == 1
-    assert damaged.stdout.splitlines()[-1] == "damaged: 1 finding in 1 segment, 8 entries, 10 messages"
-    absent = command("check", filled / "absent")
+def test_check_prints_one_table_of_the_damage_and_what_to_do(stores: Stores) -> None:
+    store = stores.open(segment_bytes=64 << 10)
+    store.create_topic("t", 1)
+    for number in range(10):
+        store.append("t", 0, b"body-%d" % number + bytes(12_000))
+    store.close()
+    stores.damaged.add(store.path)
+    path = store.path
+    assert command("check", path).stdout.startswith("clean: ")
+
+    first, *_, last = sorted((path / "commitlog").glob("*.mdb"))
+    list(make_checksum(first))
+    flip(first, b"body-1")
+    flip(last, b"body-9")
+    (path / "state.mdb").write_bytes(b"")
+    (path / "owner").write_text("{}")
+    (path / "commitlog" / "foo.mdb").touch()
+    done = command("check", path)
+    assert done.exit_code == 1
+    head, *rows, summary = done.stdout.splitlines()
+    assert head.split() == ["file", "position", "what", "is", "damaged", "what", "to", "do"]
+    assert summary.startswith("damaged: 6 findings in ")
+    found = [re.split(r"  +", row.strip()) for row in rows]
+    alone = "replica: minimq-broker rebuild; alone: restore a backup"
+    rest = "slave: start it, it copies all from its master; else: the rest is served, or restore a backup"
+    assert [(cells[0], cells[-1]) for cells in found] == [
+        (first.name, rest),
+        ("state.mdb", "start it: the state is rebuilt from the log"),
+        ("foo.mdb", "move it away"),
+        ("owner", "delete it if the directory belongs to the broker that starts with it"),
+        (first.name, rest),
+        (last.name, alone),
+    ]
+    assert "does not match its CRC-32C" in found[0][1]
+    assert found[-1][1].isdecimal()  # the position of the entry
+    absent = command("check", path / "absent")
     assert (absent.exit_code, absent.stdout) == (1, "")
     assert absent.stderr.startswith("error: ")
-
-
-def test_the_inspect_command(filled: Path) -> None:
-    shown = command("inspect", filled)
-    assert shown.exit_code == 0
-    lines = shown.stdout.splitlines()
-    assert re.fullmatch(r"log: start=0 end=\d+ disk_bytes=\d+", lines[0])
-    assert "term: 1" in lines
-    assert "  queues: queue=0 min_offset=0 max_offset=10" in lines
-    assert "groups: group=some-group topic=t queue=0 offset=4" in lines
-    [topic] = [line for line in lines if line.startswith("topics: ")]
-    assert re.search(r"topic=t id=\d+ read_queues=2 write_queues=2 permission=read-write", topic)
-    more = command("inspect", "--entries", filled).stdout.splitlines()[len(lines) :]
-    entries = [line for line in more if line.startswith("entry: ")]
-    assert len(entries) == 8
-    assert entries[2].endswith("min_offset=0 max_offset=2")
-    assert any("some-group" in line for line in more)
-    about = json.loads(command("inspect", "--entries", "--output", "json", filled).stdout)
-    assert about["topics"][0]["queues"][0] == {"queue": 0, "min_offset": 0, "max_offset": 10}
-    assert about["topics"][0]["permission"] == "read-write"
-    assert about["groups"] == [{"group": "some-group", "topic": "t", "queue": 0, "offset": 4}]
-    assert len(about["entries"]) == 8
-
-
-def test_inspecting_what_is_damaged_is_a_named_error(filled: Path) -> None:
-    (filled / "commitlog" / SEGMENT).write_bytes(b"no database" * 10_000)
-    shown = command("inspect", filled)
-    assert shown.exit_code == 1
-    assert shown.stderr.startswith("error: ")
-    with contextlib.suppress(MinimqError):
-        check_directory(filled)

@@ -1,75 +1,74 @@
-"""The look at old segments in the background."""
+"""The scrub makes the checksums of sealed segments, and compares files with them."""
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterator
-from copy import copy
-from functools import partial
 from pathlib import Path
 
 import pytest
 
+from minimq_broker.backup.check import check_directory
 from minimq_broker.backup.scrub import Scrub
 from minimq_broker.calls.engine import Engine
-from support.replica_engine import make_topic, with_engine
+from minimq_broker.calls.limits import Limits
+from minimq_broker.commit.message_store import StoreOptions
+from minimq_broker.log.file_checksum import has_checksum
+from support.observers import NO_ENGINE_OBSERVER
+from support.replica_engine import make_topic
 from support.waiting import wait_until
 
+LIMITS = Limits(1 << 20, 1 << 22, 1 << 22)
 
-def test_pages_are_looked_at_after_a_start_also_without_rounds(tmp_path: Path) -> None:
-    async def test(engine: Engine) -> None:
-        await asyncio.to_thread(engine.store.lead, 1)
-        await make_topic(engine, 1)
-        for _ in range(3):
-            await asyncio.to_thread(engine.store.call, lambda: engine.store.log.roll(engine.store.end))
-            await make_topic(engine, 1, f"t{engine.store.end}")
-        old = engine.store.log.segments[:-1]
-        assert len(old) == 3
-        for segment in old:
-            segment.pages.is_over = False  # as of old segments for which a start had no time
-        scrub = Scrub(engine.handle, engine.counters, 0)
-        scrub.start()
+
+async def sealed_segments(engine: Engine) -> list[Path]:
+    await asyncio.to_thread(engine.store.lead, 1)
+    for number in range(2):
+        await make_topic(engine, 5, f"t{number}")
+        await asyncio.to_thread(engine.store.call, lambda: engine.store.log.roll(engine.store.end))
+    return [segment.path for segment in engine.store.log.segments[:-1]]
+
+
+def damage(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[-100] ^= 1
+    file.write_bytes(data)
+
+
+def test_a_changed_byte_of_a_sealed_segment_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, NO_ENGINE_OBSERVER, alone=False)
+        scrub = Scrub(engine.handle, engine.counters, 0.05)
         try:
-            await asyncio.to_thread(wait_until, lambda: all(segment.pages.is_over for segment in old))
+            first, second = await sealed_segments(engine)
+            assert not has_checksum(first)
+            scrub.start()
+            await asyncio.to_thread(wait_until, lambda: has_checksum(first) and has_checksum(second))
+            assert engine.handle.damage == {}
+            damage(first)
+            await asyncio.to_thread(wait_until, lambda: engine.handle.damage)
+            assert list(engine.handle.damage) == [int(first.stem)]
         finally:
             await scrub.stop()
-        assert engine.counters.segments_verified == 0
+            engine.close()
 
-    with_engine(tmp_path / "data", test)
+    asyncio.run(test())
+    [text] = [text for text in caplog.messages if "a segment is damaged" in text]
+    assert "does not match its CRC-32C" in text
+    assert "promote another one" in text
+    [finding] = check_directory(tmp_path / "data").findings
+    assert "does not match its CRC-32C" in finding.damage
 
 
-def test_pages_are_looked_at_once_more_when_the_log_was_cut_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def test(engine: Engine) -> None:
-        await asyncio.to_thread(engine.store.lead, 1)
-        for number in range(3):
-            await make_topic(engine, 1, f"t{number}")
-            await asyncio.to_thread(engine.store.call, lambda: engine.store.log.roll(engine.store.end))
-        old, sleep, writer = engine.store.log.segments[:-1], asyncio.sleep, engine.store._writer
-
-        def walk(walk_all: Callable[[], Iterator[None]]) -> Iterator[None]:
-            yield  # as in a file of many pages
-            yield from walk_all()
-
-        for segment in old:
-            segment.pages.is_over = False
-            monkeypatch.setattr(segment.pages, "walk", partial(walk, segment.pages.walk))
-        seen: list[bool] = []
-
-        async def cut(delay_s: float) -> None:
-            await sleep(delay_s)
-            if not seen:
-                writer.state = copy(writer.state)
-            seen.append(True)
-
-        monkeypatch.setattr(asyncio, "sleep", cut)
+def test_a_checksum_is_made_without_rounds(tmp_path: Path) -> None:
+    async def test() -> None:
+        engine = Engine(tmp_path / "data", StoreOptions(), LIMITS, NO_ENGINE_OBSERVER, alone=False)
         scrub = Scrub(engine.handle, engine.counters, 0)
-        while not scrub._has_seen_pages:
-            await scrub._scrub()
-        assert seen
-        assert scrub._interval_s() == math.inf  # no round follows
-        assert all(segment.pages.is_over for segment in old)
+        try:
+            files = await sealed_segments(engine)
+            scrub.start()
+            await asyncio.to_thread(wait_until, lambda: all(map(has_checksum, files)))
+        finally:
+            await scrub.stop()
+            engine.close()
 
-    with_engine(tmp_path / "data", test)
+    asyncio.run(test())

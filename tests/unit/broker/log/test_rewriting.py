@@ -8,15 +8,14 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
-from minimq_broker.backup.check import check_directory, compare_directories, verified
-from minimq_broker.backup.copy import SegmentCopy, StoreCopy
-from minimq_broker.backup.inspect import inspect_as_json, inspect_directory
+from minimq_broker.backup.check import compare_directories, verified
+from minimq_broker.backup.copy import StoreCopy
 from minimq_broker.commit.message_store import MessageStore
 from minimq_broker.log.rows import ReadLimits, unpack_row
 from minimq_common.errors import StoreError
+from support.checking import findings_of
 from support.rewritings import Keeps, begin_rewriting, rewrite
 from support.states import rows
 from support.stores import OpenStore, Stores
@@ -78,7 +77,7 @@ def test_it_gives_way_to_a_repair(store: OpenStore) -> None:
     log.mark_damaged(log.segments[2].start, "for this test")
     assert not rewriting.put_in_place()
     rewriting.close()
-    log.clear_damage_mark(log.segments[2].start)
+    log.damage.discard(log.segments[2].start)
 
 
 def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores) -> None:
@@ -87,10 +86,7 @@ def test_all_that_walks_the_log_understands_it(store: OpenStore, stores: Stores)
     for segment, following in zip(log.segments, log.segments[1:], strict=False):
         list(verified(segment, following.start, 1 << 30, 7))
     store.close()
-    assert check_directory(store.path).findings == []
-    about = inspect_as_json(store.path, entries=True)
-    assert [segment["rewritten"] for segment in about["log"]["segments"][:3]] == [False, True, False]
-    assert sum(line.endswith("rewritten=True") for line in inspect_directory(store.path, entries=False)) == 1
+    assert findings_of(store.path) == []
     assert compare_directories(store.path, shutil.copytree(store.path, stores.folder / "other")).difference is None
     assert rows(stores.open(segment_bytes=SEGMENT_BYTES).state)
 
@@ -118,7 +114,7 @@ def test_a_lost_batch_behind_it_is_missed(store: OpenStore, stores: Stores) -> N
     stores.damaged.add(store.path)
     assert not log.may_lack(queue, row.base_offset)
     store.close()
-    assert any("goes on at offset" in finding for finding in check_directory(store.path).findings)
+    assert any("goes on at offset" in finding for finding in findings_of(store.path))
 
 
 def copied(master: MessageStore, path: Path, frame_bytes: int = 20_000) -> None:
@@ -158,44 +154,3 @@ def test_a_copy_with_a_gap_where_none_is_said_to_be(store: OpenStore, stores: St
             copy.skip_to(49)
     with pytest.raises(StoreError, match="behind the state"):
         StoreCopy(stores.folder / "copy", snapshot, 0, complete_from=snapshot.position + 1)
-
-
-def test_a_damaged_index_is_made_anew(store: OpenStore, stores: Stores) -> None:
-    rewrite(store.store, 0, 2, only(store, "a", "b"))
-    expected = {topic: offsets(store, topic) for topic in TOPICS}
-    path = store.store.log.segments[0].path
-    end = store.store.log.segments[1].start
-    store.close()
-    _damage_rows(path)
-    assert check_directory(store.path).findings
-    opened = stores.open(segment_bytes=SEGMENT_BYTES)
-    assert opened.store.log.segments[0].rewritten_to == end
-    assert {topic: offsets(opened, topic) for topic in TOPICS} == expected
-    assert opened.store.log.lost == {}
-
-
-def _damage_rows(path: Path) -> None:
-    """Flip a bit in the page at which the index of a segment begins."""
-    with lmdb.open(str(path), subdir=False, max_dbs=4, readonly=True, lock=False) as env, env.begin() as txn:
-        root = int.from_bytes((txn.get(b"consumequeue") or b"")[40:48], "little")
-        size = env.stat()["psize"]
-    data = bytearray(path.read_bytes())
-    data[root * size + 12] ^= 0xFF
-    path.write_bytes(data)
-
-
-def test_a_segment_of_another_replica_may_lack_entries(store: OpenStore) -> None:
-    """As a repair takes it from a master that has rewritten it."""
-    log = store.store.log
-    former, end = log.segments[2], log.segments[3].start
-    made = SegmentCopy(log.path / "copy.new", former.start, SEGMENT_BYTES)
-    kept = list(former.entries())[1:-1]
-    for position, entry in log.segments[2].entries(kept[0][0]):
-        if position <= kept[-1][0]:
-            made.put([(position, bytes(entry))])
-    made.skip_to(end)
-    made.finish(end)
-    assert log.install_repaired(made.path, former.start)
-    made.give_up()
-    assert log.complete_from == end
-    assert [at for at, _ in log.segments[2].entries()] == [at for at, _ in kept]

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from minimq_broker.log.checkpoint import Checkpoint, position_of
+from minimq_broker.log.sealed_rows import seal
 from minimq_common.errors import StoreError
-from minimq_common.files.sealed_rows import seal
 
 POSITION = b"\0position"
 

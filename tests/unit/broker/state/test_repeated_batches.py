@@ -10,12 +10,12 @@ from typing import Any
 import lmdb
 import pytest
 
-from minimq_broker.backup.check import check_directory
 from minimq_broker.commit.jobs import AppendJob, AppendStatus
 from minimq_broker.log.segment import Segment
 from minimq_broker.state.producers import PendingBatches
 from minimq_broker.state.state import State
 from minimq_common.errors import StaleSequence, StoreFull
+from support.checking import findings_of
 from support.stores import TIMEOUT_S, OpenStore, Stores, numbered_batch
 
 P = 0xFEED
@@ -128,5 +128,5 @@ def test_the_check_finds_a_batch_that_is_stored_twice(
     send(store, 0, 7).result(TIMEOUT_S)
     store.close()
 
-    [finding] = check_directory(store.path).findings
+    [finding] = findings_of(store.path)
     assert finding.endswith("is batch 7 of producer 000000000000feed again, which is in queue 0 at offset 0")

@@ -1,0 +1,78 @@
+"""The CRC-32C of a sealed segment file: its last 16 bytes, behind the pages, which LMDB does not read."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import google_crc32c
+
+from minimq_broker.log.page_walk import PageDamage
+
+_TRAILER = struct.Struct("<12sI")
+_MAGIC = b"minimq-crc32"
+#: Pages of LMDB are a multiple of this, so a page cannot be mistaken for a trailer.
+_LEAST_PAGE_BYTES = 512
+_STEP_BYTES = 1 << 20
+
+
+def has_checksum(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _stored(file) is not None
+
+
+def make_checksum(path: Path) -> Iterator[None]:
+    """Append the checksum to a file that is not written any more, and sync; a generator of small steps."""
+    with path.open("r+b") as file:  # the same file to the end, even if another one takes its name
+        if _stored(file) is not None:
+            return
+        crc = yield from _checksum(file, file.seek(0, os.SEEK_END))
+        file.write(_TRAILER.pack(_MAGIC, crc))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def verify_checksum(path: Path) -> Iterator[None]:
+    """Compare a file with its checksum, if it has one; a generator of small steps. Raises `PageDamage`, `OSError`."""
+    with path.open("rb") as file:
+        stored = _stored(file)
+        if stored is None:
+            return
+        crc = yield from _checksum(file, file.seek(0, os.SEEK_END) - _TRAILER.size)
+    if crc != stored:
+        raise PageDamage(f"it does not match its CRC-32C: {crc:08x}, and {stored:08x} when it was sealed")
+
+
+def remove_checksum(path: Path) -> None:
+    """Remove the checksum, if there is one, before the file is written again; and sync."""
+    with path.open("r+b") as file:
+        if _stored(file) is not None:
+            file.truncate(file.seek(0, os.SEEK_END) - _TRAILER.size)
+            os.fsync(file.fileno())
+
+
+def _stored(file: BinaryIO) -> int | None:
+    size = file.seek(0, os.SEEK_END)
+    if size % _LEAST_PAGE_BYTES != _TRAILER.size:
+        return None
+    file.seek(size - _TRAILER.size)
+    magic, crc = _TRAILER.unpack(file.read(_TRAILER.size))
+    return int(crc) if magic == _MAGIC else None
+
+
+def _checksum(file: BinaryIO, size: int) -> Generator[None, None, int]:
+    crc = at = 0
+    while at < size:
+        file.seek(at)
+        part = file.read(min(size - at, _STEP_BYTES))
+        if not part:
+            break
+        crc, at = google_crc32c.extend(crc, part), at + len(part)
+        yield
+    file.seek(size)
+    return crc
