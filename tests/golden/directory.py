@@ -78,13 +78,13 @@ def _delay(opened: Store, clock: Clock) -> None:
 
 
 def _stage(opened: Store) -> None:
-    """Decide a transaction, let one expire, and roll half messages back."""
-    for number, end in enumerate(("decided", "expired"), 100):
+    """Decide a transaction, let one expire, leave one open, and roll half messages back."""
+    for number, end in enumerate(("decided", "expired", "open"), 100):
         transaction = TransactionId(f"job-{end}", _FIRST + number)
         opened.write(store.append("plain", 1, store.make_batch([end.encode()], number, 1), transaction))
         if end == "decided":
             opened.write(store.decide(transaction, {number: [1]}, opened.segments[0]))
-        else:
+        elif end == "expired":
             opened.write(store.expire(transaction))
     half = TransactionId("@shop", _FIRST)
     opened.write(store.append("plain", 1, store.make_batch([b"half"], 109, 1), half))
