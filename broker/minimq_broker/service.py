@@ -73,9 +73,7 @@ class BrokerService:
         expiry = GroupExpiry(math.ceil(options.group_expiry_s * 1000), self._engine.deletion_ms())
         self._session = SessionService(self._engine, options, self._broker_name)
         self._starts = InitialOffsets(self._engine)
-        self._popping = WorkQueueService(
-            self._engine, self._starts, options.session_grace_s, self._session.notify_may_retry
-        )
+        self._popping = WorkQueueService(self._engine, self._starts, options.session_grace_s)
         self._attending = EventService(self._engine)
         self._replying = ReplyService(self._engine, self._attending.attendants)
         self._groups = GroupService(self._engine, self._session.leases, expiry)

@@ -293,8 +293,7 @@ def test_words_for_queues_that_are_held_or_waited_for(capsys: pytest.CaptureFixt
 
 
 def test_the_message_that_blocks_a_work_queue_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    blocking = broker_pb2.BlockingMessage(offset=7, message_group="account-7")
-    popped = broker_pb2.PoppedQueue(returned=3, blocking=blocking)
+    popped = broker_pb2.PoppedQueue(returned=3, blocking_offset=7)
     answer = broker_pb2.DescribeGroupResponse(
         queues=[broker_pb2.GroupQueue(topic="flights", max_offset=9, committed_offset=7, popped=popped)]
     )

@@ -15,7 +15,7 @@ from minimq_broker.calls.writes import WriteRejection, Writes
 from minimq_broker.commit.jobs import Job
 from minimq_broker.commit.message_store import MessageStore, StoreOptions
 from minimq_broker.features.work_queues.pop_runs import PopKey
-from minimq_broker.features.work_queues.work_queue_members import Blocking, WorkQueueMembers
+from minimq_broker.features.work_queues.work_queue_members import WorkQueueMembers
 from minimq_broker.groups.groups import GroupTable
 from minimq_broker.groups.leases import LeaseKey, LeaseTable
 from minimq_broker.log.clock import TOLERANCE_MS, now_ms
@@ -190,8 +190,8 @@ class RoleTables:
         self.work_queue_members: WorkQueueMembers
         #: The user of each member, by (group, client id).
         self.users: dict[tuple[str, str], str]
-        #: Replaced as a whole: other threads read it.
-        self.blocked: dict[PopKey, Blocking]
+        #: By work queue that delivers no new messages: its oldest unsettled one, behind which too many wait.
+        self.blocked: dict[PopKey, int]
         self._set()
 
     # A later run has larger versions, so a name server replaces the registration of an earlier run.

@@ -10,7 +10,6 @@ from functools import partial
 from minimq_broker.calls.engine import Engine
 from minimq_broker.features.work_queues.pop_queue import PopQueue
 from minimq_broker.features.work_queues.pop_runs import PopKey, RunState
-from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.groups.idle_groups import GroupExpiry
 from minimq_broker.groups.lease_service import LeaseKeeper
 from minimq_broker.groups.leases import LeaseKey
@@ -180,7 +179,7 @@ class GroupService:
         return checked
 
 
-def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> broker_pb2.PoppedQueue:
+def _popped_to_wire(queue: PopQueue, first: int, blocking: int | None) -> broker_pb2.PoppedQueue:
     holders: Counter[str] = Counter()
     returned = max_delivery_count = 0
     begin, following = max(queue.done, first), queue.next
@@ -199,7 +198,7 @@ def _popped_to_wire(queue: PopQueue, first: int, blocking: Blocking | None) -> b
         holders=[
             broker_pb2.PopHolder(client_id=client, messages=count) for client, count in holders.most_common(_HOLDERS)
         ],
-        blocking=None if blocking is None else broker_pb2.BlockingMessage(**blocking._asdict()),
+        blocking_offset=blocking,
     )
 
 

@@ -221,7 +221,7 @@ class SessionService:
         agreement, held = _agreement(join), await _queues(join.held)
         check_new_group(self._engine, group)
         self._sessions.claim(group, session)  # before any rejection, so that the client can be notified when to retry
-        self._engine.tables.work_queue_members.check_none(group, session.client_id)
+        self._engine.tables.work_queue_members.check_none(group)
         try:
             now = asyncio.get_running_loop().time()
             changed = self._engine.groups.join(group, session.client_id, agreement, held, now=now)

@@ -15,15 +15,6 @@ from minimq_proto.v1 import broker_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class BlockingMessageDescription:
-    """The oldest unsettled message of a queue that delivers no new ones, because too many wait behind it."""
-
-    offset: int
-    #: "" if the topic is not FIFO.
-    message_group: str
-
-
-@dataclass(frozen=True, slots=True)
 class WorkQueueDescription:
     """A queue whose messages are delivered one by one."""
 
@@ -40,8 +31,8 @@ class WorkQueueDescription:
     holders: Mapping[str, int]
     #: Messages deleted before they were settled; reset when the group receives messages of the queue again.
     missed: int = 0
-    #: The message that has to be settled before new ones are delivered; None while they are.
-    blocking: BlockingMessageDescription | None = None
+    #: Offset of the message that has to be settled before new ones are delivered; None while they are.
+    blocking_offset: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +248,7 @@ def _members(
 
 def _work_queue_from_wire(popped: broker_pb2.PoppedQueue) -> WorkQueueDescription:
     holders = {holder.client_id: holder.messages for holder in popped.holders}
-    blocking = from_wire(BlockingMessageDescription, popped.blocking) if popped.HasField("blocking") else None
-    return from_wire(WorkQueueDescription, popped, holders=holders, blocking=blocking)
+    return from_wire(WorkQueueDescription, popped, holders=holders)
 
 
 def _queue_from_wire(broker: str, item: broker_pb2.GroupQueue, now: datetime) -> GroupQueueDescription:

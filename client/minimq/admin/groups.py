@@ -112,7 +112,7 @@ def _queue_row(queue: GroupQueueDescription, numbers: Mapping[str, str]) -> Row:
     }
     if (popped := queue.work_queue) is not None:
         row |= {"in_flight": popped.in_flight, "returned": popped.returned}
-        row["blocked_by"] = None if popped.blocking is None else f"offset {popped.blocking.offset}"
+        row["blocked_by"] = None if popped.blocking_offset is None else f"offset {popped.blocking_offset}"
     return row
 
 

@@ -2252,7 +2252,7 @@ class PoppedQueue(google.protobuf.message.Message):
     MAX_DELIVERY_COUNT_FIELD_NUMBER: builtins.int
     HOLDERS_FIELD_NUMBER: builtins.int
     MISSED_FIELD_NUMBER: builtins.int
-    BLOCKING_FIELD_NUMBER: builtins.int
+    BLOCKING_OFFSET_FIELD_NUMBER: builtins.int
     in_flight: builtins.int
     """Messages in flight."""
     returned: builtins.int
@@ -2263,13 +2263,11 @@ class PoppedQueue(google.protobuf.message.Message):
     """The highest delivery count of a message in flight or returned."""
     missed: builtins.int
     """Messages that were deleted before they were settled. Reset when the group takes messages from the queue again."""
+    blocking_offset: builtins.int
+    """Set if no new messages are delivered, because too many wait behind this one, the oldest unsettled message."""
     @property
     def holders(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PopHolder]:
         """The consumers with most messages."""
-
-    @property
-    def blocking(self) -> global___BlockingMessage:
-        """Set if no new messages are delivered, because too many wait behind this one."""
 
     def __init__(
         self,
@@ -2280,34 +2278,13 @@ class PoppedQueue(google.protobuf.message.Message):
         max_delivery_count: builtins.int = ...,
         holders: collections.abc.Iterable[global___PopHolder] | None = ...,
         missed: builtins.int = ...,
-        blocking: global___BlockingMessage | None = ...,
+        blocking_offset: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_blocking", b"_blocking", "blocking", b"blocking", "holders", b"holders", "in_flight", b"in_flight", "max_delivery_count", b"max_delivery_count", "missed", b"missed", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_blocking", b"_blocking"]) -> typing.Literal["blocking"] | None: ...
+    def HasField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_blocking_offset", b"_blocking_offset", "blocking_offset", b"blocking_offset", "holders", b"holders", "in_flight", b"in_flight", "max_delivery_count", b"max_delivery_count", "missed", b"missed", "returned", b"returned", "settled_ahead", b"settled_ahead"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_blocking_offset", b"_blocking_offset"]) -> typing.Literal["blocking_offset"] | None: ...
 
 global___PoppedQueue = PoppedQueue
-
-@typing.final
-class BlockingMessage(google.protobuf.message.Message):
-    """The oldest unsettled message of a work queue."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    OFFSET_FIELD_NUMBER: builtins.int
-    MESSAGE_GROUP_FIELD_NUMBER: builtins.int
-    offset: builtins.int
-    message_group: builtins.str
-    """Empty if the topic is not FIFO."""
-    def __init__(
-        self,
-        *,
-        offset: builtins.int = ...,
-        message_group: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["message_group", b"message_group", "offset", b"offset"]) -> None: ...
-
-global___BlockingMessage = BlockingMessage
 
 @typing.final
 class PopHolder(google.protobuf.message.Message):

@@ -222,7 +222,7 @@ def test_lookups_of_other_threads_while_the_writer_changes_the_queue() -> None:
 
     def look() -> None:
         while not is_over.is_set():
-            queue.clients(0)
+            list(queue.statuses(0))
             queue.settled_spans()
             queue.unsettled_before(queue.next - 3)
 

@@ -13,27 +13,20 @@ import pytest
 
 from minimq_broker.backup.check import check_directory
 from minimq_broker.calls.engine import Engine
-from minimq_broker.commit.jobs import AppendJob
 from minimq_broker.commit.message_store import StoreOptions
 from minimq_broker.features.work_queues import work_queue_service
-from minimq_broker.features.work_queues.blocking import blocking
 from minimq_broker.features.work_queues.pop_queue import PopQueue
-from minimq_broker.features.work_queues.pop_runs import PopKey, Run, RunState
+from minimq_broker.features.work_queues.pop_runs import Run, RunState
 from minimq_broker.features.work_queues.work_queue_clients import (
     MAX_FILTERS,
     PopClientStream,
     WorkQueueClients,
     WorkQueueMember,
 )
-from minimq_broker.features.work_queues.work_queue_members import Blocking
 from minimq_broker.features.work_queues.work_queue_service import WorkQueueService
 from minimq_broker.groups.offsets import InitialOffsets
-from minimq_broker.state.facts import Topic, TopicSet
 from minimq_broker.state.state import State
-from minimq_common.batch.builder import BatchBuilder
-from minimq_common.batch.header import read_header
 from minimq_common.errors import SystemBusy
-from minimq_common.model import Message
 from minimq_common.security.caller import ANY_CALLER
 from minimq_common.wire.protocol_bounds import MAX_TAGS
 from minimq_proto.v1 import broker_pb2
@@ -99,7 +92,7 @@ def run_with(tmp_path: Path, test: Callable[[Engine, Consumer, WorkQueueService]
         engine = Engine(tmp_path, StoreOptions(), LIMITS, NO_ENGINE_OBSERVER)
         consumer = Consumer()
         try:
-            service = WorkQueueService(engine, InitialOffsets(engine), 1.0, lambda *_: None)
+            service = WorkQueueService(engine, InitialOffsets(engine), 1.0)
             async with asyncio.timeout(TIMEOUT_S):
                 serving = asyncio.create_task(service.serve(consumer.requests(), cast(Any, consumer)))
                 await test(engine, consumer, service)
@@ -127,26 +120,11 @@ def test_a_full_broker_delivers_no_new_messages_and_names_the_one_that_blocks(
         assert not await consumer.settle((4, 1), outcome=FREE)
         assert await consumer.take(10) == [(4, 1, 2)]  # a failed message is redelivered
         assert await consumer.take(10) == []
-        assert engine.tables.blocked == {("g", *queue): (0, "")}
-        assert "group=g queue=0 of topic t offset=0 message_group=" in caplog.text
+        assert engine.tables.blocked == {("g", *queue): 0}
+        assert "group=g queue=0 of topic t offset=0" in caplog.text
         assert not await consumer.settle((4, 1))
         assert await consumer.take(100) == [(5, 95, 1)]
         assert engine.tables.blocked == {}
-
-    run_with(tmp_path, test)
-
-
-def test_the_message_group_that_blocks_is_named(tmp_path: Path) -> None:
-    async def test(engine: Engine, consumer: Consumer, _: WorkQueueService) -> None:
-        await engine.writes.record(lambda state: TopicSet(Topic("t", state.position, 1, 1, is_fifo=True)))
-        builder = BatchBuilder(1_000, message_group="account-7")
-        builder.add([Message("t", b"x")])
-        data = builder.build(0, 1, 1)
-        await engine.writes.append(AppendJob("t", 0, data, read_header(data)))
-        assert await consumer.take(1) == [(0, 1, 1)]
-        key = PopKey("g", *engine.state.queue("t", 0))
-        assert blocking(engine, key, 0) == Blocking(0, "account-7")
-        assert blocking(engine, key, 7) == Blocking(7, "")
 
     run_with(tmp_path, test)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import add
 from typing import NamedTuple
@@ -52,22 +50,6 @@ class WorkQueueClients:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._work_queue_members = engine.tables.work_queue_members
-
-    def expect_holders(self, now_ms: int, grace_s: float, left: Callable[[str], None]) -> None:
-        """Count consumers that have messages as present for the grace period, so that no group member can join yet."""
-        popped = self._engine.handle.any_store.state.popped.copy()
-        holders = {(group, client_id) for (group, _, _), queue in popped.items() for client_id in queue.clients(now_ms)}
-        for group, client_id in holders:
-            self._work_queue_members.expect(group, client_id)
-
-        def miss() -> None:
-            for group, client_id in holders:
-                self._work_queue_members.missed(group, client_id)
-            for group in {group for group, _ in holders}:
-                left(group)
-
-        if holders:
-            asyncio.get_running_loop().call_later(grace_s, miss)
 
     def enter(self, popper: WorkQueueMember) -> None:
         """Add a consumer. Raises `GroupConflict` while the group has members with leases, and `SystemBusy`."""

@@ -9,16 +9,6 @@ from typing import NamedTuple
 from minimq_broker.groups.client_runs import is_newer
 from minimq_common.errors import GroupConflict
 
-#: Rejected members that are remembered and notified; others have to retry.
-_MAX_REJECTED = 1_000
-
-
-class Blocking(NamedTuple):
-    """The oldest unsettled message of a queue that delivers no new ones, because too many wait behind it."""
-
-    offset: int
-    message_group: str
-
 
 @dataclass(slots=True)
 class _Subscription:
@@ -35,10 +25,6 @@ class _PopGroup:
     streams: Counter[str] = field(default_factory=Counter)
     #: Consumers with a stream. Replaced as a whole, as the writer's thread reads it.
     present: frozenset[str] = frozenset()
-    #: Consumers that are counted although they have not connected yet.
-    expected: set[str] = field(default_factory=set)
-    #: Rejected members that lease queues instead of popping.
-    rejected: set[str] = field(default_factory=set)
     topics: dict[str, _Subscription] = field(default_factory=dict)
     owners: dict[str, Owner] = field(default_factory=dict)
 
@@ -73,10 +59,7 @@ class WorkQueueMembers:
         known.owners[client_id] = Owner(user, run)
         known.streams[client_id] += 1
         known.present = frozenset(known.streams)
-        if client_id in known.expected:
-            known.expected.remove(client_id)
-        else:
-            known.clients[client_id] += 1
+        known.clients[client_id] += 1
 
     def parted(self, group: str, client_id: str) -> None:
         """Note that a stream of a consumer ended; the consumer still counts."""
@@ -88,24 +71,11 @@ class WorkQueueMembers:
     def is_offline(self, group: str, client_id: str) -> bool:
         """Return whether all streams of a consumer have ended, but it still counts."""
         known = self._groups.get(group)
-        return known is not None and client_id in known.clients.keys() - known.streams.keys() - known.expected
+        return known is not None and client_id in known.clients.keys() - known.streams.keys()
 
     def present(self, group: str) -> frozenset[str]:
         known = self._groups.get(group)
         return known.present if known is not None else frozenset()
-
-    def expect(self, group: str, client_id: str) -> None:
-        """Count a consumer that has messages, until it connects or is `missed`."""
-        known = self._groups.setdefault(group, _PopGroup())
-        if client_id not in known.clients:
-            known.clients[client_id] = 1
-            known.expected.add(client_id)
-
-    def missed(self, group: str, client_id: str) -> None:
-        known = self._groups.get(group)
-        if known is not None and client_id in known.expected:
-            known.expected.remove(client_id)
-            self.went(group, client_id)
 
     def subscribe(
         self, group: str, client_id: str, topic: str, expression: str, tags: frozenset[int]
@@ -137,14 +107,9 @@ class WorkQueueMembers:
             subscription.clients.discard(client_id)
             if not subscription.clients:
                 del known.topics[topic]
+        if not known.clients:
+            del self._groups[group]
         return True
-
-    def leave(self, group: str) -> set[str]:
-        """Forget a group if it has no consumers; return its rejected members, which may join now."""
-        known = self._groups.get(group)
-        if known is None or known.clients:
-            return set()
-        return self._groups.pop(group).rejected
 
     def topics(self, group: str, client_id: str) -> list[str]:
         """Return the topics that a consumer pops, sorted."""
@@ -161,12 +126,9 @@ class WorkQueueMembers:
         known = self._groups.get(group)
         return [] if known is None else sorted(known.clients)
 
-    def check_none(self, group: str, member: str | None = None) -> None:
-        """Raise `GroupConflict` while a group has popping consumers; remember the rejected `member` for `leave`."""
-        clients = self.of_group(group)
-        if clients:
-            if member is not None and len(self._groups[group].rejected) < _MAX_REJECTED:
-                self._groups[group].rejected.add(member)
+    def check_none(self, group: str) -> None:
+        """Raise `GroupConflict` while a group has popping consumers."""
+        if clients := self.of_group(group):
             raise GroupConflict(
                 f"consumers of group {group!r} take messages one by one, such as {clients[0]}: consumers that divide "
                 "queues, and commits of offsets, need another group, or have to wait until these are closed"

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import struct
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,6 @@ import lmdb
 
 from minimq_broker.calls.engine import Engine
 from minimq_broker.commit.jobs import AppendJob
-from minimq_broker.features.work_queues.blocking import blocking
 from minimq_broker.features.work_queues.pending_receives import PendingReceives, WaitingTake
 from minimq_broker.features.work_queues.pop_answers import MAX_WAITING, PopAnswers, PopReader
 from minimq_broker.features.work_queues.pop_runs import Leave, PopKey, PopOutcome, Settle
@@ -57,10 +56,7 @@ _LEAVING = (PopOutcome.FREE, PopOutcome.RETURN)
 class WorkQueueService:
     """The `Pop` call of the broker during one role."""
 
-    def __init__(
-        self, engine: Engine, starts: InitialOffsets, grace_s: float, may_join: Callable[[str, str], None]
-    ) -> None:
-        self._may_join = may_join
+    def __init__(self, engine: Engine, starts: InitialOffsets, grace_s: float) -> None:
         self._engine = engine
         self._starts = starts
         self._grace_s = grace_s
@@ -77,7 +73,6 @@ class WorkQueueService:
         self._counted_at = -_COUNT_INTERVAL_S
         self._is_full = False
         self._is_retired = False
-        self._clients.expect_holders(self.clock.now_ms(), grace_s, self._leave)
 
     def retire(self) -> None:
         """Stop serving: another role has begun."""
@@ -317,20 +312,15 @@ class WorkQueueService:
         return not self._is_full
 
     def _note_blocked(self, blocked: dict[PopKey, int]) -> None:
-        known = self._engine.tables.blocked
-        found = {
-            key: known[key] if key in known and known[key].offset == offset else blocking(self._engine, key, offset)
-            for key, offset in blocked.items()
-        }
-        for key in found.keys() - known.keys():
+        for key in blocked.keys() - self._engine.tables.blocked.keys():
             log.warning(
                 "pop: delivers no new messages until the oldest unsettled one is settled, because too many wait behind "
-                "it group=%s queue=%s offset=%d message_group=%s",
+                "it group=%s queue=%s offset=%d",
                 key.group,
                 self._engine.state.name_of(QueueKey(key.topic_id, key.queue_id)),
-                *found[key],
+                blocked[key],
             )
-        self._engine.tables.blocked = found
+        self._engine.tables.blocked = blocked
 
     # ---- settles -----------------------------------------------------------------------------------
 
@@ -438,7 +428,9 @@ class WorkQueueService:
         if self._is_retired or not self._work_queue_members.went(group, client_id):
             return
         self._free(group, Leave(client_id, died))
-        self._leave(group)
+        if not self._work_queue_members.of_group(group):
+            for topic_id in [topic_id for topic_id, lines in self._lines.items() if group in lines]:
+                self._drop_line(group, topic_id, None)
 
     def _free(self, group: str, gone: Leave) -> None:
         steps = []
@@ -449,10 +441,3 @@ class WorkQueueService:
         if steps:
             log.info("pop: consumer lost group=%s client=%s", group, gone.client)
             self._submit_settles(group, steps)
-
-    def _leave(self, group: str) -> None:
-        if not self._is_retired and not self._work_queue_members.of_group(group):
-            for topic_id in [topic_id for topic_id, lines in self._lines.items() if group in lines]:
-                self._drop_line(group, topic_id, None)
-            for member in self._work_queue_members.leave(group):
-                self._may_join(group, member)
