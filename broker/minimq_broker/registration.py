@@ -14,8 +14,9 @@ from minimq_common.errors import BrokerConflict, DeadlineExceeded, MinimqError, 
 from minimq_common.retry_log import RetryLog
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.serving.periodic import until_first_ends
+from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
-from minimq_common.wire.channels import Channels, explained
+from minimq_common.wire.channels import Channels
 from minimq_proto.v1 import nameserver_pb2, nameserver_pb2_grpc
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class _Link:
                 await stream.write(self._place)
             await stream.read()
         except grpc.RpcError as error:
-            found = await self._explained(error)
+            found = self._explained(error)
             if isinstance(found, BrokerConflict):
                 self._reject(found)
                 raise found from None
@@ -189,8 +190,8 @@ class _Link:
         finally:
             stream.cancel()
 
-    async def _explained(self, error: grpc.RpcError) -> MinimqError:
-        return await explained(error, "name server", self.address, self._security.trust())
+    def _explained(self, error: grpc.RpcError) -> MinimqError:
+        return rpc.from_rpc_error(error, f"name server {self.address}")
 
     async def run(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -204,7 +205,7 @@ class _Link:
                     await self._hold(stub.Register())
             except Exception as error:  # noqa: BLE001 - any error: without this link clients do not find the broker
                 was_connected = self.connected
-                cause = await self._explained(error) if isinstance(error, grpc.RpcError) else error
+                cause = self._explained(error) if isinstance(error, grpc.RpcError) else error
                 self._lost(cause)
                 # Retry at the shortest interval after a link that worked, otherwise with backoff.
                 retry_s = _FIRST_RETRY_S if was_connected else min(2 * retry_s, _MAX_RETRY_S)

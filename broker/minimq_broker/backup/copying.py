@@ -26,7 +26,6 @@ from minimq_broker.state.state import State
 from minimq_common.errors import CorruptEntry, StoreError, SystemBusy, Unavailable
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
-from minimq_common.wire.channels import explained
 from minimq_common.wire.unsent import UnsentBudget
 from minimq_proto.v1 import replication_pb2, replication_pb2_grpc
 
@@ -242,4 +241,4 @@ async def take_snapshot(
                 end = await fill(directory, segment_bytes, first, following, until=first.end, moved=moved)
                 return first.copy.start, end
         except grpc.RpcError as error:
-            raise await explained(error, "broker", address, security.trust()) from None
+            raise rpc.from_rpc_error(error, f"broker {address}") from None

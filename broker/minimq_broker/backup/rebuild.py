@@ -17,7 +17,6 @@ from minimq_broker.log.data_dir import DataDirectory, Owner
 from minimq_common.errors import BrokerConflict, InvalidArgument, NotMaster, StoreFull
 from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
-from minimq_common.wire.channels import explained
 from minimq_proto.v1 import broker_pb2, broker_pb2_grpc
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ async def _wait_until_left(address: str, security: ChannelSecurity, owner: Owner
             try:
                 status = await stub.GetStatus(broker_pb2.GetStatusRequest(), timeout=_ANSWER_S)
             except grpc.RpcError as error:
-                raise await explained(error, "broker", address, security.trust()) from None
+                raise rpc.from_rpc_error(error, f"broker {address}") from None
             _check_master(status, address, owner, directory)
             if owner.id not in status.replication.in_sync:
                 return

@@ -36,7 +36,7 @@ from minimq_common.model import BrokerData, OfflineBroker, TopicRoute
 from minimq_common.names import check_address
 from minimq_common.wire import rpc
 from minimq_common.wire.bound_check import check_answer
-from minimq_common.wire.channels import Channels, explained
+from minimq_common.wire.channels import Channels
 from minimq_common.wire.convert import from_wire, route_from_wire
 from minimq_proto.v1 import nameserver_pb2
 
@@ -168,7 +168,7 @@ class NameServers:
         try:
             answer = await self._channels.call(address, method, request, timeout_s)
         except grpc.aio.AioRpcError as failure:
-            error = await explained(failure, "name server", address, self._channels.trust())
+            error = rpc.from_rpc_error(failure, peer)
             if isinstance(error, TransportError):
                 raise _NoAnswerError(await self._why_silent(address, failure, timeout_s)) from None
             raise error from None
@@ -284,7 +284,7 @@ class NameServers:
         try:
             return check_answer(await self._channels.call(address, method, request, timeout_s), peer)
         except grpc.aio.AioRpcError as failure:
-            raise await explained(failure, "name server", address, self._channels.trust()) from None
+            raise rpc.from_rpc_error(failure, peer) from None
 
     async def _why_silent(self, address: str, failure: grpc.aio.AioRpcError, waited_s: float) -> str:
         code, details = rpc.status_of(failure)

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import grpc
 import grpc.aio
@@ -18,7 +18,6 @@ from minimq_common.security.channel_security import PLAIN, ChannelSecurity
 from minimq_common.wire import rpc
 
 if TYPE_CHECKING:
-    from minimq_common.errors import MinimqError
     from minimq_common.security.certificates import Trust
 
 #: Minimum seconds between two DNS lookups of a name whose channel is not connected.
@@ -192,43 +191,3 @@ class Channels(Generic[Stub]):
             task.cancel()
         for channel in channels:
             await channel.close()
-
-
-Role = Literal["name server", "broker"]
-
-#: Timeout for the health check that asks a server for its role.
-_ANSWER_S = 1.0
-_SERVICES: dict[Role, str] = {"name server": "minimq.v1.NameServer", "broker": "minimq.v1.Broker"}
-_REMEDIES: dict[Role, str] = {
-    "name server": "give the address that brokers have as --nameserver, with port 9876 unless you have chosen another",
-    "broker": "`minimq cluster status` shows the addresses of all brokers",
-}
-#: gRPC reports this, and not the status, if a stream ends before the client writes to it.
-_STATUS_LOST: Final = "Internal error from Core"
-
-
-async def explained(failure: grpc.RpcError, wanted: Role, address: str, trust: Trust | None) -> MinimqError:
-    """Convert the failure of a call to an error. If the server does not know the call, find out its role."""
-    error = rpc.from_rpc_error(failure, f"{wanted} {address}")
-    status, details = rpc.status_of(failure)
-    is_unknown = status is grpc.StatusCode.UNIMPLEMENTED
-    if not is_unknown and details != _STATUS_LOST:
-        return error
-    found = await _role(address, trust)
-    if not is_unknown and found in (None, wanted):
-        return error
-    if found is None:
-        return error.with_message(f"{address} is no {wanted} of minimq: check the address")
-    if found == wanted:
-        return error.with_message(f"{wanted} {address} does not know this call: it is of an older release, upgrade it")
-    return error.with_message(f"{address} is a {found}, not a {wanted}: {_REMEDIES[wanted]}")
-
-
-async def _role(address: str, trust: Trust | None) -> Role | None:
-    async with rpc.open_aio_channel(address, trust) as channel:
-        list_services: Any = channel.unary_unary("/grpc.health.v1.Health/List")
-        try:
-            services = await list_services(b"", timeout=_ANSWER_S)  # encoded; the names in it suffice
-        except grpc.aio.AioRpcError:
-            return None
-    return next((role for role, service in _SERVICES.items() if service.encode() in services), None)

@@ -38,6 +38,8 @@ _BROKEN_MARKS = (
     "Handshake read failed",
 )
 CONNECTION_BROKE = "the connection broke"
+#: gRPC reports this, and not the status, if a stream ends before the client writes to it.
+_STATUS_LOST = "Internal error from Core"
 
 #: Why a peer closes each connection, as a probe with TLS has found out.
 WANTS_TLS = (
@@ -341,9 +343,9 @@ def from_rpc_error(error: grpc.RpcError, peer: str) -> MinimqError:
     elif cls is errors.DeadlineExceeded:
         text = f"{peer} has not answered in time"
     elif error.code() is grpc.StatusCode.UNIMPLEMENTED:
-        text = (
-            f"{peer} does not know this call: it is of an older release, or a server of another kind has this address"
-        )
+        text = f"{peer} does not know this call: a server of another kind has this address; correct it"
+    elif details == _STATUS_LOST:
+        text = f"{peer} ended the call at once: a server of another kind may have this address"
     return cls(text)
 
 
