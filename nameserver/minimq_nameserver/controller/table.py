@@ -13,10 +13,6 @@ from minimq_common.replicas.election import Bootstrap, ReplicaLiveness
 from minimq_common.replicas.replica_set import ReplicaReport, ReplicaSet
 from minimq_nameserver.bounds import MAX_BOOTSTRAPS, MAX_REPLICA_SETS
 
-#: Burst and rate per second of new replica sets, and of new or moved replicas of one set. Each is written to disk, and
-#: reports of the set, which renew the master's lease, wait for that.
-_SETS_PACE, _REPLICAS_PACE = (50, 5.0), (10, 5.0)
-
 #: Cluster and broker name.
 Key = tuple[str, str]
 
@@ -38,12 +34,9 @@ class ControllerTable:
         self._liveness: dict[Key, ReplicaLiveness] = {}
         self._bootstraps: dict[Key, Bootstrap] = {}  # ordered by their latest report, oldest first
         self._elections: dict[Key, int] = {}
-        self._pace = TokenBucket(*_SETS_PACE, now)
-        self._paces: dict[Key, TokenBucket] = {}
         for record in records:
             self._records[record.key] = record
             self._liveness[record.key] = ReplicaLiveness(record, now)
-            self._paces[record.key] = TokenBucket(*_REPLICAS_PACE, now)
 
     def record(self, key: Key) -> ReplicaSet | None:
         """Return the record of a replica set; None without one."""
@@ -63,20 +56,13 @@ class ControllerTable:
             bootstrap = Bootstrap(self._lease_s)
         self._bootstraps[report.key] = bootstrap
         bootstrap.hear(report, now)
-        record = bootstrap.found(now)
-        if record is not None and not self._pace.take(now):
-            raise SystemBusy(f"too many new brokers at once: {report.broker_name} must wait")
-        return record
+        return bootstrap.found(now)
 
     def hear(self, report: ReplicaReport, now: float) -> ReplicaSet:
         """Note a report of a set with a record, and return the new record. Renews the lease of a master, if allowed."""
         record, liveness = self._records[report.key], self._liveness[report.key]
         liveness.check_alone(report, now)
         renewed = rules.renew(record, report)
-        if renewed is not record and not self._paces[report.key].take(now):
-            if report.replica_id not in record.addresses:
-                raise SystemBusy(f"too many new replicas of {record} at once")
-            renewed = record  # its new address is recorded later; leases are unaffected
         liveness.hear(record, report, now)
         record = liveness.completed(renewed, record)
         return liveness.elect(record, now, self._lease_s) or record
@@ -118,7 +104,6 @@ class ControllerTable:
         if known is None:
             self._bootstraps.pop(record.key, None)
             self._liveness[record.key] = ReplicaLiveness(record, now)
-            self._paces[record.key] = TokenBucket(*_REPLICAS_PACE, now)
         else:
             self._liveness[record.key].adopt(record, now)
 
@@ -149,22 +134,3 @@ class ControllerTable:
                 f"broker {broker_name} of cluster {cluster} is not known to this controller: none has reported yet"
             )
         return record
-
-
-class TokenBucket:
-    """A rate limiter that allows bursts."""
-
-    def __init__(self, burst: int, per_s: float, now: float) -> None:
-        self._burst = burst
-        self._per_s = per_s
-        self._left = float(burst)
-        self._at = now
-
-    def take(self, now: float) -> bool:
-        """Take one token; False if there is none."""
-        self._left = min(self._burst, self._left + (now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True

@@ -14,7 +14,7 @@ from minimq_nameserver.bounds import MAX_BOOTSTRAPS
 from minimq_nameserver.controller import service as service_module
 from minimq_nameserver.controller import table as table_module
 from minimq_nameserver.controller.service import ControllerService
-from minimq_nameserver.controller.table import ControllerTable, TokenBucket
+from minimq_nameserver.controller.table import ControllerTable
 from support.reports import report
 
 KEY = ("default", "broker-a")
@@ -52,37 +52,6 @@ def test_false_replicas_cost_no_master_its_lease() -> None:
         assert table._liveness[KEY].lease_age(now) < LEASE_S
     assert rejected > 2_000 - MAX_REPLICAS
     assert len(table._liveness[KEY]._heard) <= MAX_REPLICAS
-
-
-def test_a_replica_that_moves_all_the_time_is_written_down_now_and_then() -> None:
-    table = founded()
-    records = set()
-    for number in range(1_000):
-        hear(table, 0, now=number / 1000, address=f"127.0.0.1:{number + 1}")
-        record = table.record(KEY)
-        assert record is not None
-        records.add(record.version)
-        assert table._liveness[KEY].lease_age(number / 1000) < LEASE_S
-    assert len(records) < 100
-    hear(table, 0, now=10.0, address="127.0.0.1:9")
-    record = table.record(KEY)
-    assert record is not None
-    assert record.addresses[0] == "127.0.0.1:9"
-
-
-def test_new_sets_come_at_a_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_SETS_PACE", (10, 2.0))
-    table = ControllerTable([], LEASE_S, now=0)
-    made = 0
-    for number in range(100):
-        try:
-            record = table.found(report(broker_name=f"broker-{number}", founds=True), now=number / 50)
-        except SystemBusy:
-            continue
-        assert record is not None
-        table.adopt(record, now=number / 50)
-        made += 1
-    assert 10 <= made <= 14
 
 
 def test_there_are_no_more_records_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,13 +106,6 @@ def test_a_set_without_a_record_has_no_more_replicas_than_there_may_be() -> None
         founding.hear(report(MAX_REPLICAS), now=0)
     founding.hear(report(0), now=1)
     founding.hear(report(MAX_REPLICAS), now=100)
-
-
-def test_a_pace_lets_some_by_and_then_goes_on_steadily() -> None:
-    pace = TokenBucket(3, 2.0, now=10)
-    assert [pace.take(10) for _ in range(5)] == [True, True, True, False, False]
-    assert [pace.take(10.5), pace.take(10.5)] == [True, False]
-    assert [pace.take(1000) for _ in range(5)] == [True, True, True, False, False]
 
 
 def test_of_too_many_held_reports_the_oldest_is_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
