@@ -25,7 +25,6 @@ from pyspark_minimq.lookup import Lookup
 from pyspark_minimq.options import ReadOptions, StreamOptions
 from pyspark_minimq.planning import QueueName, plan_ranges
 from pyspark_minimq.stream_planning import BatchLimits, StreamOffset
-from pyspark_minimq.tag_advice import TagAdvice
 from pyspark_minimq.tracebacks import without_traceback
 from pyspark_minimq.worker_process import WorkerPickle, freeze_gc
 
@@ -58,9 +57,7 @@ class MinimqBatchReader(WorkerPickle, DataSourceReader):
             if options.newest:
                 self._check_compacted(bounds)
             ranges = plan_ranges(bounds, starting, ending, fail_on_data_loss=strict)
-            parts = reading.cut(ranges, options, finder)
-        TagAdvice(options, self._schema).consider(ranges)
-        return parts
+            return reading.cut(ranges, options, finder)
 
     def _check_compacted(self, queues: Iterable[QueueName]) -> None:
         reader = range_reader(self._options.connection, self._options.timeout_s)
@@ -80,7 +77,6 @@ class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAv
         self._schema = schema
         #: Created for the first plan. The copies that only read never have one.
         self._made: MicroBatchPlanner | None = None
-        self._tag_advice = TagAdvice(options.read, schema)
 
     @property
     def _planner(self) -> MicroBatchPlanner:
@@ -125,9 +121,7 @@ class MinimqStreamReader(WorkerPickle, DataSourceStreamReader, SupportsTriggerAv
     @without_traceback
     def partitions(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[reading.RangePartition]:
         """Return the partitions of a micro-batch. `end` contains its start, too: see `StreamOffset`."""
-        ranges = StreamOffset.from_json(end).ranges()
-        self._tag_advice.consider(ranges)
-        return reading.cut(ranges, self._options.read, self._planner.finder)
+        return reading.cut(StreamOffset.from_json(end).ranges(), self._options.read, self._planner.finder)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Not `leaves_out`: a stream never returns to skipped messages. So the task fails, and a restart resumes there.
