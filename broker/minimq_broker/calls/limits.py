@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 
 #: The names of all limits, as in `SystemBusy.limit`.
 LIMITS = (
-    "client-groups",
     "copies",
     "filters",
     "finds",

@@ -21,8 +21,10 @@ MAX_HELD_OF_GROUP = 50_000
 MAX_HELD = 400_000
 #: Members of one group, including rejected ones.
 MAX_MEMBERS = 1_000
-#: Groups that one client id is in: normally just one, as each consumer has its own client id.
-MAX_GROUPS_OF_CLIENT = 64
+#: Characters of topics and filters that all members subscribe to, rejected ones included; each topic counts as further
+#: ones.
+MAX_SUBSCRIBED = 128 << 20
+_TOPIC_CHARACTERS = 64
 
 
 class GroupConfig(NamedTuple):
@@ -128,8 +130,7 @@ class GroupTable:
         """Add a member, or change its configuration; return the list if it changed."""
         holding = self._remembered_of(group, client_id, held)
         self._forget_rejected(group, client_id)
-        share = Share.of(config)
-        self._quota.check(group, client_id, share)
+        self._quota.check(group, client_id, config)
         known = self.agreement(group)
         check_size(group, {*config.filters, *(known.filters if known is not None else ())})
         former = self._member(group, client_id)
@@ -142,10 +143,10 @@ class GroupTable:
             self._check(group, client_id, config, now)
         except GroupConflict:
             if former is None:
-                self._quota.put(group, client_id, share)
+                self._quota.put(group, client_id, config)
             self._rejected.setdefault(group, {})[client_id] = config
             raise
-        self._quota.put(group, client_id, share)
+        self._quota.put(group, client_id, config)
         entry = self._groups.setdefault(group, _Group())
         self._put(entry, client_id, _Member(config, holding))
         return self._changed(group, entry)
@@ -280,30 +281,6 @@ def _members(group: str, entry: _Group) -> Members:
     return Members(group, entry.version, tuple(sorted(entry.members)), entry.frozen, entry.topics)
 
 
-class Share(NamedTuple):
-    """The subscriptions of one member, or their sum over several members."""
-
-    topics: int = 0
-    characters: int = 0
-
-    @classmethod
-    def of(cls, agreement: GroupConfig) -> Share:
-        """Return the share of a member with this configuration."""
-        return cls(len(agreement.filters), sum(len(topic) + len(text) for topic, text in agreement.filters))
-
-    def changed(self, before: Share, after: Share) -> Share:
-        """Return this sum after the share of one member changed."""
-        return Share(*(total - old + new for total, old, new in zip(self, before, after, strict=True)))
-
-
-#: Limits on the sum of one group, and of all groups.
-OF_GROUP = Share(topics=65_536, characters=16 << 20)
-OF_BROKER = Share(topics=1_000_000, characters=64 << 20)
-
-_NONE = Share()
-_REMEDIES = Share._fields, ("subscribe to fewer", "write shorter filters")
-
-
 def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
     """Raise `SystemBusy` if topics and filters of a group, over all its members, are too long."""
     characters = sum(len(topic) + len(text) for topic, text in filters)
@@ -316,64 +293,42 @@ def check_size(group: str, filters: Collection[tuple[str, str]]) -> None:
 
 
 class GroupQuota:
-    """Limits the shares of all members, rejected ones included. Used by one thread."""
+    """Limits members and their subscriptions, rejected members included. Used by one thread."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, dict[str, Share]] = {}
-        self._of_group: dict[str, Share] = {}
-        self._of_broker = _NONE
-        self._groups_of: dict[str, int] = {}
+        #: The size of the subscriptions of each member, by group and client id.
+        self._sizes: dict[str, dict[str, int]] = {}
+        self._total = 0
 
-    def check(self, group: str, client_id: str, share: Share) -> None:
-        """Raise `SystemBusy` if a member cannot be added, or its share cannot change to `share`."""
-        shares = self._shares.get(group, {})
-        if client_id not in shares:
-            if len(shares) >= MAX_MEMBERS:
-                raise SystemBusy(
-                    f"group {group!r} has {len(shares)} members, the limit is {MAX_MEMBERS}: "
-                    "stop some, or let several threads handle the messages of one member",
-                    limit="members",
-                )
-            if self._groups_of.get(client_id, 0) >= MAX_GROUPS_OF_CLIENT:
-                raise SystemBusy(
-                    f"client {client_id!r} is in {self._groups_of[client_id]} groups, the limit is "
-                    f"{MAX_GROUPS_OF_CLIENT}: give each consumer its own client id",
-                    limit="client-groups",
-                )
-        before = shares.get(client_id, _NONE)
-        wholes = (
-            (f"group {group!r}", self._of_group.get(group, _NONE), OF_GROUP),
-            ("this broker", self._of_broker, OF_BROKER),
-        )
-        for whose, total, most in wholes:
-            after = total.changed(before, share)
-            for what, had, has, limit, remedy in zip(_REMEDIES[0], total, after, most, _REMEDIES[1], strict=True):
-                if has > max(limit, had):
-                    raise SystemBusy(
-                        f"members of {whose} have {has} {what} in all, the limit is {limit}: {remedy}, or stop members",
-                        limit="subscriptions",
-                    )
+    def check(self, group: str, client_id: str, config: GroupConfig) -> None:
+        """Raise `SystemBusy` if a member cannot be added, or cannot change its configuration."""
+        members = self._sizes.get(group, {})
+        if client_id not in members and len(members) >= MAX_MEMBERS:
+            raise SystemBusy(
+                f"group {group!r} has {len(members)} members, the limit is {MAX_MEMBERS}: "
+                "stop some, or let several threads handle the messages of one member",
+                limit="members",
+            )
+        more = _size(config) - members.get(client_id, 0)
+        if more > 0 and self._total + more > MAX_SUBSCRIBED:
+            raise SystemBusy(
+                f"members of this broker subscribe to topics with {self._total:,} characters of names and filters, the "
+                f"limit is {MAX_SUBSCRIBED:,}: subscribe to fewer, write shorter filters, or stop members",
+                limit="subscriptions",
+            )
 
-    def put(self, group: str, client_id: str, share: Share) -> None:
-        """Set the share of a member."""
-        shares = self._shares.setdefault(group, {})
-        if client_id not in shares:
-            self._groups_of[client_id] = self._groups_of.get(client_id, 0) + 1
-        self._change(group, shares.get(client_id, _NONE), share)
-        shares[client_id] = share
+    def put(self, group: str, client_id: str, config: GroupConfig) -> None:
+        """Set the configuration of a member."""
+        self.take(group, client_id)
+        size = self._sizes.setdefault(group, {})[client_id] = _size(config)
+        self._total += size
 
     def take(self, group: str, client_id: str) -> None:
-        shares = self._shares.get(group, {})
-        share = shares.pop(client_id, None)
-        if share is None:
-            return
-        self._change(group, share, _NONE)
-        if not shares:
-            del self._shares[group], self._of_group[group]
-        self._groups_of[client_id] -= 1
-        if not self._groups_of[client_id]:
-            del self._groups_of[client_id]
+        members = self._sizes.get(group, {})
+        self._total -= members.pop(client_id, 0)
+        if not members:
+            self._sizes.pop(group, None)
 
-    def _change(self, group: str, before: Share, after: Share) -> None:
-        self._of_group[group] = self._of_group.get(group, _NONE).changed(before, after)
-        self._of_broker = self._of_broker.changed(before, after)
+
+def _size(config: GroupConfig) -> int:
+    return sum(_TOPIC_CHARACTERS + len(topic) + len(text) for topic, text in config.filters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from minimq_broker.groups import groups
-from minimq_broker.groups.groups import GroupConfig, GroupTable, Members, Share
+from minimq_broker.groups.groups import GroupConfig, GroupTable, Members
 from minimq_common.errors import GroupConflict, SystemBusy
 from minimq_common.model import MessageQueue
 
@@ -43,17 +43,6 @@ def test_those_that_were_rejected_count_until_they_are_gone(monkeypatch: pytest.
     table.join("g", "c", T)
 
 
-def test_a_client_is_in_so_many_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "MAX_GROUPS_OF_CLIENT", 2)
-    table = GroupTable(0)
-    table.join("g", "a", T)
-    table.join("h", "a", T)
-    with pytest.raises(SystemBusy, match="client 'a' is in 2 groups, the limit is 2: give each consumer its own"):
-        table.join("i", "a", T)
-    table.leave("g", "a")
-    table.join("i", "a", T)
-
-
 def test_what_is_held_is_added_to_what_was_said() -> None:
     table = GroupTable(0)
     table.join("g", "a", T, held(6))
@@ -73,5 +62,12 @@ def test_topics_and_filters_of_a_group_have_a_size() -> None:
     assert table.agreement("g") == GroupConfig((("t", "x" * 200_000),), "averagely")
 
 
-def test_a_share_is_what_a_member_adds() -> None:
-    assert Share.of(GroupConfig((("t", "red"), ("uv", "")), "averagely")) == Share(2, 6)
+def test_subscriptions_of_all_members_have_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "MAX_SUBSCRIBED", 300)
+    table, large = GroupTable(0), T._replace(filters=(("t", "x" * 200),))
+    table.join("g", "a", T)
+    with pytest.raises(SystemBusy, match="65 characters of names and filters, the limit is 300"):
+        table.join("h", "b", large)
+    table.leave("g", "a")
+    table.join("h", "b", large)
+    table.join("h", "b", large)
