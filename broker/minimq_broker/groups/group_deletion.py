@@ -44,8 +44,6 @@ class GroupDeletion:
         self._loop = asyncio.get_running_loop()
         self._members_are_back_at = self._loop.time() + min(offline_s, expiry.idle_ms / 1000)
         self._clock_ms = clock_ms or engine.deletion_ms
-        #: Groups whose deletion was announced in the log, and when it was due.
-        self._warned: dict[str, int] = {}
 
     # ---- on request -----------------------------------------------------------------------------
 
@@ -81,45 +79,35 @@ class GroupDeletion:
         return min(_CHECK_INTERVAL_S, self._expiry.idle_ms / 1000 / _CHECKS_PER_EXPIRY)
 
     async def look(self) -> None:
-        """Delete groups that have been idle for too long, and log those whose deletion is near. Raises `NotMaster`."""
+        """Delete groups that have been idle for too long. Raises `NotMaster`."""
         self._engine.writes.check()
         state, now = self._engine.state, self._clock_ms()
-        deleted, announced = list[str](), list[str]()
+        deleted = list[str]()
         try:
             async for part in slices(sorted(state.known_groups())):
                 for group in part:
-                    is_deleted = await self._look_at_group(group, state, now, announced)
+                    is_deleted = await self._look_at_group(group, state, now)
                     deleted += [group] * is_deleted
                     if len(deleted) == _DELETE_MAX:
                         return
         finally:
-            if announced:
-                first_s = min(self._warned[group] - now for group in announced) // 1000
-                text = "group: unused, will be deleted count=%d groups=%s first_in_s=%d"
-                log.warning(text, len(announced), _some(announced), first_s)
             if deleted:
                 idle_s = self._expiry.idle_ms // 1000
                 text = "group: deleted, unused count=%d groups=%s seconds=%d"
                 log.warning(text, len(deleted), _some(deleted), idle_s)
 
-    async def _look_at_group(self, group: str, state: State, now: int, announced: list[str]) -> bool:
+    async def _look_at_group(self, group: str, state: State, now: int) -> bool:
         if self._engine.groups.agreement(group) is not None or self._engine.tables.work_queue_members.of_group(group):
             return False  # it has members
         if group not in state.agreements:
-            return await self._look_at(group, now, announced)
+            return await self._look_at(group, now)
         if self._loop.time() >= self._members_are_back_at:  # they were here before the broker started
             self._sessions.keep_agreement(group)
         return False
 
-    async def _look_at(self, group: str, now: int, announced: list[str]) -> bool:
+    async def _look_at(self, group: str, now: int) -> bool:
         due_ms = expires_ms(self._engine, self._expiry, group)
-        if due_ms is None or due_ms - self._expiry.notice_ms > now:
-            self._warned.pop(group, None)
-            return False
-        if due_ms > now:
-            if self._warned.get(group) != due_ms:
-                self._warned[group] = due_ms
-                announced.append(group)
+        if due_ms is None or due_ms > now:
             return False
 
         def decide(state: State) -> Fact | None:
@@ -127,10 +115,7 @@ class GroupDeletion:
                 return None  # the group was used meanwhile
             return GroupDeleted(group, tuple(name for name in (retry_topic(group),) if name in state.topics))
 
-        if await self._delete(group, decide) is None:
-            return False
-        self._warned.pop(group, None)
-        return True
+        return await self._delete(group, decide) is not None
 
 
 def _some(groups: Sequence[str]) -> str:

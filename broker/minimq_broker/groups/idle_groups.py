@@ -15,17 +15,12 @@ class GroupExpiry:
 
     #: 0: forever.
     idle_ms: int = 0
-    #: When the broker started, in ms since 1970. Groups could not be used before, so none is deleted without a warning.
+    #: When the broker started, in ms since 1970. Groups could not be used before, so all stay for up to a day.
     since_ms: int = 0
-
-    @property
-    def notice_ms(self) -> int:
-        """Time between the warning and the deletion of a group: a tenth of `idle_ms`, at most a day."""
-        return min(_DAY_MS, self.idle_ms // 10)
 
     def expires_ms(self, state: State, group: str, *, has_members: bool) -> int | None:
         """Return when an idle group will be deleted, in ms since 1970; None if it is not idle."""
         used_ms = state.used.get(group)
         if not self.idle_ms or has_members or used_ms is None or group in state.agreements:
             return None
-        return max(used_ms + self.idle_ms, self.since_ms + self.notice_ms)
+        return max(used_ms + self.idle_ms, self.since_ms + min(_DAY_MS, self.idle_ms // 10))

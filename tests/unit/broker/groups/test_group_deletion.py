@@ -65,22 +65,16 @@ def as_master(path: Path, test: Callable[[Engine, QueueKey], Awaitable[None]]) -
     with_engine(path, run)
 
 
-def test_an_idle_group_is_warned_of_once_and_deleted_and_one_in_use_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_idle_group_is_deleted_and_one_in_use_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def test(engine: Engine, queue: QueueKey) -> None:
         groups = Groups(engine)
         for name in ("idle", "busy"):
             await commit(engine, name, queue, 1)
         engine.groups.join("busy", "m", AGREEMENT)
-        assert await groups.look(IDLE_MS * 8 // 10) == {"idle", "busy"}
+        assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
         assert not caplog.messages
-        for _ in range(3):
-            assert await groups.look(IDLE_MS * 95 // 100) == {"idle", "busy"}
-        [warning] = caplog.messages
-        assert warning.startswith("group: unused, will be deleted count=1 groups=idle first_in_s=")
         assert await groups.look(IDLE_MS + 1000) == {"busy"}
-        assert caplog.messages[1:] == ["group: deleted, unused count=1 groups=idle seconds=10000"]
+        assert caplog.messages == ["group: deleted, unused count=1 groups=idle seconds=10000"]
         assert engine.state.offset("idle", queue) is None
 
     with caplog.at_level(logging.WARNING):
@@ -92,12 +86,11 @@ def test_many_idle_groups_take_one_line_of_the_log_each_check(tmp_path: Path, ca
         groups = Groups(engine)
         for number in range(250):
             await commit(engine, f"g{number:03}", queue, 1)
-        assert len(await groups.look(IDLE_MS * 95 // 100)) == 250
         for left in (150, 50, 0):
             assert len(await groups.look(IDLE_MS + 1000)) == left
-        counts = [re.findall("count=([0-9]+) groups=(.*) (?:seconds|first)", line)[0] for line in caplog.messages]
-        assert [int(count) for count, _ in counts] == [250, 100, 100, 50]
-        assert counts[0][1] == "g000,g001,g002,g003,g004,... and 245 more"
+        counts = [re.findall("count=([0-9]+) groups=(.*) seconds", line)[0] for line in caplog.messages]
+        assert [int(count) for count, _ in counts] == [100, 100, 50]
+        assert counts[0][1] == "g000,g001,g002,g003,g004,... and 95 more"
 
     with caplog.at_level(logging.WARNING):
         as_master(tmp_path, test)

@@ -44,18 +44,13 @@ def test_a_group_is_used_by_what_its_members_do_and_by_no_time_that_goes_back() 
 
 def test_when_an_idle_group_expires() -> None:
     day_ms, state = 24 * 3600 * 1000, State()
-    week, hour = GroupExpiry(7 * day_ms), GroupExpiry(day_ms // 24)
-    assert (week.notice_ms, hour.notice_ms, GroupExpiry(30 * day_ms).notice_ms) == (
-        7 * day_ms // 10,
-        day_ms // 240,
-        day_ms,
-    )
+    week = GroupExpiry(7 * day_ms)
     assert week.expires_ms(state, "g", has_members=False) is None  # nobody knows since when
     state.apply(OffsetsCommitted("g", ()), 1, 1_000)
     assert week.expires_ms(state, "g", has_members=False) == 1_000 + 7 * day_ms
     assert week.expires_ms(state, "g", has_members=True) is None
     long_offline = GroupExpiry(7 * day_ms, since_ms=30 * day_ms)  # nobody could use a group meanwhile
-    assert long_offline.expires_ms(state, "g", has_members=False) == 30 * day_ms + long_offline.notice_ms
+    assert long_offline.expires_ms(state, "g", has_members=False) == 30 * day_ms + 7 * day_ms // 10
     assert GroupExpiry().expires_ms(state, "g", has_members=False) is None
     state.apply(GroupAgreed("g", GroupConfig((), "averagely")), 2, 2_000)
     assert week.expires_ms(state, "g", has_members=False) is None  # it had members before this start
