@@ -16,26 +16,14 @@ from minimq.admin.views import Row, Rows, Table, View, columns
 from minimq.local.access_file import AccessFile
 from minimq.local.certificate_authority import CertificateAuthority, issue_key
 from minimq.options import DEFAULT_NAMESERVER, nameserver_addresses
-from minimq_cli.base import Group, confirm
+from minimq_cli.base import Group
 from minimq_cli.commands import Output, declared, show
 from minimq_common.errors import InvalidArgument
 from minimq_common.names import check_named
-from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S, ROOTS
+from minimq_common.security.server_secrets import ACCESS, EXPIRES_SOON_S
 from minimq_common.text_units import check_path
 
 _CERTIFICATES = Table("no certificate", columns("certificate names ends_at left", left="Time left"))
-
-#: The steps of --ca, and descriptions of their results.
-_STEPS = {
-    "add": "a second authority is trusted, and signs nothing yet",
-    "use": "the second authority has signed for servers and users; the former one is still trusted",
-    "retire": "the former authority is no longer trusted",
-}
-#: Who loses access at each step unless the files of the step before have reached them.
-_CUT_OFF = {
-    "use": "from this step on servers have a certificate of the second authority: all that do not trust it are cut off",
-    "retire": "from this step on servers reject certificates of the former authority: all that have one are cut off",
-}
 
 
 def _folder(what: str, text: str) -> Path:
@@ -56,11 +44,6 @@ Hosts = Annotated[
 _SERVER = "--server"
 _NAMESERVERS = Param(
     letter="-s", flag=_SERVER, metavar="HOST:PORT[,HOST:PORT]", help="Name servers of the cluster, for the credentials."
-)
-_CA = Param(
-    choices={name: name for name in _STEPS},
-    help="Replace the authority in three steps: with add, everyone trusts a second one; with use, that one signs for "
-    "servers and users; with retire, nobody trusts the former one.",
 )
 
 
@@ -96,43 +79,13 @@ def _init(
 
 
 @declared("renew", "Make a new certificate for the servers.")
-def _renew(
-    _nameserver: str,
-    directory: Directory,
-    *,
-    hosts: Hosts = (),
-    ca: Annotated[str | None, _CA] = None,
-    yes: Annotated[bool, Param(help="Do not ask for confirmation.")] = False,
-) -> None:
+def _renew(_nameserver: str, directory: Directory, *, hosts: Hosts = ()) -> None:
     """Make a new certificate for the servers, for the same names and those that you add.
 
-    Servers use it for new connections within a second; copy DIR/server to other machines yourself. With --ca, copy all
-    printed files before the next step, and give new ones to users whose credentials are not in DIR. On a terminal, the
-    command asks whether you have done so, unless --yes is given.
+    Servers use it for new connections within a second; copy DIR/server to other machines yourself.
 
     Example: minimq secure renew secrets --host mq3.example.org
     """
-    if ca is not None:
-        if hosts:
-            raise InvalidArgument("--host cannot be combined with --ca: add names before or after its three steps")
-        authority = CertificateAuthority(directory)
-        steps = {"add": authority.add_successor, "use": authority.use_successor, "retire": authority.retire_former}
-        if ca in _CUT_OFF and authority.is_next(ca):
-            click.echo(f"warning: {_CUT_OFF[ca]}. {_not_changed(directory)}", err=True)
-            confirm("Do all servers and users have the files of the step before?", yes=yes)
-        changed = steps[ca]()
-        click.echo(f"{_STEPS[ca]}; copy the changed files to their servers and users:")
-        for path in changed:
-            click.echo(f"  {path}")
-        if ca == "add":
-            click.echo(_not_changed(directory))
-            click.echo(
-                "Give each of these users a file that trusts both, by `minimq user rotate NAME --to FILE`, or let them "
-                f"put the content of {authority.server / ROOTS} into theirs, as `ca`."
-            )
-        if ca != "retire":
-            click.echo(f"When all have them, {authority.next_step}")
-        return
     made = CertificateAuthority(directory).renew(_split(hosts))
     click.echo(f"made a certificate for {', '.join(made.names)}, valid until {_moment(made.ends_at)}")
 
@@ -211,14 +164,6 @@ secure = Group(
 )
 
 
-def _not_changed(directory: Path) -> str:
-    """Return a sentence about credentials that are not in the directory, and so are not changed."""
-    absent = sorted(name for name in _users(directory) if not (directory / f"{name}.minimq").exists())
-    if not absent:
-        return f"The credentials of all users are in {directory}."
-    return f"Credentials that are not in {directory} are not changed: those of {', '.join(absent)}."
-
-
 def _users(directory: Path) -> Iterable[str]:
     return AccessFile(directory).read().users if (directory / "server" / ACCESS).exists() else ()
 
@@ -226,7 +171,9 @@ def _users(directory: Path) -> Iterable[str]:
 def _remedy(directory: Path, name: str) -> str:
     if name.startswith("user "):
         return f"`minimq secure issue {directory} {name.removeprefix('user ')} --force` makes a new one"
-    return f"`minimq secure renew {directory}{' --ca add' if 'authority' in name else ''}` makes a new one"
+    if name == "authority":
+        return "docs/security.md shows how to replace it"
+    return f"`minimq secure renew {directory}` makes a new one"
 
 
 def _split(hosts: Sequence[str]) -> list[str]:

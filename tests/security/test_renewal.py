@@ -56,19 +56,22 @@ def test_certificates_are_replaced_for_a_minute(secure: LocalCluster, authority:
 
 
 def test_another_authority_takes_over_under_load_without_a_failed_send(
-    secure: LocalCluster, authority: CertificateAuthority
+    secure: LocalCluster, authority: CertificateAuthority, tmp_path: Path
 ) -> None:
-    former = trust_of(secure.credentials)
-    folder = authority.directory / "authority"
+    former, own, roots = trust_of(secure.credentials), authority.directory / "authority", authority.server / "ca.crt"
+    another = CertificateAuthority(tmp_path)
+    another.init([], [])
+    certificate, key = ((tmp_path / "authority" / name).read_bytes() for name in ("ca.crt", "ca.key"))
     with sending(secure):
-        authority.add_successor()
-        later = Signer.load(Pair((folder / "next.crt").read_bytes(), (folder / "next.key").read_bytes()))
-        known = Trust(former.roots, later.sign_user("probe"))
+        roots.write_bytes(roots.read_bytes() + certificate)
+        known = Trust(former.roots, Signer.load(Pair(certificate, key)).sign_user("probe"))
         wait_until(lambda: knows(secure, known), TIMEOUT_S, what="all servers trust both")
-        authority.use_successor()
-        wait_until_renewed(secure, authority)
+        issue(secure, authority)
+        (own / "ca.crt").write_bytes(certificate)
+        (own / "ca.key").write_bytes(key)
+        renew(secure, authority)
         assert_served(secure)
-        authority.retire_former()
+        roots.write_bytes(certificate)
         wait_until(lambda: not is_served(secure, former), TIMEOUT_S, what="no server trusts the former authority")
         assert_served(secure)
     assert all(broker.in_sync for broker in secure.brokers)
@@ -99,8 +102,12 @@ def sending(secure: LocalCluster) -> Iterator[None]:
 
 def renew(secure: LocalCluster, authority: CertificateAuthority) -> None:
     authority.renew(["also.example.org"])
-    authority.issue("admin", [server.address for server in secure.nameservers])
+    issue(secure, authority)
     wait_until_renewed(secure, authority)
+
+
+def issue(secure: LocalCluster, authority: CertificateAuthority) -> None:
+    authority.issue("admin", [server.address for server in secure.nameservers])
 
 
 def wait_until_renewed(secure: LocalCluster, authority: CertificateAuthority) -> None:

@@ -7,9 +7,8 @@ import ipaddress
 import re
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -136,75 +135,13 @@ class CertificateAuthority:
         found = self._users().get(self.directory / f"{user}.minimq")
         return found is not None and found.trust().bearer is not None
 
-    def add_successor(self) -> list[Path]:
-        """Make a second authority, which is trusted but signs nothing yet; return the files to distribute.
-
-        They are the folder of the servers, and the credentials of each user in the directory.
-        """
-        with self._alone():
-            if self._next_key.exists() or self._former.exists():
-                raise InvalidArgument(f"{self.directory} has a second authority already: {self.next_step}")
-            own = self._signer().pair.certificate
-            later: Pair = _library().Signer.new().pair
-            files = self._trusting(own + later.certificate)
-            # The new key is written last: its presence marks this step as done.
-            return self._hand_on(files, {self._next: later.certificate, self._next_key: later.key})
-
-    def use_successor(self) -> list[Path]:
-        """Sign new certificates for servers and users with the second authority; return the files to distribute."""
-        with self._alone():
-            if not self._next_key.exists():
-                raise InvalidArgument(f"{self.directory} has no second authority: {self.next_step}")
-            later = Pair(read_text_file(self._next), read_text_file(self._next_key))
-            # An interrupted step may be repeated.
-            former = read_text_file(self._former if self._former.exists() else self._authority / ROOTS)
-            signer: Signer = _library().Signer.load(later)
-            roots = later.certificate + former
-            names = self.server_certificate().names
-            files = self._server_files(signer.sign_server(names), roots)
-            for path, user in self._users().items():
-                trust = Trust(roots, signer.sign_user(path.stem), user.trust().bearer)
-                files[path] = _rewritten(path, user, trust)
-            own = {self._former: former, self._authority / _OWN_KEY: later.key}
-            handed = self._hand_on(files, {**own, self._authority / ROOTS: later.certificate})
-            self._next_key.unlink()
-            self._next.unlink()
-            return handed
-
-    def retire_former(self) -> list[Path]:
-        """End the trust in the former authority; return the files to distribute."""
-        with self._alone():
-            if not self._former.exists() or self._next_key.exists():
-                raise InvalidArgument(f"{self.directory} has no former authority: {self.next_step}")
-            handed = self._hand_on(self._trusting(read_text_file(self._authority / ROOTS)), {})
-            self._former.unlink()
-            return handed
-
-    @property
-    def next_step(self) -> str:
-        """A sentence with the next step of replacing this authority by another one."""
-        step = next(step for step in ("use", "retire", "add") if self.is_next(step))
-        return f"the next step is `minimq secure renew {self.directory} --ca {step}`"
-
-    def is_next(self, step: str) -> bool:
-        """Return whether a step comes next: "add", "use" or "retire"."""
-        return step == ("use" if self._next_key.exists() else "retire" if self._former.exists() else "add")
-
     def server_certificate(self) -> CertificateReport:
         """Return the certificate of the servers. Raises `InvalidArgument`."""
         return _describe(self.server / CERTIFICATE)
 
-    def own_certificate(self) -> CertificateReport:
-        """Return the certificate of the authority. Raises `InvalidArgument`."""
-        return _describe(self._authority / ROOTS)
-
     def certificates(self) -> dict[str, CertificateReport]:
         """Return all certificates in the folder, by a readable name. Raises `InvalidArgument`."""
-        found = {"authority": self.own_certificate()}
-        for name, path in (("next authority", self._next), ("former authority", self._former)):
-            if path.exists():
-                found[name] = _describe(path)
-        found["servers"] = self.server_certificate()
+        found = {"authority": _describe(self._authority / ROOTS), "servers": self.server_certificate()}
         for path, user in self._users().items():
             pair = user.trust().pair
             if pair is not None:
@@ -214,26 +151,14 @@ class CertificateAuthority:
     def _alone(self, *, make: bool = False) -> AbstractContextManager[None]:
         return lock_folder(self.directory, make=make)
 
-    @property
-    def _next(self) -> Path:
-        return self._authority / "next.crt"
-
-    @property
-    def _next_key(self) -> Path:
-        return self._authority / "next.key"
-
-    @property
-    def _former(self) -> Path:
-        return self._authority / "former.crt"
-
     def _signer(self) -> Signer:
         key, certificate = (read_text_file(self._authority / name) for name in (_OWN_KEY, ROOTS))
         signer: Signer = _library().Signer.load(Pair(certificate, key))
         return signer
 
     def _trusted(self) -> bytes:
-        own = read_text_file(self._authority / ROOTS)
-        return own + b"".join(read_text_file(path) for path in (self._next, self._former) if path.exists())
+        # Not that of the authority alone: an operator may have added another one, to replace it.
+        return read_text_file(self.server / ROOTS)
 
     def _server_files(self, pair: Pair, roots: bytes) -> dict[Path, bytes]:
         # A server that reloads between two of these writes finds a key that does not fit, and keeps its certificate.
@@ -245,20 +170,6 @@ class CertificateAuthority:
             for path in sorted(self.directory.glob("*.minimq"))
             if _USER.fullmatch(path.stem)
         }
-
-    def _trusting(self, roots: bytes) -> dict[Path, bytes]:
-        files = {self.server / ROOTS: roots}
-        for path, user in self._users().items():
-            files[path] = _rewritten(path, user, replace(user.trust(), roots=roots))
-        return files
-
-    def _hand_on(self, files: Mapping[Path, bytes], own: Mapping[Path, bytes]) -> list[Path]:
-        put_files({**files, **own})
-        return [self.server, *(path for path in files if path.parent != self.server)]
-
-
-def _rewritten(path: Path, user: CredentialsFile, trust: Trust) -> bytes:
-    return written(user.nameservers, trust, about_user(path.stem)).encode()
 
 
 def _describe(path: Path) -> CertificateReport:

@@ -16,12 +16,10 @@ from cryptography.exceptions import InvalidSignature
 from minimq.errors import InvalidArgument
 from minimq.local import certificate_signer
 from minimq.local.certificate_authority import CertificateAuthority
-from minimq.local.server_process import free_port
 from minimq_cli.main import main
 from minimq_common.security.credentials import Credentials
 from minimq_common.security.credentials_file import CredentialsFile
 from minimq_common.security.server_secrets import ServerSecrets
-from support.command import Minimq
 
 
 def run(*arguments: object, status: int = 0) -> Result:
@@ -168,8 +166,7 @@ def test_a_full_disk_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         fsync(opened)
 
     monkeypatch.setattr(os, "fsync", full)
-    for command in (("renew", tmp_path), ("renew", tmp_path, "--ca", "add")):
-        assert "No space left on device" in run(*command, status=2).stderr
+    assert "No space left on device" in run("renew", tmp_path, status=2).stderr
     assert content(tmp_path) == before
     monkeypatch.undo()
     run("renew", tmp_path)
@@ -182,31 +179,6 @@ def test_what_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
     key.chmod(0o640)  # a group of the servers reads it
     run("renew", tmp_path)
     assert stat.S_IMODE(key.stat().st_mode) == 0o640
-
-
-def test_another_authority_takes_the_place_of_this_one_in_three_steps(tmp_path: Path) -> None:
-    run("init", tmp_path, "--host", "mq1", "-s", "mq1:1")
-    run("issue", tmp_path, "alice")
-    for step in ("use", "retire"):
-        assert "the next step is" in run("renew", tmp_path, "--ca", step, status=2).stderr
-    former = (tmp_path / "authority" / "ca.crt").read_bytes()
-    for step, trusted, following in (("add", 2, "--ca use"), ("use", 2, "--ca retire"), ("retire", 1, "")):
-        printed = run("renew", tmp_path, "--ca", step).stdout
-        assert f"{tmp_path}/alice.minimq" in printed
-        assert following in printed
-        if following:
-            assert following in run("renew", tmp_path, "--ca", "add", status=2).stderr
-        assert (tmp_path / "server" / "ca.crt").read_bytes().count(b"BEGIN") == trusted
-        fits(tmp_path, "alice")
-        run("renew", tmp_path)  # takes nobody away
-        run("issue", tmp_path, "bob", "--force")
-        fits(tmp_path, "alice", "bob")
-        shown = [row["certificate"] for row in json.loads(run("describe", tmp_path, "--output", "json").stdout)]
-        assert shown[-4:] == ["servers", "user admin", "user alice", "user bob"]
-    assert (tmp_path / "authority" / "ca.crt").read_bytes() != former
-    assert sorted(path.name for path in (tmp_path / "authority").iterdir()) == ["ca.crt", "ca.key"]
-    assert CredentialsFile(Credentials(str(tmp_path / "admin.minimq"))).nameservers == ("mq1:1",)
-    assert "mq1" in CertificateAuthority(tmp_path).server_certificate().names
 
 
 def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_path: Path) -> None:
@@ -222,38 +194,6 @@ def test_a_certificate_that_is_made_anew_keeps_the_name_servers_and_the_key(tmp_
     issued = run("issue", tmp_path, "alice")
     assert "there is no key in it" in issued.stderr
     assert CredentialsFile(Credentials(str(tmp_path / "alice.minimq"))).nameservers == ("mq2:9876", "mq3:9876")
-
-
-def test_another_authority_names_who_would_be_cut_off_before_it_signs(tmp_path: Path) -> None:
-    folder, bob = tmp_path / "secrets", tmp_path / "bob.minimq"
-    run("init", folder, "-s", f"127.0.0.1:{free_port()}")
-    for name, file in (("alice", folder / "alice.minimq"), ("bob", bob)):
-        add = ["user", "add", name, "--to", str(file), "--secrets", str(folder)]
-        assert CliRunner().invoke(main, add).exit_code == 0
-    absent = f"Credentials that are not in {folder} are not changed: those of bob."
-    added = run("renew", folder, "--ca", "add")
-    assert absent in added.stdout
-    assert "`minimq user rotate NAME --to FILE`" in added.stdout
-    # What it says to do makes a file that trusts both.
-    again = ["user", "rotate", "bob", "--to", str(tmp_path / "bob-2.minimq"), "--secrets", str(folder)]
-    assert CliRunner().invoke(main, again).exit_code == 0
-    assert CredentialsFile(Credentials(str(tmp_path / "bob-2.minimq"))).trust().roots.count(b"BEGIN") == 2
-    for step, cut_off in (("use", "all that do not trust it are cut off"), ("retire", "all that have one are cut off")):
-        assert "cut off" not in run("renew", folder, "--ca", "add", status=2).stderr  # it is not the next step
-        warning = run("renew", folder, "--ca", step).stderr
-        assert cut_off in warning
-        assert absent in warning
-
-
-def test_a_step_that_cuts_users_off_is_confirmed_on_a_terminal(tmp_path: Path) -> None:
-    run("init", tmp_path)
-    run("renew", tmp_path, "--ca", "add")
-    before = (tmp_path / "server" / "tls.crt").read_bytes()
-    status, told = Minimq("").on_terminal("secure", "renew", str(tmp_path), "--ca", "use", answer=b"n\n")
-    assert (status, (tmp_path / "server" / "tls.crt").read_bytes()) == (1, before)
-    assert "warning: from this step on" in told
-    status, told = Minimq("").on_terminal("secure", "renew", str(tmp_path), "--ca", "use", "--yes", answer=b"")
-    assert status == 0, told
 
 
 def test_certificates_that_end_soon_are_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
