@@ -1,12 +1,12 @@
-"""The Avro serializer, and parsed schemas, which decode untrusted bodies safely and locate mistakes in values."""
+"""The Avro serializer, and parsed schemas, which decode untrusted bodies safely."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
+from reprlib import repr as short_repr
 from typing import Any, TypeAlias, Unpack
 
 import fastavro
@@ -14,13 +14,12 @@ import fastavro
 # fastavro's compiled reader recurses on the C stack: with a recursive schema, a deeply nested body crashes the process.
 # The reader in Python raises RecursionError instead.
 from fastavro import _read_py as python_reader
-from fastavro.validation import validate
+from fastavro.validation import ValidationError, validate
 
 from minimq.schemas.framing import SchemaMark
 from minimq.schemas.registry import Schema, SchemaRegistry, resolved
 from minimq.schemas.serializer import KEPT_SCHEMAS, Serializer, SerializerOptions
 from minimq_common.errors import InvalidArgument, MalformedBody
-from minimq_common.text_units import kind_of
 
 #: A plain value, or a schema as parsed JSON: dicts, lists and texts.
 Plain: TypeAlias = Any
@@ -54,17 +53,17 @@ class AvroSchema:
             )
 
     def encode(self, value: object) -> bytes:
-        """Return a value in Avro's binary encoding. Raises `InvalidArgument` with the path of what does not fit."""
+        """Return a value in Avro's binary encoding. Raises `InvalidArgument` with the name of a field that does not fit."""
         written = BytesIO()
         try:
-            if validate(value, self.parsed, raise_errors=False):
-                fastavro.schemaless_writer(written, self.parsed, value, strict_allow_default=True)
-                return written.getvalue()
-            told = "it is not what the schema says"
+            validate(value, self.parsed)
+            fastavro.schemaless_writer(written, self.parsed, value, strict_allow_default=True)
+            return written.getvalue()
+        except ValidationError as error:
+            found = error.errors[-1]  # of a union, the last kind: the first is mostly null
+            told = f"`{found.field or '$'}` is {short_repr(found.datum)}, not {_name(found.schema)}"
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError) as error:
             told = str(error)[:300]
-        with suppress(Exception):  # fastavro raises for some values of the right type, such as a decimal NaN
-            told = self._mistake(value, self.parsed, "$") or told
         raise InvalidArgument(f"the value does not fit its schema: {told}")
 
     def decode(self, payload: bytes, reader: AvroSchema | None) -> Plain:
@@ -75,51 +74,6 @@ class AvroSchema:
         if data.tell() != len(payload):
             raise MalformedBody(f"the body has {len(payload) - data.tell()} bytes after its value")
         return value
-
-    # ---- mistakes -------------------------------------------------------------------------------
-
-    def _mistake(self, value: object, schema: Plain, path: str) -> str | None:
-        if isinstance(schema, str) and schema in self._named:
-            schema = self._named[schema]
-        kind = schema["type"] if isinstance(schema, dict) else schema
-        if isinstance(kind, list):
-            return self._mistake_in_union(value, kind, path)
-        if kind in ("record", "error"):
-            return self._mistake_in_record(value, schema, path)
-        parts: Iterable[tuple[str, object]] | None = None
-        if kind == "array" and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-            parts = ((f"{path}[{index}]", item) for index, item in enumerate(value))
-        elif kind == "map" and isinstance(value, Mapping):
-            parts = ((f"{path}.{name}", item) for name, item in value.items())
-        if parts is not None:
-            of = schema["items" if kind == "array" else "values"]
-            return next(filter(None, (self._mistake(item, of, place) for place, item in parts)), None)
-        if kind not in ("array", "map") and validate(value, schema, raise_errors=False):
-            return None
-        if type(value) is int and kind in ("int", "long"):
-            return f"`{path}` is {str(value)[:40]}, out of the range of {kind}"
-        return f"`{path}` is {kind_of(value)}, not {_name(schema)}"
-
-    def _mistake_in_union(self, value: object, kinds: list[Any], path: str) -> str | None:
-        mistakes = [(kind, self._mistake(value, kind, path)) for kind in kinds]
-        if any(mistake is None for _, mistake in mistakes):
-            return None
-        likely = [mistake for kind, mistake in mistakes if kind != "null"]
-        names = " or ".join(_name(kind) for kind in kinds)
-        return likely[0] if len(likely) == 1 else f"`{path}` is {kind_of(value)}, not {names}"
-
-    def _mistake_in_record(self, value: object, schema: dict[str, Any], path: str) -> str | None:
-        if not isinstance(value, Mapping):
-            return f"`{path}` is {kind_of(value)}, not {_name(schema)}"
-        for field in schema["fields"]:
-            place = f"{path}.{field['name']}"
-            if field["name"] not in value:
-                if "default" not in field:
-                    return f"`{place}` is missing"
-            elif mistake := self._mistake(value[field["name"]], field["type"], place):
-                return mistake
-        strange = set(value) - {field["name"] for field in schema["fields"]} - {"-type"}
-        return f"`{path}.{min(map(str, strange))[:80]}` is no field of {_name(schema)}" if strange else None
 
 
 class _SchemaFacts:
