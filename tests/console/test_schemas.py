@@ -73,7 +73,6 @@ def test_bodies_are_decoded(cluster: LocalCluster, console: ConsoleVisitor, serv
             assert raw["schema"] == ""
             assert raw["body"].startswith("00000000  ")
     assert server.headers["Authorization"] == "Basic YW5uOmE6Yg=="
-    registry.close()
 
 
 def test_a_body_that_cannot_be_decoded_is_shown_as_it_is(

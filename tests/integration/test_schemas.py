@@ -45,10 +45,8 @@ def server() -> Iterator[RegistryServer]:
 
 
 @pytest.fixture
-def registry(server: RegistryServer) -> Iterator[SchemaRegistry]:
-    made = SchemaRegistry(server.url)
-    yield made
-    made.close()
+def registry(server: RegistryServer) -> SchemaRegistry:
+    return SchemaRegistry(server.url)
 
 
 @pytest.mark.parametrize("framing", ["prefix", "header"])

@@ -53,7 +53,6 @@ def test_bodies_of_two_versions_are_rows(
     full |= {"at": datetime(2026, 1, 31, 8, tzinfo=UTC), "day": date(2026, 1, 31), "kind": "old"}
     producer.send(newer.message(topic, full))
     producer.send(Message(topic, b"no mark"))
-    registry.close()
 
     rows = spark.read.format("minimq").option("nameserver", cluster.nameserver).option("topic", topic).load()
     read = rows.select(from_confluent_avro("body", NEWER, server.url, mode="PERMISSIVE").alias("order"))

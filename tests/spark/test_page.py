@@ -94,7 +94,6 @@ def test_the_block_about_avro_makes_columns(spark: SparkSession, printed: Printe
     with registry_server() as server, Producer(printed.nameserver) as producer:
         registry = SchemaRegistry(server.url)
         producer.send(AvroSerializer(SCHEMA, registry).message("orders", {"id": "o-17", "total": 4.8}))
-        registry.close()
         source = spark.read.format("minimq").options(nameserver=printed.nameserver, topic="orders")
         printed.names["rows"] = source.load()
         printed.run("from_confluent_avro", server.url)

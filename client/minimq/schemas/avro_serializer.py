@@ -53,7 +53,7 @@ class AvroSchema:
             )
 
     def encode(self, value: object) -> bytes:
-        """Return a value in Avro's binary encoding. Raises `InvalidArgument` with the name of a field that does not fit."""
+        """Return a value in Avro's binary encoding. Raises `InvalidArgument` naming a field that does not fit."""
         written = BytesIO()
         try:
             validate(value, self.parsed)

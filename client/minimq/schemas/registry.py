@@ -8,19 +8,18 @@ import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from http.client import HTTPException, HTTPResponse
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-from urllib.parse import SplitResult, quote, unquote, urlsplit
-from urllib.request import getproxies, proxy_bypass
+from typing import Literal, NamedTuple
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 from uuid import UUID
 
 import msgspec
 
 from minimq.arguments import waiting_s
 from minimq_common.errors import AccessDenied, InvalidArgument, MinimqError, NotAuthenticated, Unavailable
-
-if TYPE_CHECKING:
-    from urllib3 import BaseHTTPResponse
 
 SchemaType = Literal["AVRO", "JSON", "PROTOBUF"]
 
@@ -37,11 +36,12 @@ _OK, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _SERVER_ERROR = 200, 401, 403, 404, 
 _BUSY = (429, 502, 503, 504)
 #: A registry's own codes for a missing subject, version or schema. A 404 without one comes from a proxy or a wrong URL.
 _MISSING_CODES = (40401, 40402, 40403)
-#: How long the error of a request that has failed twice is raised again instead of a new request; doubles with each
-#: further failure.
-_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.1, 5.0
-#: Most failed requests that are remembered.
-_MAX_FAILURES = 1_000
+#: Pauses before the second, third and fourth attempt.
+_PAUSES_S = (0.0, 0.4, 0.8)
+#: How long the error of a registry that gave no answer is raised again, instead of a new request.
+_OFFLINE_S = 1.0
+#: Schemas and ids that are remembered.
+_KEPT = 1000
 
 
 class SchemaReference(msgspec.Struct, frozen=True):
@@ -92,12 +92,6 @@ class SchemaMissing(InvalidArgument):
     code = "SCHEMA_MISSING"
 
 
-class _Failure(NamedTuple):
-    error: MinimqError
-    failures: int
-    until: float
-
-
 class _RegistryAnswer(msgspec.Struct, rename="camel"):
     """The fields of responses that are used here."""
 
@@ -109,8 +103,13 @@ class _RegistryAnswer(msgspec.Struct, rename="camel"):
     references: tuple[SchemaReference, ...] = ()
 
 
+class _NoRedirects(HTTPRedirectHandler):
+    def redirect_request(self, *_: object) -> None:
+        """Never send the credentials to another server."""
+
+
 class SchemaRegistry:
-    """The client of a schema registry. Thread-safe; connects at the first request.
+    """The client of a schema registry. Thread-safe; a connection for each request.
 
     Caches schemas, which never change under their id. Retries a failed request three times, with backoff from 0.2 s on;
     all requests are idempotent.
@@ -122,10 +121,7 @@ class SchemaRegistry:
         ca_file: certificates of the authorities to trust, in PEM; None trusts those of the system.
         certificate_file: the certificate that this client shows, in PEM, with or without its private key.
         key_file: the private key of the certificate, in PEM, unencrypted; None if `certificate_file` has it.
-        proxy: URL of an HTTP proxy, such as "http://user:password@proxy:3128"; "" uses none. None uses `HTTPS_PROXY`,
-            `HTTP_PROXY` and `NO_PROXY` of the environment.
         timeout_s: timeout in seconds of each attempt, to connect and to get a response.
-        cache_schemas: maximum number of schemas in the cache.
 
     Raises:
         InvalidArgument: an argument is wrong.
@@ -140,61 +136,29 @@ class SchemaRegistry:
         ca_file: str | None = None,
         certificate_file: str | None = None,
         key_file: str | None = None,
-        proxy: str | None = None,
         timeout_s: float = 5.0,
-        cache_schemas: int = 1000,
     ) -> None:
         _check_url(url)
         if basic_auth is not None and bearer_token is not None:
             raise InvalidArgument("give either basic_auth or bearer_token")
-        if not 0 < waiting_s(timeout_s) <= 300 or cache_schemas < 1:
-            raise InvalidArgument("timeout_s must be above 0 and 300 at most, cache_schemas 1 at least")
-        check_installed("urllib3")
-        import urllib3  # serializers without a registry do not need it
-
+        if not 0 < waiting_s(timeout_s) <= 300:
+            raise InvalidArgument("timeout_s must be above 0 and 300 at most")
         self.url = url.rstrip("/")
         self._bearer_token = bearer_token
         self._timeout_s = timeout_s
-        self._headers = {"Accept": _CONTENT_TYPE, "Accept-Encoding": "identity", "Content-Type": _CONTENT_TYPE}
+        self._headers = {"Accept": _CONTENT_TYPE, "Content-Type": _CONTENT_TYPE}
         if basic_auth is not None:
             self._headers["Authorization"] = f"Basic {_basic(basic_auth)}"
-        retries = urllib3.Retry(
-            total=3,
-            redirect=False,  # never send the credentials to another server
-            backoff_factor=0.2,
-            status_forcelist=_BUSY,
-            allowed_methods=None,
-            raise_on_status=False,
-            raise_on_redirect=False,
-            respect_retry_after_header=False,  # which could block for days
-        )
-        self._failures = urllib3.exceptions.HTTPError
-        timeout = urllib3.Timeout(connect=timeout_s, read=timeout_s)
-        given: dict[str, Any] = {
-            "maxsize": 4,
-            "timeout": timeout,
-            "retries": retries,
-            "ssl_context": _tls_context(ca_file, certificate_file, key_file),
-        }
-        proxy = _proxy_of(url) if proxy is None else proxy
-        if proxy:
-            user = _proxy_user(proxy)
-            headers = urllib3.make_headers(proxy_basic_auth=user) if user else None
-            self._http: urllib3.PoolManager = urllib3.ProxyManager(proxy, proxy_headers=headers, **given)
-        else:
-            self._http = urllib3.PoolManager(**given)
-        self._found = lru_cache(cache_schemas)(self._find)
-        self._asked = lru_cache(cache_schemas)(self._ask_for)
-        self._registered = lru_cache(cache_schemas)(self._register)
-        #: The latest failure of each request that has not succeeded since.
-        self._failed: dict[tuple[str, str, bytes | None], _Failure] = {}
+        tls = HTTPSHandler(context=_tls_context(ca_file, certificate_file, key_file))
+        self._open = build_opener(_NoRedirects, tls).open  # by default through the proxies of the environment
+        self._found = lru_cache(_KEPT)(self._find)
+        self._asked = lru_cache(_KEPT)(self._ask_for)
+        self._registered = lru_cache(_KEPT)(self._register)
+        #: Why the registry gave no answer, and until when that is not tried again.
+        self._offline: tuple[MinimqError, float] | None = None
 
     def __repr__(self) -> str:
         return f"SchemaRegistry({self.url!r})"
-
-    def close(self) -> None:
-        """Close the connections. Idempotent."""
-        self._http.clear()
 
     def register(self, subject: str, schema: Schema) -> RegisteredSchema:
         """Register a schema under a subject, unless it is registered already.
@@ -273,53 +237,51 @@ class SchemaRegistry:
         return self._request("POST", f"{place}?normalize=false", json.dumps(body).encode())
 
     def _request(self, method: str, place: str, body: bytes | None = None) -> _RegistryAnswer:
-        key = (method, place, body)
-        known = self._failed.get(key)
-        if known is not None and time.monotonic() < known.until:
-            raise known.error.with_message(known.error.message)
-        try:
-            answer = self._send(method, place, body)
-        except MinimqError as error:
-            count = 1 if known is None else known.failures + 1
-            pause_s = 0.0 if count == 1 else min(_FIRST_PAUSE_S * 2 ** min(count - 2, 10), _MAX_PAUSE_S)
-            if len(self._failed) >= _MAX_FAILURES:
-                self._failed.clear()
-            self._failed[key] = _Failure(error, count, time.monotonic() + pause_s)
-            raise
-        self._failed.pop(key, None)
-        return answer
-
-    def _send(self, method: str, place: str, body: bytes | None) -> _RegistryAnswer:
+        if self._offline is not None and time.monotonic() < self._offline[1]:
+            raise self._offline[0].with_message(self._offline[0].message)
         headers = dict(self._headers)
         if self._bearer_token is not None:
             token = self._bearer_token if isinstance(self._bearer_token, str) else self._bearer_token()
             headers["Authorization"] = f"Bearer {_checked_token(token)}"
-        try:
-            answer = self._http.request(
-                method, self.url + place, body=body, headers=headers, preload_content=False, decode_content=False
-            )
+        request = Request(self.url + place, body, headers, method=method)
+        failure: MinimqError = Unavailable(f"schema registry {self.url} does not answer")
+        for pause_s in (*_PAUSES_S, 0.0):
             try:
-                data = self._body_of(answer)
-            finally:
-                answer.close() if answer.length_remaining else answer.release_conn()
-        except self._failures as error:
-            raise Unavailable(f"schema registry {self.url} does not answer: {error}") from None
+                status, data = self._exchange(request)
+                if status not in _BUSY:
+                    return self._read(status, place, data)
+                failure = self._error(status, place, data)
+            except (OSError, HTTPException) as error:
+                failure = Unavailable(f"schema registry {self.url} does not answer: {error}")
+            time.sleep(pause_s)
+        self._offline = failure, time.monotonic() + _OFFLINE_S
+        raise failure
+
+    def _exchange(self, request: Request) -> tuple[int, bytes]:
+        answer: HTTPResponse | HTTPError
+        try:
+            answer = self._open(request, timeout=self._timeout_s)
+        except HTTPError as error:  # any status but 2xx
+            answer = error
+        data, end = bytearray(), time.monotonic() + self._timeout_s
+        with answer:
+            while len(data) <= _MAX_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
+                data += part
+                if time.monotonic() > end:
+                    raise Unavailable(
+                        f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s"
+                    )
+        return answer.status or 0, bytes(data)
+
+    def _read(self, status: int, place: str, data: bytes) -> _RegistryAnswer:
         if len(data) > _MAX_ANSWER_BYTES:
             raise InvalidArgument(f"{self.url}{place} answers with more than {_MAX_ANSWER_BYTES} bytes")
-        if answer.status != _OK:
-            raise self._error(answer.status, place, data)
+        if status != _OK:
+            raise self._error(status, place, data)
         try:
             return msgspec.json.decode(data, type=_RegistryAnswer)
         except (msgspec.MsgspecError, RecursionError) as error:
             raise Unavailable(f"{self.url}{place} does not answer as a schema registry does: {error}") from None
-
-    def _body_of(self, answer: BaseHTTPResponse) -> bytes:
-        data, end = bytearray(), time.monotonic() + self._timeout_s
-        while len(data) <= _MAX_ANSWER_BYTES and (part := answer.read1(_READ_BYTES)):
-            data += part
-            if time.monotonic() > end:
-                raise Unavailable(f"schema registry {self.url} has not answered completely in {self._timeout_s:g} s")
-        return bytes(data)
 
     def _error(self, status: int, place: str, data: bytes) -> MinimqError:
         try:
@@ -352,7 +314,11 @@ def check_installed(library: str) -> None:
 
 def _check_url(url: str) -> None:
     parts = urlsplit(url)
-    if not _is_address(parts) or parts.username is not None:
+    try:
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and url.isascii()
+    except ValueError:  # the port is no number, or too large
+        is_address = False
+    if not is_address or parts.username is not None:
         raise InvalidArgument(
             "the URL of the schema registry must be like http://127.0.0.1:8081, and without a user: give basic_auth"
         )
@@ -360,13 +326,6 @@ def _check_url(url: str) -> None:
         raise InvalidArgument(
             f"the URL of the schema registry must not have a query or fragment: remove what follows {parts.path!r}"
         )
-
-
-def _is_address(parts: SplitResult) -> bool:
-    try:
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # the port is no number, or too large
-        return False
 
 
 def _basic(credentials: tuple[str, str]) -> str:
@@ -398,21 +357,6 @@ def _tls_context(ca_file: str | None, certificate_file: str | None, key_file: st
             said = f"certificate_file {certificate_file!r} with key_file {key_file!r}"
             raise InvalidArgument(f"{said} cannot be used: {error.strerror or error}") from None
     return context
-
-
-def _proxy_of(url: str) -> str:
-    parts = urlsplit(url)
-    return "" if proxy_bypass(parts.netloc) else getproxies().get(parts.scheme, "")
-
-
-def _proxy_user(proxy: str) -> str:
-    parts = urlsplit(proxy)
-    if not _is_address(parts):
-        raise InvalidArgument(
-            "the proxy of the schema registry must be like http://127.0.0.1:3128: change the argument proxy, or "
-            "HTTPS_PROXY and HTTP_PROXY"
-        )
-    return "" if parts.username is None else f"{unquote(parts.username)}:{unquote(parts.password or '')}"
 
 
 def _quoted(name: str) -> str:
