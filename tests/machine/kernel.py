@@ -198,12 +198,12 @@ def delete_group(machine: Machine) -> None:
 # ---- files ----------------------------------------------------------------------------------------------
 
 
-@rule(4)
+@rule(4, crashes=0.2)
 def roll(machine: Machine) -> None:
     machine.store.roll()
 
 
-@rule(4)
+@rule(4, crashes=0.2)
 def checkpoint(machine: Machine) -> None:
     machine.store.save()
 

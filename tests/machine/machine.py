@@ -27,12 +27,8 @@ from support.page_reading import in_this_process
 PARTS = ("kernel", "delayed", "staged", "work_queues", "retention", "compaction", "replication", "totality")
 #: Steps on one data directory. Small states are checked fast, and shrink well.
 EPISODE = 150
-#: Share of the steps that end in a crash.
-_CRASHES = 0.08
 #: Share of the episodes that a feature takes part in.
 _SHARE = 0.5
-#: A crash comes at one of the first writes and syncs of a step.
-_POINTS = 12
 _SEGMENT_BYTES = 96 << 10
 #: How long messages stay in topics without a rule of their own.
 AGE_MS = 600_000
@@ -45,12 +41,16 @@ class Step(NamedTuple):
     crash: int | None = None
 
 
+Run = Callable[["Machine"], None]
+
+
 @dataclass(frozen=True)
 class Rule:
-    run: Callable[[Machine], None]
+    run: Run
     weight: int
-    #: Whether the machine may crash in it.
-    crashes: bool
+    #: Share of these steps in which the machine crashes, and ahead of how many of their writes and syncs it may.
+    crashes: float
+    points: int
 
     @property
     def part(self) -> str:
@@ -67,11 +67,13 @@ CHECKS: list[Callable[[Machine], None]] = []
 ENDS: list[Callable[[Machine], None]] = []
 
 
-def rule(weight: int, *, crashes: bool = True) -> Callable[[Callable[[Machine], None]], Callable[[Machine], None]]:
+def rule(
+    weight: int, *, crashes: float = 0.06, points: int = 8
+) -> Callable[[Callable[[Machine], None]], Callable[[Machine], None]]:
     """Register a step that is chosen so often, relative to others."""
 
-    def register(run: Callable[[Machine], None]) -> Callable[[Machine], None]:
-        RULES[run.__name__] = Rule(run, weight, crashes)
+    def register(run: Run) -> Run:
+        RULES[run.__name__] = Rule(run, weight, crashes, points)
         return run
 
     return register
@@ -319,7 +321,7 @@ def steps_of(seed: int) -> list[Step]:
     rules = {name: each for part in parts for name, each in RULES.items() if each.part == part}
     names = chance.choices([*rules], [each.weight for each in rules.values()], k=EPISODE)
     crashes = [
-        chance.randrange(_POINTS) if chance.random() < _CRASHES and RULES[name].crashes else None for name in names
+        chance.randrange(RULES[name].points) if chance.random() < RULES[name].crashes else None for name in names
     ]
     return [Step(name, chance.getrandbits(32), crash) for name, crash in zip(names, crashes, strict=True)]
 

@@ -66,7 +66,7 @@ def _take(machine: Machine, slave: Slave, max_bytes: int) -> None:
 # ---- following ------------------------------------------------------------------------------------------
 
 
-@rule(8, crashes=False)
+@rule(8, crashes=0.0)
 def follow(machine: Machine) -> None:
     slave = _slave(machine)
     for _ in range(machine.chance.randint(1, 3)):
@@ -74,7 +74,7 @@ def follow(machine: Machine) -> None:
     check(machine, slave)
 
 
-@rule(3, crashes=False)
+@rule(3, crashes=0.0)
 def keep_slave(machine: Machine) -> None:
     """Let the slave save its state, and delete and compact on its own."""
     if (slave := machine.slave) is None:
@@ -89,7 +89,7 @@ def keep_slave(machine: Machine) -> None:
     check(machine, slave)
 
 
-@rule(3, crashes=False)
+@rule(3, crashes=0.0)
 def crash_slave(machine: Machine) -> None:
     if (slave := machine.slave) is None:
         return
@@ -113,7 +113,7 @@ def crash_slave(machine: Machine) -> None:
 # ---- cuts and copies ------------------------------------------------------------------------------------
 
 
-@rule(4, crashes=False)
+@rule(4, crashes=0.0)
 def truncate_slave(machine: Machine) -> None:
     """Cut the log of the slave where an entry begins; it deletes an atomic append as a whole."""
     if (slave := machine.slave) is None or not slave.store.end:
@@ -154,7 +154,7 @@ def copy(machine: Machine, slave: Slave) -> None:
     begin_again(machine, slave)
 
 
-@rule(2, crashes=False)
+@rule(2, crashes=0.0)
 def copy_slave(machine: Machine) -> None:
     copy(machine, _slave(machine))
 
@@ -162,7 +162,7 @@ def copy_slave(machine: Machine) -> None:
 # ---- roles ----------------------------------------------------------------------------------------------
 
 
-@rule(3, crashes=False)
+@rule(3, crashes=0.0)
 def fail_over(machine: Machine) -> None:
     """The slave becomes the master; the former one is cut where both agree, and follows."""
     if (slave := machine.slave) is None:

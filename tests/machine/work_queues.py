@@ -17,6 +17,7 @@ _CLIENTS = ("a", "b", "c")
 _MESSAGE_GROUPS = ("m1", "m2", "m3")
 #: Deliveries that consumers may still settle, though others have their messages.
 _REMEMBERED = 4
+_OUTCOMES = (*(PopOutcome.DONE,) * 2, *(PopOutcome.EXTEND,) * 2, PopOutcome.FREE, PopOutcome.RETURN)
 _FREE, _OUT, _DONE = RunState.FREE, RunState.OUT, RunState.DONE
 
 
@@ -261,19 +262,14 @@ def _some_settle(machine: Machine, key: PopKey) -> store.Settle:
         offsets = sorted({*offsets, chance.randrange(len(messages))})
     if not offsets:
         offsets = [chance.randrange(len(messages))]
+    outcome = chance.choice(_OUTCOMES)
+    if outcome is PopOutcome.EXTEND:  # so that the first messages of a group expire ahead of the others
+        offsets = offsets[len(offsets) // 2 :]
     ends = [*(one for one, other in pairwise(offsets) if other != one + 1), offsets[-1]]
     starts = [offsets[0], *(other for one, other in pairwise(offsets) if other != one + 1)]
     spans = [(start, end + 1) for start, end in zip(starts, ends, strict=True)]
-    outcomes = (
-        PopOutcome.DONE,
-        PopOutcome.DONE,
-        PopOutcome.FREE,
-        PopOutcome.EXTEND,
-        PopOutcome.EXTEND,
-        PopOutcome.RETURN,
-    )
     until_ms = _now(machine) + chance.choice((0, 100, 10_000))
-    return store.Settle(epoch, spans, chance.choice(outcomes), until_ms)
+    return store.Settle(epoch, spans, outcome, until_ms)
 
 
 def _settled(machine: Machine, key: PopKey, wanted: store.Settle) -> tuple[list[Message], list[int]]:
