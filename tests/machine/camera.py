@@ -8,13 +8,25 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import lmdb
 
 #: Calls that change names or sync; their first argument is a path or a file descriptor.
 _CALLS = ("fsync", "rename", "replace", "unlink", "truncate", "rmdir")
+
+
+class Shot(NamedTuple):
+    """A copy to be taken of a directory, ahead of one of the next writes and syncs in it."""
+
+    path: Path
+    copy: Path
+    point: int
+    #: The copy has the names of the latest sync of each directory.
+    loses_names: bool
+    #: Only changes of names are counted.
+    counts_names: bool
 
 
 class Camera:
@@ -29,7 +41,7 @@ class Camera:
         self._kept.mkdir()
         #: By the inode of a directory: its names and their inodes, as they were synced.
         self._synced: dict[int, dict[str, int]] = {}
-        self._armed: tuple[Path, Path, int, bool] | None = None
+        self._armed: Shot | None = None
         self._on_photo: Callable[[], None] = lambda: None
         self._is_busy = False
 
@@ -41,14 +53,14 @@ class Camera:
             with mock.patch.multiple(os, **calls):
                 yield
 
-    def arm(self, path: Path, copy: Path, point: int, *, loses_names: bool, taken: Callable[[], None]) -> None:
-        """Copy a directory ahead of the write or sync with a number, counted from now on."""
-        self._armed, self._on_photo = (path, copy, point, loses_names), taken
+    def arm(self, shot: Shot, taken: Callable[[], None] = lambda: None) -> None:
+        """Take a copy ahead of one of the next writes and syncs, and call `taken`."""
+        self._armed, self._on_photo = shot, taken
 
     def finish(self) -> None:
         """Take the copy now if there were fewer writes."""
         if self._armed is not None:
-            self._take(*self._armed)
+            self._take(self._armed)
 
     # ---- what is watched ----------------------------------------------------------------------------
 
@@ -57,7 +69,7 @@ class Camera:
             if self._is_busy:
                 return call(target, *arguments, **named)
             path = Path(f"/proc/self/fd/{target}").readlink() if isinstance(target, int) else Path(target)
-            self._point(path)
+            self._point(path, is_name=name != "fsync")
             result = call(target, *arguments, **named)
             if name == "fsync" and path.is_dir() and path.is_relative_to(self._folder):
                 self._is_busy = True
@@ -68,26 +80,28 @@ class Camera:
         return watched
 
     def _open(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda path, **options: _WatchedFile(call(path, **options), lambda: self._point(Path(path)))
+        return lambda path, **options: _WatchedFile(
+            call(path, **options), lambda: self._point(Path(path), is_name=False)
+        )
 
-    def _point(self, path: Path) -> None:
-        if self._armed is None or not path.is_relative_to(self._armed[0]):
+    def _point(self, path: Path, *, is_name: bool) -> None:
+        shot = self._armed
+        if shot is None or not path.is_relative_to(shot.path) or (shot.counts_names and not is_name):
             return
-        watched, copy, point, loses_names = self._armed
-        self._armed = watched, copy, point - 1, loses_names
-        if point <= 0:
-            self._take(*self._armed)
+        self._armed = shot._replace(point=shot.point - 1)
+        if shot.point <= 0:
+            self._take(shot)
 
     # ---- copies ---------------------------------------------------------------------------------------
 
-    def _take(self, path: Path, copy: Path, _point: int, loses_names: bool) -> None:
-        self._armed = None
+    def _take(self, shot: Shot) -> None:
+        self._armed, copy = None, shot.copy
         self._is_busy = True
         try:
-            if loses_names:
-                self._copy_synced(path, copy)
+            if shot.loses_names:
+                self._copy_synced(shot.path, copy)
             else:
-                shutil.copytree(path, copy, ignore=shutil.ignore_patterns("*-lock"))
+                shutil.copytree(shot.path, copy, ignore=shutil.ignore_patterns("*-lock"))
             for folder in (copy, *filter(Path.is_dir, copy.rglob("*"))):  # a crash leaves what is on the disk
                 self._note_names(folder)
         finally:

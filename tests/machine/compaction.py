@@ -32,7 +32,7 @@ def _message(machine: Machine) -> tuple[str, bytes]:
     return chance.choice(_KEYS), body
 
 
-@rule(5, crashes=0.3, points=40)
+@rule(5, crashes=0.5, points=24)
 def compact(machine: Machine) -> None:
     machine.clock.now_ms += machine.chance.choice((0, TOMBSTONE_MS // 2, TOMBSTONE_MS))
     if machine.chance.random() < 0.7:

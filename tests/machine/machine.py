@@ -18,7 +18,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from machine.camera import Camera
+from machine.camera import Camera, Shot
 from machine.model import Batch, Clock, Model, Queue, Topic
 from machine.store import NOTHING_NEEDED, Found, Job, Replay, RetentionRules, Store, StoreOptions, as_saved, difference
 from support.page_reading import in_this_process
@@ -148,8 +148,7 @@ class Machine:
         self.notes.append(f"{step.rule}{'' if step.crash is None else f', crash at {step.crash}'}")
         copy = self.new_path()
         if step.crash is not None:
-            loses_names = self.chance.random() < 0.5
-            self._camera.arm(self.store.path, copy, step.crash, loses_names=loses_names, taken=self._crashed)
+            self._camera.arm(self._shot(self.store.path, copy, step.crash), self._crashed)
         RULES[step.rule].run(self)
         self.mark()
         if step.crash is None:
@@ -159,12 +158,16 @@ class Machine:
         self.store.close()
         self.recover(copy)
 
+    def _shot(self, path: Path, copy: Path, point: int) -> Shot:
+        counts_names = self.chance.random() < 0.5
+        return Shot(path, copy, point // 4 if counts_names else point, self.chance.random() < 0.5, counts_names)
+
     def _crashed(self) -> None:
         self._acknowledged = len(self.history) - 1
 
     def crash_in(self, path: Path, copy: Path, run: Callable[[], None], point: int) -> None:
         """Copy a directory as it is at a write or sync of what runs, or behind it."""
-        self._camera.arm(path, copy, point, loses_names=self.chance.random() < 0.5, taken=lambda: None)
+        self._camera.arm(self._shot(path, copy, point))
         run()
         self._camera.finish()
 

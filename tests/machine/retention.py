@@ -16,7 +16,7 @@ def create_topic_with_age(machine: Machine) -> None:
     new_topic(machine, "plain", age_ms=machine.chance.choice((AGE_MS // 4, AGE_MS * 10)))
 
 
-@rule(5, crashes=0.3, points=40)
+@rule(5, crashes=0.5, points=24)
 def retain(machine: Machine) -> None:
     if machine.chance.random() < 0.5:
         machine.clock.now_ms += machine.chance.choice((AGE_MS // 8, AGE_MS))

@@ -109,6 +109,17 @@ def take(machine: Machine) -> None:
     _take(machine, key, topic, chance.choice(_CLIENTS), chance.choice((1, 2, 5, 50)), until_ms, unwanted)
 
 
+@rule(5)
+def take_expired(machine: Machine) -> None:
+    """Take messages of a queue of which some deliveries have just expired."""
+    keys = [key for key, messages in pops(machine.model).items() if any(each.state is _OUT for each in messages)]
+    if keys:
+        key = machine.chance.choice(keys)
+        [topic] = [topic for topic in machine.model.topics.values() if topic.id == key.topic_id]
+        machine.clock.now_ms += 1_001
+        _take(machine, key, topic, machine.chance.choice(_CLIENTS), 5, _now(machine) + 1_000)
+
+
 def _messages(model: Model, key: PopKey) -> Messages:
     """Return the messages of a queue; those before the committed offset count as settled."""
     found = pops(model).get(key)
