@@ -180,7 +180,7 @@ def take_faults(camera: Camera, cluster: LocalCluster) -> None:
     for broker in both:
         broker.resume()
         broker.kill()
-    camera.take("fault-broker", "/", "is offline")
+    camera.take("fault-broker", "/", "offline since")
     for nameserver in cluster.nameservers:
         nameserver.kill()
     camera.take("fault-cluster", "/", "cannot be read")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _SILENT_S = 3.0
 
 _SENTENCES: Mapping[str, str] = {
-    "offline": "is offline: {}",
+    "offline": "{}",
     "silent": "does not answer: {}",
     "no_master": "no master: it accepts no messages, but its slaves can be read. An in-sync replica is elected "
     "automatically; `minimq cluster promote {} --replica ID --unclean` elects another",
